@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.project import Project
 from rlbox.config.schema import EnvName, Name, SingleLine, SpecModel, ValidationProblems, suggest_similar, validate_spec
-from rlbox.config.toml_files import display_path, load_toml, reject_key
+from rlbox.config.toml_files import display_path, load_toml, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -188,8 +188,8 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
             _("profiles include each other: {value}").format(value=" -> ".join((*including_profiles, name))),
             next_step=_("break the circle"),
         )
-    path = project.source_file(name)
-    data = reject_key(load_toml(path, project), display_path(path, project), "name")
+    path = project.require_sources_profile_file(name)
+    data = require_key_absent(load_toml(path, project), display_path(path, project), "name")
     include = data.pop("include", None)
     profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), extra_known_keys=("include",))
     if include is None:

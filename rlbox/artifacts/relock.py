@@ -221,7 +221,7 @@ def resolve_or_keep_lock(
     """
     own = _before(app, target.name)
     before = own or _inherited(app, target.name, included_targets)
-    files = app.project.patches(target.name, target.own_patches)
+    files = app.project.require_patch_files(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
         refreshed = _refresh_lock_patches(target, own_requirements(), before, patches)

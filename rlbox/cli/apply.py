@@ -13,7 +13,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.options import dry_run_option, shared_options, sources_option, stack_option
+from rlbox.cli.options import dry_run_option, force_option, shared_options, sources_option
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
-@stack_option
+@force_option
 @sources_option
 @dry_run_option
 @shared_options

@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run_option, shared_options, sources_option, stack_option
+from rlbox.cli.options import dry_run_option, force_option, shared_options, sources_option
 
 
 @click.command()
@@ -15,7 +15,7 @@ from rlbox.cli.options import dry_run_option, shared_options, sources_option, st
 @click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
 @click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
 @click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
-@stack_option
+@force_option
 @sources_option
 @dry_run_option
 @shared_options

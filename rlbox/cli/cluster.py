@@ -11,13 +11,13 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.help import CommandGroup
+from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
 from rlbox.cluster.options import ClusterOptions
 from rlbox.i18n import _
 
 
-def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add TARGET, `--nodes`, `--name` and `--data`, and hand the command a `ClusterOptions` in their place."""
 
     @click.argument("target", metavar="TARGET", shell_complete=complete_target)
@@ -32,7 +32,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
@@ -89,7 +89,7 @@ def up(
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @shared_options
 def status(app: App, options: ClusterOptions) -> int:
     """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
@@ -111,7 +111,7 @@ def status(app: App, options: ClusterOptions) -> int:
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--working-dir", "folder", default="", metavar="DIR", help="Directory that goes along and that it runs in."
@@ -168,7 +168,7 @@ def submit(
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.option("--job", default="", metavar="JOB", help="Only the output of a job's driver and workers.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
@@ -202,7 +202,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.argument("job", metavar="JOB")
 @shared_options
 def stop(app: App, options: ClusterOptions, job: str) -> int:
@@ -222,7 +222,7 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @shared_options
 def down(app: App, options: ClusterOptions, force: bool) -> int:
@@ -246,7 +246,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 
 
 @click.command()
-@cluster_options
+@_cluster_options
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--prove", is_flag=True, help="Run a calculation with a known result on the nodes of a running cluster.")
 @shared_options
@@ -277,7 +277,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
     return WorkFailed.exit_code if errors else 0
 
 
-@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def cluster() -> None:
     """Start a private Ray cluster on several machines, or stop it.
 

@@ -8,7 +8,7 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.options import NonNegativeNumber, disk_options, dry_run_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options, target_and_data_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 
@@ -75,7 +75,7 @@ def data(
 @click.command()
 @click.argument("action", type=click.Choice(["ls", "check"]))
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
-@disk_options
+@target_and_data_options
 @shared_options
 def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
     """List the checkpoints below PATH, by default on the data disk, or check that all are complete.

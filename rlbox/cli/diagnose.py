@@ -13,7 +13,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import disk_options, shared_options
+from rlbox.cli.options import shared_options, target_and_data_options
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 
@@ -44,7 +44,7 @@ _ASKED_S = 300.0
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
-@disk_options
+@target_and_data_options
 @shared_options
 def diagnose(
     app: App,

@@ -11,7 +11,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
-from rlbox.cli.help import CommandGroup
+from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, open_option, shared_options, write_page
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
@@ -237,7 +237,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     return write_page(app, html, out, default_page_file_name(folder, problem), told, opened)
 
 
-@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def eval() -> None:
     """Judge checkpoints by suites of problems, say how sure a score is, and choose the best.
 

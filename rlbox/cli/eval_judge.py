@@ -33,7 +33,7 @@ _SILENT_S = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemOptions:
+class _ProblemOptions:
     """Where the problem sets are, and the sandbox that runs answers; None and empty for the defaults."""
 
     problems: Path | None
@@ -44,8 +44,8 @@ class ProblemOptions:
     python: str
 
 
-def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `ProblemOptions`, which the command gets as `source`."""
+def _problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `_ProblemOptions`, which the command gets as `source`."""
 
     @click.option("--problems", type=_DIRECTORY, metavar="DIR", help="Folder of the raw problem sets [here].")
     @click.option("--manifests", type=_DIRECTORY, metavar="DIR", help="Folder of manifests, which choose problems.")
@@ -55,17 +55,17 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own].")
     @functools.wraps(command)
     def with_source(*args: Any, **options: Any) -> Any:
-        source = ProblemOptions(**{field.name: options.pop(field.name) for field in fields(ProblemOptions)})
+        source = _ProblemOptions(**{field.name: options.pop(field.name) for field in fields(_ProblemOptions)})
         return command(*args, source=source, **options)
 
     return with_source
 
 
-def suites_directory(app: App) -> Path:
+def _suites_directory(app: App) -> Path:
     return app.project.folder / "suites"
 
 
-def load_suites(app: App, names: tuple[str, ...], source: ProblemOptions) -> list[SuiteProblems]:
+def _load_suites(app: App, names: tuple[str, ...], source: _ProblemOptions) -> list[SuiteProblems]:
     """Return suites by name with their problems.
 
     Raises
@@ -76,7 +76,7 @@ def load_suites(app: App, names: tuple[str, ...], source: ProblemOptions) -> lis
     from rlbox.evaluation.problems import ProblemError
     from rlbox.evaluation.suites import ProblemSources, list_suites, load_suites_with_problems
 
-    known = list_suites(suites_directory(app))
+    known = list_suites(_suites_directory(app))
     for name in names:
         if not name.endswith(".toml") and name not in known:
             raise SpecError(
@@ -88,14 +88,14 @@ def load_suites(app: App, names: tuple[str, ...], source: ProblemOptions) -> lis
         directory, source.packages, source.manifests or directory, python=source.python, any_size=source.any_size
     )
     try:
-        return load_suites_with_problems(names, sources, suites_directory(app))
+        return load_suites_with_problems(names, sources, _suites_directory(app))
     except ProblemError as error:
         step = _("name the folder of the raw problem sets with --problems DIR")
         raise SpecError(str(error), next_step=step if source.problems is None else "") from error
 
 
 @contextlib.contextmanager
-def open_sandbox(source: ProblemOptions, suites: list[SuiteProblems]) -> Iterator[str]:
+def _open_sandbox(source: _ProblemOptions, suites: list[SuiteProblems]) -> Iterator[str]:
     """Yield the URL of the sandbox that is named, or of one that lasts as long as the block."""
     from rlbox.evaluation.sandbox_client import start_sandbox
 
@@ -176,7 +176,7 @@ def suites(app: App) -> None:
     """
     from rlbox.evaluation.suites import list_suites, load_suite
 
-    directory = suites_directory(app)
+    directory = _suites_directory(app)
     with translate_errors():
         loaded = [load_suite(name, directory) for name in list_suites(directory)]
     rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
@@ -186,9 +186,9 @@ def suites(app: App) -> None:
 
 @click.command("prove")
 @click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
-@problem_options
+@_problem_options
 @shared_options
-def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
+def prove(app: App, suites: tuple[str, ...], source: _ProblemOptions) -> int:
     """Judge the reference solutions of each SUITE, a name or a TOML file: what fails here, no model can pass here.
 
     Exit code 1 where one is not accepted, or a suite has none.
@@ -201,10 +201,10 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
     from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions
     from rlbox.system.http import create_loopback_client
 
-    loaded = load_suites(app, suites, source)
+    loaded = _load_suites(app, suites, source)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
-    with translate_errors(), open_sandbox(source, loaded) as url:
+    with translate_errors(), _open_sandbox(source, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(3600.0))
         strength = sandbox.probe()["strength"]
         app.print_status(f"the sandbox has the strength {strength}")
@@ -241,7 +241,7 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
 @click.option(
     "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
 )
-@problem_options
+@_problem_options
 @dry_run_option
 @shared_options
 def judge(
@@ -255,7 +255,7 @@ def judge(
     servers: int,
     at_once: int,
     out: Path,
-    source: ProblemOptions,
+    source: _ProblemOptions,
 ) -> int:
     """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
 
@@ -274,14 +274,14 @@ def judge(
     if url and len(exports) > 1:
         raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
     found = _find_exports(exports)
-    loaded = load_suites(app, suites, source)
+    loaded = _load_suites(app, suites, source)
     count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
     if app.dry_run:
         app.not_checked("it is asked when it is judged", "server")
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    with translate_errors(), open_sandbox(source, loaded) as sandbox_url:
+    with translate_errors(), _open_sandbox(source, loaded) as sandbox_url:
         options = EngineOptions(
             url=url, python=engine, port=port, servers=servers, settings=dict(parse_setting(text) for text in settings)
         )

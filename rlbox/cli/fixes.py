@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
 
 
-def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
     if ctx.params.get("action") == "explain":
         return complete_target(ctx, param, incomplete)
@@ -34,7 +34,7 @@ _NAMES = {
 
 @click.command()
 @click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=click.Choice(list(_NAMES)))
-@click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
+@click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=_complete_fix_or_target)
 @shared_options
 def fixes(app: App, action: str, name: str | None) -> int:
     """List the fix catalog, show one fix, or explain which fixes a target gets, why, and with which settings.

@@ -54,10 +54,10 @@ class TranslatedContext(click.Context):
         """Return what lays out the help of a command."""
         if get_language() == "en":
             return super().make_formatter()
-        return TranslatedFormatter(width=self.terminal_width, max_width=self.max_content_width)
+        return _TranslatedFormatter(width=self.terminal_width, max_width=self.max_content_width)
 
 
-class CommandGroup(click.Group):
+class TranslatedGroup(click.Group):
     """Lists its commands with the whole first sentence of each, which click would cut."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
@@ -74,7 +74,7 @@ def _summary(command: click.Command) -> str:
     return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")
 
 
-class TranslatedFormatter(click.HelpFormatter):
+class _TranslatedFormatter(click.HelpFormatter):
     """Translates each paragraph before it is broken into lines, which count what letters are wide."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:

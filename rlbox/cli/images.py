@@ -12,15 +12,15 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import dry_run_option, gpus_option, shared_options, stack_option
+from rlbox.cli.help import TranslatedGroup
+from rlbox.cli.options import dry_run_option, force_option, gpus_option, shared_options
 from rlbox.i18n import _
 from rlbox.image.forms.compose import GPU_METHODS
 from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
 from rlbox.image.plan import load_image_plan
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.group(cls=TranslatedGroup, invoke_without_command=True)
 @shared_options
 @click.pass_context
 def images(ctx: click.Context, app: App) -> None:
@@ -191,7 +191,7 @@ def load(app: App, file: Path) -> int:
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
-@stack_option
+@force_option
 @dry_run_option
 @shared_options
 def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
@@ -282,7 +282,7 @@ def _next(name: str, form: str, file: str, image: str) -> str:
 @click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
 @gpus_option
-@stack_option
+@force_option
 @dry_run_option
 @shared_options
 def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:

@@ -43,7 +43,7 @@ def load_machines() -> dict[str, MachineChoice]:
     return {row["name"]: MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"]}
 
 
-def find_shipped_spec_kind(project: Project, name: str) -> str:
+def _find_shipped_spec_kind(project: Project, name: str) -> str:
     """Return what rlbox ships by that name, `target` or `job`, which files of the project would hide; else nothing."""
     shipped = Project(folder=project.roots[-1])
     found = [kind for kind, names in (("target", shipped.targets()), ("job", shipped.jobs())) if name in names]
@@ -51,7 +51,7 @@ def find_shipped_spec_kind(project: Project, name: str) -> str:
     return found[0] if found and not own else ""
 
 
-def require_x86_64_machine(machine: str, processor: str) -> None:
+def _require_x86_64_machine(machine: str, processor: str) -> None:
     """Refuse a machine with an ARM processor; `processor` is what `uname -m` says of this one."""
     if processor == "aarch64" or re.match(r"(nvidia-)?g[hb]\d{3}", machine.lower()):
         raise SpecError(
@@ -60,7 +60,7 @@ def require_x86_64_machine(machine: str, processor: str) -> None:
         )
 
 
-def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> MachineChoice:
+def _choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> MachineChoice:
     """Return the machine of that name; what is given besides takes the place of what is known of it.
 
     Parameters
@@ -90,7 +90,7 @@ def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> Ma
     return MachineChoice(name=name, title=name, frameworks={"verl": "hopper"}, hardware=hardware)
 
 
-def choose_target(machine: MachineChoice, framework: str = "") -> str:
+def _choose_target(machine: MachineChoice, framework: str = "") -> str:
     """Return the target that a machine has for a framework, for its usual one without; `SpecError`: there is none."""
     if framework and framework not in machine.frameworks:
         machines = load_machines()
@@ -109,7 +109,7 @@ def choose_target(machine: MachineChoice, framework: str = "") -> str:
     return machine.frameworks[framework or next(iter(machine.frameworks))]
 
 
-def render_first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
+def _render_first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of a target and a job `name` that includes `target`: path below the project to text.
 
     Parameters
@@ -127,7 +127,7 @@ def render_first_files(name: str, machine: MachineChoice, target: str, schemas: 
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}
 
 
-def write_project_file(app: App, relative_path: str, content: str) -> None:
+def overwrite_project_file(app: App, relative_path: str, content: str) -> None:
     """Write a file of the project folder, whole or not at all.
 
     Raises
@@ -185,11 +185,11 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
     """
     from rlbox.cli.schema import create_json_schema
 
-    require_x86_64_machine(machine, platform.machine())
+    _require_x86_64_machine(machine, platform.machine())
     name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
-    found = choose_machine(machine, _parse_arch(arch), memory_gib, gpus or 0)
-    target = choose_target(found, framework)
-    files = render_first_files(name, found, target, {kind: create_json_schema(kind) for kind in SCHEMAS})
+    found = _choose_machine(machine, _parse_arch(arch), memory_gib, gpus or 0)
+    target = _choose_target(found, framework)
+    files = _render_first_files(name, found, target, {kind: create_json_schema(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
     lines = "\n".join(f"{path}  {state}" for path, state in states.items())
@@ -210,7 +210,7 @@ def _checked(app: App, name: str) -> str:
             ),
             next_step="rlbox init NAME",
         )
-    if kind := find_shipped_spec_kind(app.project, name):
+    if kind := _find_shipped_spec_kind(app.project, name):
         raise SpecError(
             _("{name!r} is a {kind} that rlbox ships, and yours would take its place").format(name=name, kind=kind),
             next_step="rlbox init NAME",
@@ -225,5 +225,5 @@ def _write(app: App, path: str, text: str) -> str:
         return "unchanged" if same else "already there, left as it is"
     if app.dry_run:
         return "to be written"
-    write_project_file(app, path, text)
+    overwrite_project_file(app, path, text)
     return "written"

@@ -192,7 +192,7 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
     """
     from rlbox.artifacts.egress import list_hosts_by_phase
 
-    profile, found = list_target_contacts(app, name, sources)
+    profile, found = _list_target_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
     app.result(
@@ -203,20 +203,20 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
         app.print_status(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
-def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
+def _list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
     """Return the name of a sources profile (empty: the target's own), and the contacts of the target by it."""
     from rlbox.artifacts.egress import list_host_contacts, probe_redirect_hosts
     from rlbox.artifacts.locator import read_machine_source_settings
     from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
     from rlbox.system.network_settings import read_pip_and_proxy_settings
 
-    target, files = load_target_as_built(app.project, target_name)
+    target, files = load_target_with_fix_env(app.project, target_name)
     profile = load_profile(app.project, sources_profile or target.sources)
     facts = probe_redirect_hosts(target, files, profile, read_machine_source_settings(read_pip_and_proxy_settings()))
     return profile.name, list_host_contacts(target, files, profile, load_implicitly_contacted_hosts(), facts)
 
 
-def load_target_as_built(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
+def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
     from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.fixes.conditions import list_stack_versions

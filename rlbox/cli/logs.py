@@ -14,7 +14,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import disk_options, open_browser, open_option, shared_options
+from rlbox.cli.options import open_browser, open_option, shared_options, target_and_data_options
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
@@ -43,7 +43,7 @@ _ASK_S = 1.0
 @click.option(
     "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
 )
-@disk_options
+@target_and_data_options
 @shared_options
 def logs(
     app: App,
@@ -188,7 +188,7 @@ POINTS = 400
     "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
 )
 @open_option
-@disk_options
+@target_and_data_options
 @shared_options
 def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.

@@ -57,7 +57,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             verbosity=-1 if quiet else verbose,
         )
         if rest.get("sources"):  # a name that is none is met before anything else
-            app.project.source_file(rest["sources"])
+            app.project.require_sources_profile_file(rest["sources"])
         try:
             return function(app, *args, **rest)
         except RlboxError as error:
@@ -123,7 +123,7 @@ class DurationSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             return self.fail(str(error), param, ctx)
 
 
-def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def target_and_data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--target` and `--data`, which say where the runs are."""
     for option in (
         click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA]."),
@@ -139,7 +139,7 @@ def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def target_profile_and_set_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--target`, `--profile` and `--set`: what a job is to be run with."""
     for option in (
         click.option(
@@ -207,11 +207,11 @@ def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_browser(app: App, opened: str, address: str) -> None:
+def open_browser(app: App, open_mode: str, address: str) -> None:
     """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     person = app.can_show_progress and sys.stdout.isatty() and desktop
-    if opened == "no" or (opened == "auto" and not person):
+    if open_mode == "no" or (open_mode == "auto" and not person):
         return
     import webbrowser
 
@@ -220,26 +220,32 @@ def open_browser(app: App, opened: str, address: str) -> None:
 
 
 def write_page(
-    app: App, html: str, out: str | None, default: str, result: dict[str, Any], opened: str, gaps: Iterable[str] = ()
+    app: App,
+    html: str,
+    out_option: str | None,
+    default_path: str,
+    json_result: dict[str, Any],
+    open_mode: str,
+    left_out_notes: Iterable[str] = (),
 ) -> int:
-    """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
+    """Write a page to `out_option` (`-`: standard output) or to `default_path`, say what it lacks, and open it."""
     from rlbox.system.files import require_writable_file, write_atomic
 
     data = html.encode("utf-8", "replace")
-    if out in ("-", "/dev/stdout"):
+    if out_option in ("-", "/dev/stdout"):
         sys.stdout.buffer.write(data)
         return 0
-    path = Path(out or default)
+    path = Path(out_option or default_path)
     with app.collecting_refusals("file"):
         require_writable_file(path, "another with --out")
-    result = {**result, "report": os.path.abspath(path)}
-    for gap in gaps:
+    json_result = {**json_result, "report": os.path.abspath(path)}
+    for gap in left_out_notes:
         app.print_status(f"left out: {gap}")
     if app.dry_run:
-        return app.planned(result, "", f"write {path}")
+        return app.planned(json_result, "", f"write {path}")
     write_atomic(path, data)
-    app.result(result, str(path))
-    open_browser(app, opened, path.resolve().as_uri())
+    app.result(json_result, str(path))
+    open_browser(app, open_mode, path.resolve().as_uri())
     return 0
 
 
@@ -253,7 +259,7 @@ def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def stack_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def force_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--force` to a command that uses a target whose stack must fit together."""
     return click.option("--force", is_flag=True, help="Go on though the stack contradicts itself.")(function)
 

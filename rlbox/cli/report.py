@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import disk_options, dry_run_option, open_option, shared_options, write_page
+from rlbox.cli.options import dry_run_option, open_option, shared_options, target_and_data_options, write_page
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
@@ -28,7 +28,7 @@ POINTS = 400
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
 @open_option
-@disk_options
+@target_and_data_options
 @dry_run_option
 @shared_options
 def report(
@@ -83,7 +83,7 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
 @click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
-@disk_options
+@target_and_data_options
 @dry_run_option
 @shared_options
 def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:

@@ -124,7 +124,7 @@ MODULES = {
 """Module of `rlbox.cli` that has a command; any other is in the module of its name."""
 
 
-class LazyGroup(click.Group):
+class _LazyGroup(click.Group):
     """Imports a command's module when the command is used, so that `--help` costs no more than click."""
 
     context_class = TranslatedContext
@@ -173,7 +173,7 @@ def _hint(word: str) -> str:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_LazyGroup,
     help=HELP,
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

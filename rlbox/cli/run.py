@@ -9,7 +9,14 @@ import click
 from rlbox.amounts import exact_duration_text
 from rlbox.app import App
 from rlbox.cli.completers import complete_job, complete_run
-from rlbox.cli.options import disk_options, dry_run_option, gpus_option, job_options, run_place_option, shared_options
+from rlbox.cli.options import (
+    dry_run_option,
+    gpus_option,
+    run_place_option,
+    shared_options,
+    target_and_data_options,
+    target_profile_and_set_options,
+)
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
-@job_options
+@target_profile_and_set_options
 @run_place_option
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
@@ -148,7 +155,7 @@ def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
 
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
-@disk_options
+@target_and_data_options
 @shared_options
 def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
@@ -175,7 +182,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
-@disk_options
+@target_and_data_options
 @dry_run_option
 @shared_options
 def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
@@ -225,7 +232,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
 
 @click.command()
 @click.argument("name", metavar="JOB", shell_complete=complete_job)
-@job_options
+@target_profile_and_set_options
 @click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four GPUs of 24 GB, 2x8x80 two nodes.")
 @gpus_option
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")

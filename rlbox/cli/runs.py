@@ -14,8 +14,8 @@ from rlbox.amounts import columns, duration_text, moment, size_text
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import DurationSeconds, disk_options, dry_run_option, shared_options
+from rlbox.cli.help import TranslatedGroup
+from rlbox.cli.options import DurationSeconds, dry_run_option, shared_options, target_and_data_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
 
@@ -74,7 +74,7 @@ def _took(state: RunState) -> str:
 
 @click.command("show")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
-@disk_options
+@target_and_data_options
 @shared_options
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
     """Show RUN (by default the latest): its stages, its folder, its content.
@@ -129,7 +129,7 @@ def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
 @click.command("diff")
 @click.argument("before", metavar="RUN", shell_complete=complete_run)
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
-@disk_options
+@target_and_data_options
 @shared_options
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
@@ -160,7 +160,7 @@ _WHAT = "the removal of runs"
 @click.command("rm")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@disk_options
+@target_and_data_options
 @dry_run_option
 @shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
@@ -199,7 +199,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 )
 @click.option("--checkpoints", is_flag=True, help="Also remove runs that hold checkpoints.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@disk_options
+@target_and_data_options
 @dry_run_option
 @shared_options
 def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
@@ -266,8 +266,8 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
-@disk_options
+@click.group(cls=TranslatedGroup, invoke_without_command=True)
+@target_and_data_options
 @shared_options
 @click.pass_context
 def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
@@ -291,7 +291,7 @@ def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
 
 
 @click.command("ls")
-@disk_options
+@target_and_data_options
 @shared_options
 def ls(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""

@@ -8,7 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.help import CommandGroup
+from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, shared_options
 from rlbox.errors import EngineError, NodeError, WorkFailed
 from rlbox.i18n import _
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _store_option = click.option("--store", "store_dir", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 
 
-@click.group(cls=CommandGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=TranslatedGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
 def store() -> None:
     """List the store's objects, or verify them all; `rlbox prune` removes those that no lock uses.
 

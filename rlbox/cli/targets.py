@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.init import write_project_file
+from rlbox.cli.init import overwrite_project_file
 from rlbox.cli.options import dry_run_option, shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
@@ -165,7 +165,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     if not (check or app.dry_run):
         for name, text in stale.items():
-            write_project_file(app, name, text)
+            overwrite_project_file(app, name, text)
     if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})

@@ -13,18 +13,18 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_job
-from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import dry_run_option, job_options, shared_options, stack_option
+from rlbox.cli.help import TranslatedGroup
+from rlbox.cli.options import dry_run_option, force_option, shared_options, target_profile_and_set_options
 from rlbox.cli.vast_instances import (
     RentalOptions,
+    confirm_and_rent,
     create,
-    describe_rental,
+    describe_rent_action,
     destroy,
     list_them,
     logs,
     plan_rental,
     render_instance_onstart,
-    rent,
     rent_options,
     search,
     ssh,
@@ -76,7 +76,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     Example:
       rlbox vast fetch --help
     """
-    from rlbox.cli.vast_instances import find_instance_disk
+    from rlbox.cli.vast_instances import load_instance_data_mount
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.system.files import require_writable_or_creatable_directory
@@ -87,9 +87,9 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     if only and not paths:
         raise click.UsageError(_("--only downloads the named paths: add a PATH on the instance's data disk."))
     one = find_rlbox_instance(number)
-    disk = find_instance_disk(app, one)
+    disk = load_instance_data_mount(app, one)
     more = [require_path_below_disk(path, disk) for path in paths]
-    home = choose_download_dir(number, folder)
+    home = _choose_download_dir(number, folder)
     with app.collecting_refusals("folder"):
         require_writable_or_creatable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(one)) as connection:
@@ -103,7 +103,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     return 1 if done.troubles else 0
 
 
-def choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
+def _choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
     from rlbox.vast.instance import locate_download_directory
 
@@ -156,7 +156,7 @@ _QUICK_S, _MOST_BREAKS, _RETRY_PAUSE_S = 30.0, 5, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RentedRun:
+class _RentedRun:
     """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
 
     number: int
@@ -170,7 +170,7 @@ class RentedRun:
 
 @click.command()
 @click.argument("job", metavar="JOB", shell_complete=complete_job)
-@job_options
+@target_profile_and_set_options
 @rent_options
 @click.option(
     "--upload", "uploads", metavar="PATH[=DEST]", multiple=True, help="Copy to DEST on the data disk; may be repeated."
@@ -184,7 +184,7 @@ class RentedRun:
     default="keep",
     help="What to do with the instance when the run ends.",
 )
-@stack_option
+@force_option
 @click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run_option
@@ -234,13 +234,13 @@ def up(
         deal = plan_rental(app, name, terms, job=job, force=force)
         if app.dry_run or deal.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
-            would = f"{describe_rental(deal, terms)}, {then_run}"
+            would = f"{describe_rent_action(deal, terms)}, {then_run}"
             return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
-        number = rent(app, deal, deal.offer, terms)
+        number = confirm_and_rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    onstart = render_instance_onstart(app, name, sent=True, force=force)[1].field_text
-    rented = RentedRun(
+    onstart = render_instance_onstart(app, name, uploads_rlbox=True, force=force)[1].field_text
+    rented = _RentedRun(
         number=number,
         remote_job=remote_job,
         data=brought,
@@ -262,7 +262,7 @@ def _run_words(
     return (*words, *(["--force"] if force else []))
 
 
-def _carry_out(app: App, rented: RentedRun) -> int:
+def _carry_out(app: App, rented: _RentedRun) -> int:
     """Do all that is to be done on a rented instance, over a connection that is made again when it breaks.
 
     Whatever cuts this, the instance is named, and the run goes on once it has started.
@@ -299,7 +299,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
         raise
 
 
-def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
+def _start(app: App, connection: SshConnection, rented: _RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.system.progress import show_byte_progress
     from rlbox.vast.instance import (
@@ -320,7 +320,7 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     return start_agent_and_await_run(connection, remote_job, number)
 
 
-def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
+def _left(app: App, instance: Instance, rented: _RentedRun, run: str) -> int:
     number = rented.number
     app.result({"instance": number, "run": run, "ssh": instance.ssh_command}, f"{number}  {run}")
     app.print_status(
@@ -329,7 +329,7 @@ def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
     return 0
 
 
-def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
+def _finish(app: App, connection: SshConnection, rented: _RentedRun, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
     from rlbox.vast.instance import list_result_files, prevent_instance_stop, wait_for_onstart, wait_for_run
 
@@ -340,7 +340,7 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
     end = wait_for_run(connection, remote_job, run, app.print_status)
     with prevent_instance_stop(connection, remote_job):
-        home = choose_download_dir(number)
+        home = _choose_download_dir(number)
         files, troubles = list_result_files(connection, remote_job.disk)
         done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
@@ -370,7 +370,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
             if find_rlbox_instance(number).intended_status == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
-            return wait_for_instance(app, number, timeout, started=True)
+            return wait_for_instance(app, number, timeout, is_restart=True)
         except NodeError as error:
             if time.monotonic() >= end:
                 raise
@@ -440,7 +440,7 @@ def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
         )
 
 
-@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
+@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def vast() -> None:
     """Rent a machine on vast.ai, run a job there, download the results, and stop the machine.
 

@@ -82,14 +82,14 @@ def search(app: App, name: str, price: float, disk: float) -> int:
             require_api_key()
         data = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         return app.planned(data, needs.query(), "ask vast.ai for its offers")
-    fitting = search_fitting_offers(needs)
+    fitting = _search_fitting_offers(needs)
     rows = [offer.as_json() for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
     app.print_status(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
-def search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
+def _search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
     """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack."""
     from rlbox.errors import WorkFailed
     from rlbox.vast.api import search_offers
@@ -106,11 +106,11 @@ def search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
     return fitting
 
 
-def find_cheapest_offer(needs: OfferFilter, offer_id: int | None) -> Offer:
+def _find_cheapest_offer(needs: OfferFilter, offer_id: int | None) -> Offer:
     """Ask the platform, and return the cheapest offer that fits, or the one with `offer_id` if it fits."""
     from rlbox.errors import WorkFailed
 
-    fitting = search_fitting_offers(needs)
+    fitting = _search_fitting_offers(needs)
     for offer in fitting:
         if offer_id in (None, offer.id):
             return offer
@@ -187,15 +187,15 @@ def create(app: App, name: str, terms: RentalOptions) -> int:
     require_vast_target_by_name(app, name)
     deal = plan_rental(app, name, terms)
     if app.dry_run or deal.offer is None:
-        return app.planned(deal.as_json(), "\n".join(deal.lines()), describe_rental(deal, terms))
-    created = rent(app, deal, deal.offer, terms)
+        return app.planned(deal.as_json(), "\n".join(deal.lines()), describe_rent_action(deal, terms))
+    created = confirm_and_rent(app, deal, deal.offer, terms)
     ssh = wait_for_instance(app, created, terms.timeout).ssh_command if terms.timeout else ""
     app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.print_status(f"next: {ssh or 'rlbox vast ls'}")
     return 0
 
 
-def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, force: bool = False) -> Quote:
+def plan_rental(app: App, target_name: str, terms: RentalOptions, job: str = "", *, force: bool = False) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
@@ -203,10 +203,10 @@ def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, for
     from rlbox.vast.offers import make_offer_filter
     from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_docker_options
 
-    target, onstart = render_instance_onstart(app, name, sent=bool(job), force=force)
+    target, onstart = render_instance_onstart(app, target_name, uploads_rlbox=bool(job), force=force)
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
-        image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, name)
+        image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, target_name)
     options = parse_docker_options(target, image)
     needs = make_offer_filter(
         target, max_hourly_usd=terms.price, disk_gb=terms.disk, ports=options.port_count, bid_hourly_usd=terms.bid
@@ -216,12 +216,14 @@ def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, for
         require_published(app, request.image)
     offer = None
     with app.collecting_refusals("offers"):
-        offer = find_cheapest_offer(needs, terms.offer)
+        offer = _find_cheapest_offer(needs, terms.offer)
     return Quote(request=request, needs=needs, offer=offer, setup_summary=setup)
 
 
-def render_instance_onstart(app: App, name: str, *, sent: bool, force: bool = False) -> tuple[Target, OnstartScript]:
-    """Return a target and the on-start script of its instances, to which rlbox may be `sent`.
+def render_instance_onstart(
+    app: App, target_name: str, *, uploads_rlbox: bool, force: bool = False
+) -> tuple[Target, OnstartScript]:
+    """Return a target and the on-start script of its instances; `uploads_rlbox`: rlbox is sent there.
 
     Every start of the instance takes up again what `vast up` began there.
     """
@@ -229,9 +231,13 @@ def render_instance_onstart(app: App, name: str, *, sent: bool, force: bool = Fa
     from rlbox.target.target import load_target
     from rlbox.vast.remote_job import JOB_DIRECTORY, format_agent_start_shell
 
-    disk = load_target(app.project, name).target.disk.mount
+    disk = load_target(app.project, target_name).target.disk.mount
     return render_target_onstart(
-        app, name, format_agent_start_shell(disk), f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force
+        app,
+        target_name,
+        format_agent_start_shell(disk),
+        f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else "",
+        force=force,
     )
 
 
@@ -249,7 +255,7 @@ def _setup_line(app: App, name: str) -> str:
     return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
 
 
-def describe_rental(deal: Quote, terms: RentalOptions) -> str:
+def describe_rent_action(deal: Quote, terms: RentalOptions) -> str:
     """Return what a real run would do, for the verdict of a dry run."""
     return (
         f"rent offer {deal.offer.id}, {'without asking' if terms.yes else 'once you said yes'}"
@@ -258,7 +264,7 @@ def describe_rental(deal: Quote, terms: RentalOptions) -> str:
     )
 
 
-def rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
+def confirm_and_rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
     """Say what it costs, ask, and rent; return the number of the instance."""
     from rlbox.vast.api import create_instance
 
@@ -270,18 +276,18 @@ def rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
     return created
 
 
-def wait_for_instance(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
+def wait_for_instance(app: App, instance_id: int, timeout_s: float, *, is_restart: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     from rlbox.errors import Interrupted
     from rlbox.vast.api import wait_until_running
 
     try:
-        return wait_until_running(number, timeout, app.print_status, restarted=started)
+        return wait_until_running(instance_id, timeout_s, app.print_status, restarted=is_restart)
     except KeyboardInterrupt:
-        unseen = "" if started else " --unfetched"  # nothing is on its disk yet
-        step = f"rlbox vast destroy {number}{unseen}"
+        unseen = "" if is_restart else " --unfetched"  # nothing is on its disk yet
+        step = f"rlbox vast destroy {instance_id}{unseen}"
         raise Interrupted(
-            _("instance {number} is still running and billed").format(number=number), next_step=step
+            _("instance {number} is still running and billed").format(number=instance_id), next_step=step
         ) from None
 
 
@@ -345,7 +351,7 @@ def logs(app: App, number: int, follow: bool) -> int:
     from rlbox.vast.remote_job import format_rlbox_lookup_shell
 
     one = find_rlbox_instance(number)
-    disk = find_instance_disk(app, one)
+    disk = load_instance_data_mount(app, one)
     command = f"{format_rlbox_lookup_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
         " -f" if follow else ""
     )
@@ -402,15 +408,15 @@ def start(app: App, number: int, timeout: float) -> int:
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
     set_instance_state(number, "running")
-    ready = wait_for_instance(app, number, timeout, started=True)
+    ready = wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
-        wait_for_onstart(connection, find_instance_disk(app, one), number, timeout, app.print_status)
+        wait_for_onstart(connection, load_instance_data_mount(app, one), number, timeout, app.print_status)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
     app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
 
-def find_instance_disk(app: App, instance: Instance) -> str:
+def load_instance_data_mount(app: App, instance: Instance) -> str:
     """Return where the data disk of an instance is: where its target has it."""
     from rlbox.target.target import load_target
 
@@ -470,7 +476,7 @@ def _require_fetched(app: App, one: Instance) -> None:
             next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),
         )
     with SshConnection(ssh_address(one)) as connection:
-        files, __ = list_result_files(connection, find_instance_disk(app, one))
+        files, __ = list_result_files(connection, load_instance_data_mount(app, one))
     if lacking := locate_download_directory(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(

@@ -105,13 +105,13 @@ def compile_re2(pattern: str) -> re2._Regexp[str]:
 def matches_except(pattern: str, excluded_pattern: str, line: str) -> bool:
     """Return whether a line holds what `pattern` asks for, and nothing that `excluded_pattern` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
-    return compile_re2_cached(pattern).search(bare) is not None and not (
-        excluded_pattern and compile_re2_cached(excluded_pattern).search(bare)
+    return _compile_re2_cached(pattern).search(bare) is not None and not (
+        excluded_pattern and _compile_re2_cached(excluded_pattern).search(bare)
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_re2_cached(pattern: str) -> re2._Regexp[str]:
+def _compile_re2_cached(pattern: str) -> re2._Regexp[str]:
     """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
     return compile_re2(pattern)
 

@@ -31,18 +31,18 @@ class Project:
         shipped = _shipped()
         return (self.folder,) if self.folder == shipped else (self.folder, shipped)
 
-    def target_file(self, name: str) -> Path:
+    def require_target_file(self, name: str) -> Path:
         """Return the `target.toml` of a target.
 
         Raises SpecError: no such target; the message suggests the nearest and lists all.
         """
         return self._find("target", name, self.targets())
 
-    def job_file(self, name: str) -> Path:
+    def require_job_file(self, name: str) -> Path:
         """Return the file of a job; `SpecError` when there is none."""
         return self._find("job", name, self.jobs())
 
-    def source_file(self, name: str) -> Path:
+    def require_sources_profile_file(self, name: str) -> Path:
         """Return the file of a sources profile; `SpecError` when there is none."""
         return self._find("sources profile", name, self.source_profiles())
 
@@ -62,7 +62,7 @@ class Project:
         return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
     def lock_file(self, name: str) -> Path:
-        spec = self.target_file(name)
+        spec = self.require_target_file(name)
         own = self.writable_lock_file(name)
         return own if own.is_file() else spec.with_name("lock.json")
 
@@ -70,9 +70,9 @@ class Project:
         """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
         return self.folder / "images" / name / "lock.json"
 
-    def patches(self, name: str, files: Sequence[str]) -> list[Path]:
+    def require_patch_files(self, name: str, files: Sequence[str]) -> list[Path]:
         """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""
-        folder = self.target_file(name).with_name("patches")
+        folder = self.require_target_file(name).with_name("patches")
         if missing := [file for file in files if not (folder / file).is_file()]:
             raise SpecError(
                 _("patches: there is no file {missing}").format(missing=", ".join(missing)), where=str(folder)

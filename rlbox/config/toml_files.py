@@ -45,7 +45,7 @@ def read_utf8_text(path: Path, source_name: str) -> str:
         ) from error
 
 
-def reject_key(data: dict[str, Any], source_name: str, key: str) -> dict[str, Any]:
+def require_key_absent(data: dict[str, Any], source_name: str, key: str) -> dict[str, Any]:
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
@@ -64,7 +64,7 @@ def display_path(path: Path, project: Project | None) -> str:
     return shown
 
 
-def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables_and_named_lists(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with `override` laid on top.
 
     Tables merge key by key. Lists of tables that all have a `name` of their own merge by that name, keeping the
@@ -74,7 +74,7 @@ def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[s
     for key, value in override.items():
         below = merged.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge_tables(below, value)
+            merged[key] = merge_tables_and_named_lists(below, value)
         elif _named(below) and _named(value):
             merged[key] = _merge_named(below, value)
         else:
@@ -92,5 +92,5 @@ def _named(value: Any) -> bool:
 def _merge_named(below: Any, above: Any) -> list[Mapping[str, Any]]:
     result = {item["name"]: item for item in below}
     for item in above:
-        result[item["name"]] = merge_tables(result.get(item["name"], {}), item)
+        result[item["name"]] = merge_tables_and_named_lists(result.get(item["name"], {}), item)
     return list(result.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, reject_key
+from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
@@ -79,7 +79,7 @@ def load_readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecEr
 @functools.lru_cache(maxsize=1024)
 def _fix(name: str, shown: str, text: str) -> Fix:
     """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
-    return validate_spec(Fix, {**reject_key(parse_toml(text, shown), shown, "id"), "id": name}, shown)
+    return validate_spec(Fix, {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
 EnglishText = str

@@ -57,7 +57,9 @@ class _ImageBuild:
         app, plan, options = self._app, self._plan, self._options
         with app.collecting_refusals("lock"):
             plan.require_current_lock()
-        app.project.source_file(options.sources_profile or plan.sources_profile)  # met before anything is prepared
+        app.project.require_sources_profile_file(
+            options.sources_profile or plan.sources_profile
+        )  # met before anything is prepared
         asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
         with app.collecting_refusals("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared

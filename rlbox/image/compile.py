@@ -108,7 +108,7 @@ def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
     if not recipe.target.list_compile_entries:
-        own = app.project.target_file(name).is_relative_to(app.project.folder)
+        own = app.project.require_target_file(name).is_relative_to(app.project.folder)
         names = _("name the packages that it compiles in [[stack.compile]] ({page})").format(
             page=get_docs_url("compile")
         )

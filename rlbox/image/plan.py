@@ -230,7 +230,7 @@ class ImageSources:
         from rlbox.target.lock import load_lock
 
         loaded = load_target_and_catalogue(project, target_name)
-        patches = project.patches(target_name, loaded.target.own_patches)
+        patches = project.require_patch_files(target_name, loaded.target.own_patches)
         return cls(
             target=loaded.target,
             lock=load_lock(project.lock_file(target_name)),

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, reject_key
+from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.ports import HIGHEST, LOWEST, Port
@@ -23,7 +23,7 @@ _PORTS = TypeAdapter(dict[str, Port])
 
 def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
-    path = project.job_file(name)
+    path = project.require_job_file(name)
     shown = display_path(path, project)
     return _job(name, shown, read_utf8_text(path, shown))
 
@@ -33,7 +33,7 @@ def _job(name: str, shown: str, text: str) -> Job:
     """Return the checked job; a text that was read before is not read again."""
     from rlbox.job.job import Job
 
-    return validate_spec(Job, {**reject_key(parse_toml(text, shown), shown, "name"), "name": name}, shown)
+    return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
 def load_target_ports(project: Project, target: str) -> dict[str, int]:

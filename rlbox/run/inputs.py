@@ -42,7 +42,7 @@ SPEC = "spec/"
 
 def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
-    files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
+    files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
     lock = app.project.lock_file(target)
     if lock.exists():
         files["lock.json"] = lock
@@ -58,7 +58,7 @@ def compute_specs_digest(files: Mapping[str, str]) -> str:
 
 def find_job_programs_dir(app: App, job: Job) -> Path | None:
     """Return the folder of the job's own programs, beside its file, if it has one."""
-    folder = app.project.job_file(job.name).with_suffix("")
+    folder = app.project.require_job_file(job.name).with_suffix("")
     return folder if folder.is_dir() else None
 
 

@@ -26,7 +26,7 @@ from rlbox.config.schema import (
     suggest_similar,
     validate_spec,
 )
-from rlbox.config.toml_files import display_path, load_toml, merge_tables, reject_key
+from rlbox.config.toml_files import display_path, load_toml, merge_tables_and_named_lists, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile
@@ -423,20 +423,23 @@ def load_target(project: Project, target_name: str) -> LoadedTarget:
     data.pop("include", None)
     data["name"] = target_name
     target = validate_spec(
-        Target, merge_tables(load_toml(DEFAULTS), data), display_path(files[0], project), extra_known_keys=("include",)
+        Target,
+        merge_tables_and_named_lists(load_toml(DEFAULTS), data),
+        display_path(files[0], project),
+        extra_known_keys=("include",),
     )
     return LoadedTarget(target=target, files=(*files, DEFAULTS))
 
 
 def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
-    path = project.target_file(name)
+    path = project.require_target_file(name)
     if name in above:
         raise SpecError(
             _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
             where=display_path(path, project),
             next_step=_("include another target here, or none"),
         )
-    data = reject_key(load_toml(path, project), display_path(path, project), "name")
+    data = require_key_absent(load_toml(path, project), display_path(path, project), "name")
     include = data.get("include")
     if include is None:
         return data, (path,)
@@ -455,4 +458,4 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
             next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
         )
     under, files = _load_included(project, include, (*above, name))
-    return merge_tables(under, data), (path, *files)
+    return merge_tables_and_named_lists(under, data), (path, *files)

@@ -18,7 +18,7 @@ from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.engine.container import format_limit_and_device_args
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
@@ -110,7 +110,10 @@ class Case:
         """The lab's target with what the case lays over it."""
         lab = decode_toml(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
         over = decode_toml(self.target)
-        data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": "lab"}
+        data = {
+            **merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), lab), over),
+            "name": "lab",
+        }
         return validate_spec(Target, data, f"tests/faults/{self.id}.toml: target")
 
 

@@ -18,7 +18,7 @@ from faultbox import SPEC, STACK, _tar, lab_env, tag
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import ImageFile, select_and_render_fixes
@@ -147,7 +147,10 @@ def spec(image: str) -> Target:
     """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
     lab = decode_toml(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
     over = decode_toml(OVER + ("" if image == "bare" else WITH_SANDBOX))
-    data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
+    data = {
+        **merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), lab), over),
+        "name": f"lab-{image}",
+    }
     return validate_spec(Target, data, "tests/engine/vastinstance.py")
 
 

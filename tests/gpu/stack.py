@@ -44,7 +44,7 @@ DELTA = 1 << 18
 
 def shipped(project: Project, name: str) -> str:
     """Return the target that a target of the proof includes: the one whose lock it has."""
-    return str(load_toml(project.target_file(name), project)["include"])
+    return str(load_toml(project.require_target_file(name), project)["include"])
 
 
 def write_locks(folder: Path, only: str = "") -> None:

@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.artifacts.egress import EgressFacts, HostContact, list_host_contacts
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
-from rlbox.cli.lock import load_target_as_built
+from rlbox.cli.lock import load_target_with_fix_env
 from rlbox.config.project import Project
 from rlbox.image.context import list_hashed_entries
 from rlbox.image.plan import load_image_plan
@@ -51,7 +51,7 @@ def test_no_file_of_another_target_names_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_nothing_in_the_environment_of_another_target_names_one(name: str) -> None:
-    assert named(str(load_target_as_built(PROJECT, name)[0].env)) == set()
+    assert named(str(load_target_with_fix_env(PROJECT, name)[0].env)) == set()
 
 
 @pytest.mark.parametrize("name", IN_CHINA)
@@ -63,7 +63,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 
 
 def contacts(name: str) -> tuple[HostContact, ...]:
-    target, files = load_target_as_built(PROJECT, name)
+    target, files = load_target_with_fix_env(PROJECT, name)
     found = list_host_contacts(
         target, files, load_profile(PROJECT, target.sources), load_implicitly_contacted_hosts(), EgressFacts()
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlbox.cli.schema import create_json_schema
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
@@ -83,7 +83,7 @@ def test_defaults_are_a_target_but_for_what_has_none() -> None:
 )
 def test_merge(under: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]) -> None:
     before = repr((under, over))
-    assert merge_tables(under, over) == merged
+    assert merge_tables_and_named_lists(under, over) == merged
     assert repr((under, over)) == before
 
 
@@ -97,18 +97,20 @@ TABLES = st.dictionaries(st.sampled_from("abc"), TREES, max_size=3)
 
 @given(TABLES, TABLES)
 def test_merge_keeps_what_lies_on_top(under: dict[str, Any], over: dict[str, Any]) -> None:
-    assert merge_tables(under, {}) == under
-    assert merge_tables({}, over) == over
-    assert merge_tables(over, over) == over
-    assert merge_tables(merge_tables(under, over), over) == merge_tables(under, over)
+    assert merge_tables_and_named_lists(under, {}) == under
+    assert merge_tables_and_named_lists({}, over) == over
+    assert merge_tables_and_named_lists(over, over) == over
+    assert merge_tables_and_named_lists(
+        merge_tables_and_named_lists(under, over), over
+    ) == merge_tables_and_named_lists(under, over)
 
 
 def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None:
     assert folder.project.roots == (folder.path, CHECKOUT)
     assert SHIPPED.roots == (CHECKOUT,)
-    assert folder.project.target_file("local") == CHECKOUT / "images/local/target.toml"
+    assert folder.project.require_target_file("local") == CHECKOUT / "images/local/target.toml"
     own = folder.target("local")
-    assert folder.project.target_file("local") == own
+    assert folder.project.require_target_file("local") == own
     assert folder.project.lock_file("local") == own.with_name("lock.json")
     folder.target("zz")
     folder.target("aa")
@@ -170,7 +172,7 @@ def test_schema_of_a_target_knows_defaults_and_includes() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
-    schema, data = create_json_schema("target"), load_toml(SHIPPED.target_file(name))
+    schema, data = create_json_schema("target"), load_toml(SHIPPED.require_target_file(name))
     assert keys_not_in(schema, schema, data) == []
     assert keys_not_in(schema, schema, {**data, "bse": 1, "run": {"pds": 1}}) == [".bse", ".run.pds"]
     assert load_target(SHIPPED, name).target.name == name
@@ -178,7 +180,7 @@ def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.jobs())
 def test_shipped_jobs_use_keys_of_the_schema(name: str) -> None:
-    schema, data = create_json_schema("job"), load_toml(SHIPPED.job_file(name))
+    schema, data = create_json_schema("job"), load_toml(SHIPPED.require_job_file(name))
     assert keys_not_in(schema, schema, data) == []
     job = load_job(SHIPPED, name)
     assert isinstance(job, Job)

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 from patchbox import Box, patch, scripts
 
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix, FixPatch
 from rlbox.fixes.patches import (
@@ -33,7 +33,9 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 def target(more: str = "") -> Target:
     text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
     text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
-    return validate_spec(Target, {**merge_tables(load_toml(DEFAULTS), decode_toml(text)), "name": "t"}, "t")
+    return validate_spec(
+        Target, {**merge_tables_and_named_lists(load_toml(DEFAULTS), decode_toml(text)), "name": "t"}, "t"
+    )
 
 
 def fix(*rows: dict[str, Any]) -> Fix:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.errors import SpecError
 from rlbox.image.plan import plan_image
 from rlbox.image.templates import quote_dockerfile, render_template
@@ -106,7 +106,9 @@ NAMES = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,8}\Z").filter(lambda name: nam
 def test_a_dockerfile_says_what_the_spec_says(env: dict[str, str], title: str) -> None:
     data = {"base": {"bootstrap": "debian:bookworm"}, "stack": [{"name": "tools", "packages": ["six"]}]}
     target = validate_spec(
-        Target, merge_tables(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}), "x"
+        Target,
+        merge_tables_and_named_lists(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}),
+        "x",
     )
     text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
     assert environment(text) == env

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.planner.stack_check import (
     StackVerdict,
     conflict_lines,
@@ -44,7 +44,9 @@ def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str 
         "stack": [group],
         "disk": {"mount": "/d"},
     }
-    return validate_spec(Target, merge_tables(merge_tables(load_toml(DEFAULTS), own), over), "t")
+    return validate_spec(
+        Target, merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), own), over), "t"
+    )
 
 
 def verdict(*packages: str, **over: Any) -> StackVerdict:
@@ -234,7 +236,9 @@ ENGINE = {"name": "transformer-engine-torch", "version": "2.12.0", "cuda": "13.0
 def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> StackVerdict:
     spec = target(*packages, hardware=GPU_A800).model_dump()
     compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
-    return solve_problem(plan_problem(TABLE, validate_spec(Target, merge_tables(compiling, over), "t"), None))
+    return solve_problem(
+        plan_problem(TABLE, validate_spec(Target, merge_tables_and_named_lists(compiling, over), "t"), None)
+    )
 
 
 OPENRLHF = ("torch==2.11.0", "openrlhf==0.11.2")
