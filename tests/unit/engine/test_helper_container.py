@@ -22,7 +22,9 @@ HELPER = HelperContainer(
     env={},
     terminal=False,
 )
-TUNNEL: Any = SimpleNamespace(address="unix:///x", uid=1, gid=1, socket="/s", socket_gid=1, state="/state")
+TUNNEL: Any = SimpleNamespace(
+    address="unix:///x", uid=1, gid=1, remote_socket="/s", socket_gid=1, remote_state_directory="/state"
+)
 
 
 def refuse(**words: Any) -> NoReturn:
