@@ -95,7 +95,8 @@ class ClusterStatus:
 
 def _node_json(node: NodeStatus) -> dict[str, Any]:
     row = dataclasses.asdict(node)
-    return {**row, "here": row.pop("is_inplace"), "healthy": node.is_up_and_joined}
+    is_inplace = row.pop("is_inplace")
+    return {**row, "here": is_inplace, "healthy": node.is_up_and_joined}
 
 
 def _format_node(node: NodeStatus) -> tuple[str, ...]:
