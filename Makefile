@@ -61,7 +61,7 @@ bench: .venv/rlbox.stamp
 render: .venv/rlbox.stamp
 	$(RLBOX) render
 
-# docs/fixes and docs/internal, from the fix catalogue.
+# docs/fixes, from the fix catalogue.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
 

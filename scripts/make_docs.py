@@ -1,4 +1,4 @@
-"""Write the pages that are made from tables: docs/fixes/*.md and docs/internal/*.md.
+"""Write the pages that are made from the fix catalogue: docs/fixes/*.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from scripts.docs.fix_docs import fix_pages, load_catalogue
-from scripts.docs.seed_docs import PAGE, load_seeds, seed_page
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -20,7 +19,6 @@ def stale_pages() -> dict[str, str | None]:
     project = Project(folder=CHECKOUT)
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
     pages = fix_pages(catalogue, project.template_dirs())
-    pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_dirs())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))
     return {

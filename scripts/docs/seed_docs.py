@@ -1,9 +1,8 @@
-"""The commands of the notes that rlbox began with, and the page of `docs/` that says what does the same today."""
+"""The commands of the notes that rlbox began with, and what does the same today."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.image.templates import create_docs_environment
 
-TABLE, PAGE = "docs/internal/seeds.toml", "docs/internal/seeds.md"
+TABLE = "docs/internal/seeds.toml"
 _COMMAND = re.compile(r"((?:\d+ )*\d+): (.+)")
 Number = Annotated[str, StringConstraints(pattern=r"^\d{3}$")]
 
@@ -66,19 +64,3 @@ def load_seeds(checkout: Path) -> Seeds:
     """
     path = checkout / TABLE
     return validate_spec(Seeds, load_toml(path), str(path))
-
-
-def seed_page(seeds: Seeds, templates: Sequence[Path]) -> str:
-    """Return the page; `templates` are the folders that have `docs/*.j2`."""
-    return (
-        create_docs_environment(templates, code=_code)
-        .get_template("docs/seeds.md.j2")
-        .render(seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row))
-    )
-
-
-def _code(text: str) -> str:
-    """Return a text as code in a cell of a table, whatever backticks it holds."""
-    mark = "``" if "`" in text else "`"
-    pad = " " if "`" in text else ""
-    return f"{mark}{pad}{text}{pad}{mark}".replace("|", "\\|")

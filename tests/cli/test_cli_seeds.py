@@ -1,4 +1,4 @@
-"""Every line of `rlbox` in docs/internal/seeds.md is typed here; what the table says of rules and fixes is tried."""
+"""Every line of `rlbox` in docs/internal/seeds.toml is typed here; what the table says of rules and fixes is tried."""
 
 from __future__ import annotations
 
