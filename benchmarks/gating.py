@@ -96,7 +96,7 @@ def _judge(log: Path) -> None:
     gate = _gate()
     _feed(gate, log)
     events = gate.events
-    if events.forbidden or events.violations or not gate.last_line(STAGE_LOG):
+    if events.forbidden or events.violations or not gate.last_nonblank_line(STAGE_LOG):
         raise Unusable(f"the gate was to read the log to its end: {events.forbidden[:1]} {events.violations[:1]}")
 
 

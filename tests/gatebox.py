@@ -80,7 +80,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
-    for rule in gate.outcomes.before_command():
+    for rule in gate.outcomes.states_before_command():
         gate.mark_passed(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer])
@@ -88,7 +88,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     _feed(case, run, gate, cut)
     if not (gate.events.forbidden or gate.events.violations):
         _tell_facts(case, stage, gate)
-        gate.ignore_failures()
+        gate.ignore_failures_while_stopping()
         for log, text in case.get("stopped", {}).items():
             gate.feed(log, text.encode())
         gate.close_logs()
@@ -99,18 +99,18 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
 
 def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
     for row in case.get("timed", []):
-        gate.check_deadlines(row["at_s"])
+        gate.fail_late_rules(row["at_s"])
         gate.feed(row["log"], row["text"].encode())
     for log, text in case.get("logs", {}).items():
         for part in cut(text.encode("utf-8", "surrogateescape")):
             gate.feed(log, part)
-    for path in gate.metric_files:
+    for path in gate.metric_file_paths:
         file = case.get("files", {}).get(os.path.relpath(path, run))
         if file and not file.get("old"):
             for part in cut(file["text"].encode()):
                 gate.feed(path, part)
     gate.close_logs()
-    gate.check_deadlines(case.get("took_s", 0.0))
+    gate.fail_late_rules(case.get("took_s", 0.0))
 
 
 def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> None:
@@ -178,7 +178,7 @@ def _verdict(gate: GateChecker) -> Verdict:
     for broken in gate.events.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
     for violation in gate.events.violations[:1]:
-        kind = "metric" if isinstance(violation.rule, MetricRule) else "within" if violation.is_late else "require"
+        kind = "metric" if isinstance(violation.rule, MetricRule) else "within" if violation.timed_out else "require"
         text = f"{violation.rule.describe()}: {violation.problem}"
         return Verdict(passed=False, kind=kind, text=text, states=states)
     order = ("ray", "exit", "probe", "require", "metric", "file")
@@ -195,7 +195,7 @@ def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[ob
     """Return all that a gate tells after the logs of a case, cut in some way."""
     gate = GateChecker(stage, KNOWN)
     _feed(case, run, gate, cut)
-    gate.ignore_failures()
+    gate.ignore_failures_while_stopping()
     gate.finish()
-    last_lines = {log: gate.last_line(log) for log in case.get("logs", {})}
+    last_lines = {log: gate.last_nonblank_line(log) for log in case.get("logs", {})}
     return (gate.states(), gate.events.forbidden, gate.events.violations, last_lines)

@@ -19,7 +19,7 @@ from rlbox.amounts import size_text
 from rlbox.foreign import parse_json
 from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.job.gate import WILDCARD, FileRule
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
 _DEEP = "**"
@@ -37,7 +37,7 @@ def glob_paths(path: str) -> list[Path]:
     return sorted(set(found))
 
 
-def iter_regular_files(path: Path) -> Iterator[Path]:
+def _iter_regular_files(path: Path) -> Iterator[Path]:
     """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
     if path.is_dir():
         below = (path / name for name, _ in walk_files(path.resolve()))
@@ -73,8 +73,7 @@ def _is_regular(path: Path) -> bool:
 
 
 _BLOCK = 1 << 20
-
-OnBlock = Callable[[], None]
+OnProgress = Callable[[], None]
 
 
 class FileSnapshot:
@@ -84,12 +83,12 @@ class FileSnapshot:
         self._files: dict[tuple[int, int], tuple[int, int]] = {}
         for path in paths:
             for fitting in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
-                for file in iter_regular_files(fitting):
+                for file in _iter_regular_files(fitting):
                     with contextlib.suppress(OSError):  # somebody removed it meanwhile
                         facts = file.stat()
                         self._files[facts.st_dev, facts.st_ino] = facts.st_size, facts.st_mtime_ns
 
-    def find_problem(self, path: Path) -> Problem:
+    def find_unchanged(self, path: Path) -> ProblemOrEmpty:
         """Return why the file at `path` was not written since, or an empty text; raises `OSError`."""
         facts = path.stat()
         if self._files.get((facts.st_dev, facts.st_ino)) == (facts.st_size, facts.st_mtime_ns):
@@ -104,8 +103,8 @@ _LOOK_S = 0.05
 class FileCheck:
     """The state of a path; `problem` is empty when it is there and complete."""
 
-    bytes: int | None = None
-    problem: Problem = ""
+    total_bytes: int | None = None
+    problem: ProblemOrEmpty = ""
 
 
 MANIFEST_SCHEMA = 1
@@ -113,14 +112,14 @@ _JSON_LIMIT = 64 << 20
 """Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 
-def check_file(rule: FileRule, on_block: OnBlock, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
+def check_file(rule: FileRule, on_progress: OnProgress, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     Of a folder every regular file in it counts; nothing of their content is asked.
 
     Parameters
     ----------
-    on_block
+    on_progress
         Called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
     earlier_snapshot
         What was there before it had to be written; None: any time will do.
@@ -129,15 +128,17 @@ def check_file(rule: FileRule, on_block: OnBlock, *, earlier_snapshot: FileSnaps
     paths = [Path(rule.path)] if one else glob_paths(rule.path)
     if not one and len(paths) < rule.count:
         return FileCheck(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
-    problems = _growth_problems(rule, paths, on_block)
-    facts = {path: _probe_one(rule, path, on_block, earlier_snapshot, problems.get(path, "")) for path in paths}
+    problems = _growth_problems(rule, paths, on_progress)
+    facts = {path: _probe_one(rule, path, on_progress, earlier_snapshot, problems.get(path, "")) for path in paths}
     for path, fact in facts.items():
         if fact.problem:
-            return fact if one else FileCheck(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")
-    return FileCheck(bytes=sum(fact.bytes or 0 for fact in facts.values()))
+            return fact if one else FileCheck(total_bytes=fact.total_bytes, problem=f"{path.name} {fact.problem}")
+    return FileCheck(total_bytes=sum(fact.total_bytes or 0 for fact in facts.values()))
 
 
-def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapshot | None, growth: str) -> FileCheck:
+def _probe_one(
+    rule: FileRule, path: Path, on_progress: OnProgress, before: FileSnapshot | None, growth: str
+) -> FileCheck:
     try:
         facts = path.stat()
         if stat.S_ISDIR(facts.st_mode):
@@ -146,14 +147,13 @@ def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapsh
             return FileCheck(problem="is no regular file")
         if facts.st_size < rule.min_bytes:
             return FileCheck(
-                bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
+                total_bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
             )
-        problem = (
-            (before.find_problem(path) if before else "") or growth or find_content_problem(path, rule.format, on_block)
-        )
+        unchanged = before.find_unchanged(path) if before else ""
+        problem = unchanged or growth or _find_content_problem(path, rule.format, on_progress)
         if not problem and rule.manifest:
-            problem = find_manifest_problem(path, on_block)
-        return FileCheck(bytes=facts.st_size, problem=problem)
+            problem = _find_manifest_problem(path, on_progress)
+        return FileCheck(total_bytes=facts.st_size, problem=problem)
     except FileNotFoundError:
         return FileCheck(problem="is not there")
     except OSError as error:
@@ -162,22 +162,22 @@ def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapsh
 
 def _probe_folder(rule: FileRule, path: Path, before: FileSnapshot | None) -> FileCheck:
     """Return what is in a folder: with `before`, at least one file must have been written since."""
-    files = list(iter_regular_files(path))
+    files = list(_iter_regular_files(path))
     if not files:
         return FileCheck(problem="the folder holds no file")
     if rule.manifest or rule.format or rule.min_bytes > 1:
         return FileCheck(problem="is a folder, not a file")
-    if before and all(before.find_problem(file) for file in files):
+    if before and all(before.find_unchanged(file) for file in files):
         return FileCheck(problem="holds no file that the stage has written")
     return FileCheck()
 
 
-def _growth_problems(rule: FileRule, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
+def _growth_problems(rule: FileRule, paths: Sequence[Path], on_progress: OnProgress) -> Mapping[Path, str]:
     """Return those of the files that change within `settled_s`, each with how."""
     until = time.monotonic() + rule.settled_s
     first, problems = _looks(paths) if rule.settled_s else {}, dict[Path, str]()
     while time.monotonic() < until and not problems:
-        on_block()
+        on_progress()
         time.sleep(_LOOK_S)
         now = _looks(paths)
         for path, before in first.items():
@@ -195,20 +195,20 @@ def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
     return found
 
 
-def find_content_problem(path: Path, format_name: str, on_block: OnBlock) -> Problem:
+def _find_content_problem(path: Path, format_name: str, on_progress: OnProgress) -> ProblemOrEmpty:
     """Return why a file is not whole as `format_name` (json, jsonl, safetensors), or an empty text."""
     match format_name:
         case "json":
             return _json_problem(path)
         case "jsonl":
-            return _rows_problem(path, on_block)
+            return _rows_problem(path, on_progress)
         case "safetensors":
             return find_safetensors_problem(path)
         case _:
             return ""
 
 
-def _json_problem(path: Path) -> Problem:
+def _json_problem(path: Path) -> ProblemOrEmpty:
     try:
         parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
@@ -220,12 +220,12 @@ def _json_problem(path: Path) -> Problem:
     return ""
 
 
-def _rows_problem(path: Path, on_block: OnBlock) -> Problem:
+def _rows_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
     rows = 0
     with open_regular_file(path, follow_links=True) as file:
         for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
             if number % 1000 == 0 or len(line) > _BLOCK:
-                on_block()
+                on_progress()
             if len(line) == _JSON_LIMIT:
                 return f"line {number} is longer than {size_text(_JSON_LIMIT)}"
             if not line.strip():
@@ -239,7 +239,7 @@ def _rows_problem(path: Path, on_block: OnBlock) -> Problem:
     return "" if rows or not path.stat().st_size else "holds no row"
 
 
-def find_manifest_problem(path: Path, on_block: OnBlock) -> Problem:
+def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
     """Return the first thing that differs from a manifest, or an empty text.
 
     The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to
@@ -259,13 +259,13 @@ def find_manifest_problem(path: Path, on_block: OnBlock) -> Problem:
         (
             f"{name} differs from its sha256 in the manifest"
             for name, entry in files.items()
-            if _sum(path.parent / name, on_block) != entry["sha256"].lower()
+            if _sum(path.parent / name, on_progress) != entry["sha256"].lower()
         ),
         "",
     )
 
 
-def _size_problem(folder: Path, name: str, entry: Any) -> Problem:
+def _size_problem(folder: Path, name: str, entry: Any) -> ProblemOrEmpty:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         return "lies outside the manifest's folder"
@@ -280,10 +280,10 @@ def _size_problem(folder: Path, name: str, entry: Any) -> Problem:
     return "" if size == entry["bytes"] else f"has {size} bytes, the manifest says {entry['bytes']}"
 
 
-def _sum(path: Path, on_block: OnBlock) -> str:
+def _sum(path: Path, on_progress: OnProgress) -> str:
     digest = hashlib.sha256()
     with open_regular_file(path, follow_links=True) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
-            on_block()
+            on_progress()
     return digest.hexdigest()

@@ -36,15 +36,15 @@ class OutcomeStates:
     silence: RuleState
     total: RuleState
 
-    def before_command(self) -> list[RuleState]:
+    def states_before_command(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
-    def after_start(self) -> list[RuleState]:
+    def states_after_start(self) -> list[RuleState]:
         ray = [self.ray] if self.ray else []
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
-def create_outcome_states(stage: StagePlan) -> OutcomeStates:
+def _create_outcome_states(stage: StagePlan) -> OutcomeStates:
     exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
     return OutcomeStates(
         needs=tuple(RuleState(kind="need", rule=need.path) for need in stage.needs),
@@ -80,7 +80,7 @@ class GateChecker:
 
     def __init__(self, stage: StagePlan, catalogue_lines: tuple[CatalogueLine, ...] = ()) -> None:
         self.events = GateEvents()
-        self.outcomes = create_outcome_states(stage)
+        self.outcomes = _create_outcome_states(stage)
         self._steps = StepTracker()
         self._benign = BenignLineTracker((*stage.benign, *catalogue_lines), self.events)
         logs = (STAGE_LOG, *(service.name for service in stage.services))
@@ -100,10 +100,10 @@ class GateChecker:
         if stage.ordered:
             _set_predecessors(self._required)
         self._searches = {
-            log: LogSearch(self._matchers(log), texts, self._steps_of(log), self._has_doubts)
+            log: LogSearch(self._matchers(log), texts, self._steps_of(log), self._has_undecided_lines)
             for log, texts in self._model_texts.items()
         }
-        self._splitters = {name: LineSplitter() for name in (*logs, *self.metric_files)}
+        self._splitters = {name: LineSplitter() for name in (*logs, *self.metric_file_paths)}
 
     @property
     def revision(self) -> int:
@@ -111,78 +111,79 @@ class GateChecker:
         return self.events.revision
 
     @property
-    def metric_files(self) -> tuple[str, ...]:
+    def metric_file_paths(self) -> tuple[str, ...]:
         """The files of JSON lines that metrics come from; their new bytes are fed under these names."""
         return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
 
-    def feed(self, log: str, data: bytes) -> None:
-        """Read the next bytes of a log (`stage`, the name of a service) or of one of `metric_files`."""
-        splitter = self._splitters[log]
+    def feed(self, log_name: str, data: bytes) -> None:
+        """Read the next bytes of a log (`stage`, the name of a service) or of one of `metric_file_paths`."""
+        splitter = self._splitters[log_name]
         first = splitter.number + 1
-        self.read_lines(log, first, splitter.feed(data))
+        self.read_lines(log_name, first, splitter.feed(data))
 
-    def read_lines(self, log: str, first: int, lines: Sequence[str]) -> None:
-        """Read the next lines of a log; `first` is the number of the first one."""
-        if log in self._searches:
-            self._searches[log].search_block(first, make_line_block(lines))
-            self._resolve_doubts()
+    def read_lines(self, log_name: str, first_number: int, lines: Sequence[str]) -> None:
+        """Read the next lines of a log; `first_number` is the number of the first one."""
+        if log_name in self._searches:
+            self._searches[log_name].search_block(first_number, make_line_block(lines))
+            self._decide_lines()
             return
         for metric in self._metrics:
-            if metric.rule.key and metric.rule.file == log:
-                metric.read_rows(lines)
+            if metric.rule.key and metric.rule.file == log_name:
+                metric.read_json_rows(lines)
 
-    def expressions(self, log: str) -> tuple[str, ...]:
+    def pending_patterns(self, log_name: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log, for one search together with others'.
 
         The caller that searches for all of them puts the indexes of lines that hit into `LineBlock.hits`. It is the
         same object as long as nothing changes.
         """
-        return self._searches[log].expressions
+        return self._searches[log_name].pending_patterns
 
     def close_logs(self) -> None:
         """Read the last lines of all logs, also those without a line feed."""
         for log, splitter in self._splitters.items():
             first = splitter.number + 1
             self.read_lines(log, first, splitter.close())
-        self.end_command()
+        self.decide_doubtful_forbidden_lines()
 
-    def ignore_failures(self) -> None:
+    def ignore_failures_while_stopping(self) -> None:
         """From here on lines break no rule: what is being stopped may complain about it."""
         self.events.is_stopping = True
 
-    def check_deadlines(self, elapsed_s: float) -> None:
+    def fail_late_rules(self, elapsed_s: float) -> None:
         """Break rules that are late, `elapsed_s` after the command's start; all written until then was read."""
         self._steps.elapsed_s = elapsed_s
-        self._resolve_doubts()
+        self._decide_lines()
         for line in self._required:
             line.record_if_late(elapsed_s)
 
-    def end_command(self) -> None:
+    def decide_doubtful_forbidden_lines(self) -> None:
         """Decide on forbidden lines in doubt: the command has ended, and no further step comes."""
-        self._resolve_doubts(is_end=True)
+        self._decide_lines(log_ended=True)
 
-    def is_benign(self, log: str, number: int, text: str) -> bool:
+    def is_benign_or_excused(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether a line is no failure: benign, what a model wrote, or of a process that made steps after it."""
-        return self.is_superseded(log, number, text) or self._benign.is_benign(log, number, text)
+        excused = self.is_excused_by_later_lines(log_name, line_number, text)
+        return excused or self._benign.matches_line(log_name, line_number, text)
 
-    def is_superseded(self, log: str, number: int, text: str) -> bool:
+    def is_excused_by_later_lines(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
 
         Of these its process must have made two, since one may have been on its way.
         """
-        if self._model_texts[log].contains(number, text):
+        if self._model_texts[log_name].contains_line(line_number, text):
             return True
-        return log == STAGE_LOG and self._steps.count_steps_after(number, text) > 1
+        return log_name == STAGE_LOG and self._steps.has_steps_after(line_number, text, at_least=2)
 
-    def last_line(self, log: str) -> str:
+    def last_nonblank_line(self, log_name: str) -> str:
         """Return the last line of a log that is not blank, or an empty text."""
-        return self._searches[log].last_line[:500]
+        return self._searches[log_name].last_line[:500]
 
-    def mark_passed(self, state: RuleState, seen: str = "") -> None:
-        self.events.decide(state, "held", seen)
+    def mark_passed(self, state: RuleState, evidence: str = "") -> None:
+        self.events.set_unless_broken(state, "held", evidence)
 
-    def mark_failed(self, state: RuleState, seen: str) -> None:
-        self.events.decide(state, "broken", seen)
+    def mark_failed(self, state: RuleState, evidence: str) -> None:
+        self.events.set_unless_broken(state, "broken", evidence)
 
     def finish(self) -> None:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
@@ -191,7 +192,7 @@ class GateChecker:
             metric.finish()
         for line in self._required:
             if line.state.state == "waiting":
-                self.mark_failed(line.state, self.last_line(line.rule.log))
+                self.mark_failed(line.state, self.last_nonblank_line(line.rule.log))
         for state in self._all_states():
             if state.state == "waiting" and state.kind in HELD_UNLESS_BROKEN:
                 self.mark_passed(state, state.seen)
@@ -207,10 +208,16 @@ class GateChecker:
         lines = [line.state for line in self._lines()]
         benign = self._benign.states()
         metrics = [metric.state for metric in self._metrics]
-        return [*self.outcomes.before_command(), *lines, *benign, *metrics, *self.outcomes.after_start()]
+        return [
+            *self.outcomes.states_before_command(),
+            *lines,
+            *benign,
+            *metrics,
+            *self.outcomes.states_after_start(),
+        ]
 
-    def _has_doubts(self) -> bool:
-        return any(line.has_doubts for line in self._forbidden)
+    def _has_undecided_lines(self) -> bool:
+        return any(line.has_undecided_lines for line in self._forbidden)
 
     def _lines(self) -> list[RequiredLineTracker | ForbiddenLineTracker]:
         return [*self._required, *self._forbidden]
@@ -218,9 +225,9 @@ class GateChecker:
     def _steps_of(self, log: str) -> StepTracker | None:
         return self._steps if log == STAGE_LOG else None
 
-    def _resolve_doubts(self, *, is_end: bool = False) -> None:
+    def _decide_lines(self, *, log_ended: bool = False) -> None:
         for line in self._forbidden:
-            line.resolve_doubts(is_end=is_end)
+            line.decide_undecided_lines(log_ended=log_ended)
 
     def _matchers(self, log: str) -> Iterator[LineMatcher]:
         """Yield what is looked for in a log: first what says in which context the rules see the same line."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.foreign import parse_json
 from rlbox.job.gate import Probe, ProbeRule
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
 
@@ -25,26 +25,26 @@ _BAD_TEXT = re.compile(
 _SHOWN = 120
 
 
-def find_response_problem(request: Probe, status: int, text: str) -> Problem:
+def find_response_problem(probe: Probe, status: int, text: str) -> ProblemOrEmpty:
     """Return what is wrong with an answer in a few words, or an empty text when it is as told.
 
     An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
     looked into only where a good status is asked for.
     """
-    if status != request.status:
-        return f"HTTP {status}" + (f", not {request.status}" if request.status != 200 else "")
-    if request.contains not in text:
-        return f"HTTP {status} without {request.contains!r}"
+    if status != probe.status:
+        return f"HTTP {status}" + (f", not {probe.status}" if probe.status != 200 else "")
+    if probe.contains not in text:
+        return f"HTTP {status} without {probe.contains!r}"
     try:
         data = parse_json(text)
     except ValueError:
         data = None
-    if request.status < 400 and (error := _error_in(data, text)):
+    if probe.status < 400 and (error := _error_in(data, text)):
         return f"HTTP {status} with an error: {error[:_SHOWN]}"
-    return _value_problem(request, data) if request.json_path else ""
+    return _value_problem(probe, data) if probe.json_path else ""
 
 
-def _error_in(data: Any, text: str) -> Problem:
+def _error_in(data: Any, text: str) -> ProblemOrEmpty:
     if data is None:
         found = _BAD_TEXT.search(text[:500])
         return text.strip().splitlines()[0] if found else ""
@@ -60,7 +60,7 @@ def _error_in(data: Any, text: str) -> Problem:
     return text.strip() if refused or set(data) == {"detail"} else ""
 
 
-def _value_problem(request: Probe, data: Any) -> Problem:
+def _value_problem(request: Probe, data: Any) -> ProblemOrEmpty:
     if data is None:
         return "the answer is no JSON"
     value: Any = data
@@ -87,19 +87,21 @@ CONNECTION_REFUSED = "connection refused"
 """What is said of a server that takes no connection."""
 
 
-def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> Problem:
+def find_http_problem(
+    probe: Probe, timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
+) -> ProblemOrEmpty:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
-    off after `limit_s`, too.
+    off after `timeout_s`, too.
     """
-    until = time.monotonic() + limit_s
-    told = {**({"content-type": "application/json"} if request.body else {}), **(headers or {})}
+    until = time.monotonic() + timeout_s
+    told = {**({"content-type": "application/json"} if probe.body else {}), **(headers or {})}
     body = bytearray()
     try:
         with (
-            create_loopback_client(limit_s) as http,
-            http.stream(request.method, request.url, body=request.body.encode(), headers=told) as answer,
+            create_loopback_client(timeout_s) as http,
+            http.stream(probe.method, probe.url, body=probe.body.encode(), headers=told) as answer,
         ):
             for part in answer.iter_bytes(decode=True):
                 body += part
@@ -111,10 +113,10 @@ def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping
         if error.kind in ("late", "silent"):
             return _NO_ANSWER
         return CONNECTION_REFUSED if error.kind == "unreached" else explain_no_response(error)
-    return find_response_problem(request, answer.status, body.decode("utf-8", "replace"))
+    return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> Problem:
+def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> ProblemOrEmpty:
     """Send the request until the answer is as told; return what is wrong with the last one when time is up.
 
     `on_pause` is called again and again meanwhile and waits a moment; what it raises ends the wait.

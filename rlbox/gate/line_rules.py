@@ -89,7 +89,7 @@ class RequiredLineTracker:
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
             came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
-            self._violate(f"{came} within {exact_duration_text(limit)}", is_late=True)
+            self._violate(f"{came} within {exact_duration_text(limit)}", timed_out=True)
 
     def _on_match(self, line: Line, text: str) -> None:
         if self.rule.after and not self._after.is_before(line):
@@ -102,14 +102,16 @@ class RequiredLineTracker:
         self.state.count += self._counter.count(line)
         if self.state.state == "waiting":
             self._events.revision += 1  # a further line is recorded even when it reads like the one before
-            self.state.decide("held" if self.state.count >= self.rule.count else "waiting", line.text)
+            self.state.set_unless_broken("held" if self.state.count >= self.rule.count else "waiting", line.text)
         if self.rule.at_most is None:
             self._matcher.is_done = self.state.state == "held"
         elif self.state.count > self.rule.at_most:
             self._violate(f"{self.state.count} lines, at most {self.rule.at_most} are allowed", line)
 
-    def _violate(self, problem: str, line: Line | None = None, *, is_late: bool = False) -> None:
-        self._events.add_violation(self.state, Violation(rule=self.rule, problem=problem, line=line, is_late=is_late))
+    def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
+        self._events.add_violation(
+            self.state, Violation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
+        )
 
 
 @dataclass(frozen=True)
@@ -153,48 +155,48 @@ class ForbiddenLineTracker:
         return [self._matcher, *self._after.matchers, *self._until.matchers]
 
     @property
-    def has_doubts(self) -> bool:
+    def has_undecided_lines(self) -> bool:
         """Whether steps or the end of a text may still excuse a line."""
         return bool(self._doubtful)
 
-    def resolve_doubts(self, *, is_end: bool = False) -> None:
+    def decide_undecided_lines(self, *, log_ended: bool = False) -> None:
         """Decide on lines in doubt: those of a text that ended are gone, of a process that made a step a warning.
 
-        With `is_end` nothing more can come: those that are left count.
+        With `log_ended` nothing more can come: those that are left count.
         """
         for key, doubt in list(self._doubtful.items()):
             line = doubt.line
-            if self._model_texts.contains(line.number, line.text):
+            if self._model_texts.contains_line(line.number, line.text):
                 del self._doubtful[key]
-            elif doubt.is_quoted and not is_end and self._model_texts.expire_and_check_open(line):
+            elif doubt.is_quoted and not log_ended and self._model_texts.expire_and_check_open(line):
                 continue
-            elif self._steps and not doubt.is_quoted and self._steps.count_steps_after(line.number, line.text):
+            elif self._steps and not doubt.is_quoted and self._steps.has_steps_after(line.number, line.text):
                 del self._doubtful[key]
                 self._events.warnings.append(ForbiddenLine(rule=self.rule, line=line))
-                self._events.decide(self.state, "waiting", line.text)
-            elif is_end or doubt.is_quoted or (self._steps and self._steps.elapsed_s > doubt.due_s):
+                self._events.set_unless_broken(self.state, "waiting", line.text)
+            elif log_ended or doubt.is_quoted or (self._steps and self._steps.elapsed_s > doubt.due_s):
                 del self._doubtful[key]
                 self._break(line)
 
     def _on_match(self, line: Line, text: str) -> None:
         if (self.rule.after and not self._after.is_before(line)) or self._until.is_before(line):
             return
-        if self._events.is_stopping or self._benign.is_benign(self.rule.log, line.number, line.text):
+        if self._events.is_stopping or self._benign.matches_line(self.rule.log, line.number, line.text):
             return
         self.state.count += self._counter.count(line)
         is_quoted = self._model_texts.expire_and_check_open(line)
-        patience_s = self._steps.patience_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
-        self.resolve_doubts()
-        if not is_quoted and not patience_s:
+        wait_s = self._steps.next_step_timeout_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
+        self.decide_undecided_lines()
+        if not is_quoted and not wait_s:
             self._break(line)
             return
-        due_s = self._steps.elapsed_s + patience_s if self._steps else 0.0
+        due_s = self._steps.elapsed_s + wait_s if self._steps else 0.0
         self._doubtful.setdefault((find_writer(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
 
     def _break(self, line: Line) -> None:
         if self.state.state != "broken":
             self._events.forbidden.append(ForbiddenLine(rule=self.rule, line=line))
-        self._events.decide(self.state, "broken", line.text)
+        self._events.set_unless_broken(self.state, "broken", line.text)
 
 
 class BenignLineTracker:
@@ -220,8 +222,10 @@ class BenignLineTracker:
             marker = self._markers[log, pattern] = _Marker(pattern)
             yield from marker.matchers
 
-    def is_benign(self, log: str, number: int, text: str) -> bool:
-        rules = [rule for rule, _ in self._rules if rule.log in ("", log) and self._is_due(rule, log, number)]
+    def matches_line(self, log_name: str, line_number: int, text: str) -> bool:
+        rules = [
+            rule for rule, _ in self._rules if rule.log in ("", log_name) and self._is_due(rule, log_name, line_number)
+        ]
         return any(
             compile_pattern(rule.pattern).matches(way) for way in list_variants_without_prefixes(text) for rule in rules
         )
@@ -234,7 +238,7 @@ class BenignLineTracker:
         def on_match(line: Line, text: str) -> None:
             if self._is_due(rule, log, line.number):
                 state.count += 1
-                self._events.decide(state, "held", line.text)
+                self._events.set_unless_broken(state, "held", line.text)
                 matcher.is_done = True
 
         matcher = LineMatcher(rule.pattern, on_match)

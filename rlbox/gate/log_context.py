@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
@@ -42,7 +43,7 @@ class LineMatcher:
     is_done: bool = False
 
     @property
-    def depends_on_steps(self) -> bool:
+    def needs_earlier_steps(self) -> bool:
         """Whether all steps before a line that fits must be known."""
         return self.is_forbidden or self.reads_model_text
 
@@ -80,10 +81,10 @@ class ModelTextFilter:
             texts.begun = 0
         return 0 < texts.begun <= line.number
 
-    def contains(self, number: int, text: str) -> bool:
+    def contains_line(self, line_number: int, text: str) -> bool:
         """Return whether a line is what a model wrote, as far as it was seen to its end."""
         texts = self._writers.get(find_writer(text)) if self._rules else None
-        if texts and any(number in span for span in texts.ended):
+        if texts and any(line_number in span for span in texts.ended):
             return True
         return bool(self._patterns) and self.is_model_output(list_variants_without_prefixes(text))
 
@@ -146,13 +147,14 @@ class StepTracker:
         """Whether the line reports a step itself: then it speaks of the training, and no sample is quoted."""
         return any(steps.line == line.number for steps in self._of_writer(line.text))
 
-    def count_steps_after(self, number: int, text: str) -> int:
-        """Return how many steps the writer of a line made after it, 2 standing for more."""
-        return max(((steps.line > number) + (steps.line_before > number) for steps in self._of_writer(text)), default=0)
+    def has_steps_after(self, line_number: int, line_text: str, at_least: Literal[1, 2] = 1) -> bool:
+        """Return whether the writer of a line made so many steps of one kind after it."""
+        steps_of_kinds = self._of_writer(line_text)
+        return any((kind.line if at_least == 1 else kind.line_before) > line_number for kind in steps_of_kinds)
 
-    def patience_s(self, text: str) -> float:
+    def next_step_timeout_s(self, line_text: str) -> float:
         """Return how long the next step of the writer of a line may take; 0 where it has made none."""
-        longest = [steps.longest_s for steps in self._of_writer(text)]
+        longest = [steps.longest_s for steps in self._of_writer(line_text)]
         return max(_LEAST_PATIENCE_S, _PATIENCE * max(longest)) if longest else 0.0
 
     def _of_writer(self, text: str) -> list[_Steps]:

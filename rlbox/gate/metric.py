@@ -12,7 +12,7 @@ from rlbox.gate.line_rules import is_command_echo
 from rlbox.gate.log_context import LineMatcher, StepTracker
 from rlbox.gate.rule_state import GateEvents, RuleState, Violation
 from rlbox.job.gate import MetricRule
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
 from rlbox.logs.patterns import compile_pattern
 
@@ -43,7 +43,7 @@ class MetricChecker:
         is_read = self.rule.pattern and self.rule.log == log
         return [LineMatcher(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
 
-    def read_rows(self, rows: Sequence[str]) -> None:
+    def read_json_rows(self, rows: Sequence[str]) -> None:
         for row in rows:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
@@ -58,18 +58,18 @@ class MetricChecker:
         elif problem := self._trend_problem() or self._limit_problem():
             self._fail(problem)
         if self.state.state != "broken":
-            self._events.decide(self.state, "held", self._summary())
+            self._events.set_unless_broken(self.state, "held", self._summary())
 
     def _on_match(self, line: Line, text: str) -> None:
         if is_command_echo(line.text, self.rule.pattern):
             return
         groups = compile_pattern(self.rule.pattern).find_groups(text) or {}
-        step = parse_number(groups.get("step") or "")
+        step = parse_logged_number(groups.get("step") or "")
         if self._steps and step is not None:
             self._steps.add_step(line, self.rule.pattern, step)
         if self.state.state == "broken" or self._events.is_stopping:
             return
-        value = parse_number(groups.get("value") or "")
+        value = parse_logged_number(groups.get("value") or "")
         if value is None:  # a line torn by another process: no point, and no proof either
             self._garbled = (groups.get("value") or "")[:80]
             self.state.seen = self._summary()
@@ -82,16 +82,16 @@ class MetricChecker:
         except ValueError:
             self._fail(f"a row of {self.rule.file} is no JSON: {text[:80]}")
             return
-        if not isinstance(row, dict) or any(get_by_path(row, k) != v for k, v in self.rule.where.items()):
+        if not isinstance(row, dict) or any(_get_by_path(row, k) != v for k, v in self.rule.where.items()):
             return
-        value = get_by_path(row, self.rule.key, missing=_MISSING)
+        value = _get_by_path(row, self.rule.key, missing=_MISSING)
         if value is _MISSING:
             return
-        number = math.nan if value is None else parse_number(value)  # null is how strict writers put NaN
+        number = math.nan if value is None else parse_logged_number(value)  # null is how strict writers put NaN
         if number is None:
             self._fail(f"{self.rule.key} is no number: {str(value)[:80]}")
             return
-        self._add_point(number, parse_number(get_by_path(row, self.rule.step_key)))
+        self._add_point(number, parse_logged_number(_get_by_path(row, self.rule.step_key)))
 
     def _add_point(self, value: float, step: float | None, line: Line | None = None) -> None:
         """Take the next point; without a step, points are counted from 1."""
@@ -111,14 +111,14 @@ class MetricChecker:
             self.state.seen = self._summary()
             self._events.revision += self.state.count & (self.state.count - 1) == 0  # 1, 2, 4, 8: written to the disk
 
-    def _add_to_trend(self, step: float, value: float) -> Problem:
+    def _add_to_trend(self, step: float, value: float) -> ProblemOrEmpty:
         if self._trend_is_due and self.rule.within_steps and step >= self._first_step + self.rule.within_steps:
             return self._trend_problem()
         if self._trend_is_due and math.isfinite(value):
             self._trend.add(value)
         return ""
 
-    def _trend_problem(self) -> Problem:
+    def _trend_problem(self) -> ProblemOrEmpty:
         rule = self.rule
         if not self._trend_is_due:
             return ""
@@ -133,7 +133,7 @@ class MetricChecker:
         by = f" by more than {rule.by:g}" if rule.by else ""
         return f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last"
 
-    def _limit_problem(self, *, always: bool = False) -> Problem:
+    def _limit_problem(self, *, always: bool = False) -> ProblemOrEmpty:
         """Return which limit the last value breaks; with `always` only of a rule whose limits hold for every value."""
         if always and self.rule.when != "always":
             return ""
@@ -185,7 +185,7 @@ class _Trend:
         return sum(self._sums[:third]) / weight, sum(self._sums[-third:]) / weight
 
 
-def parse_number(value: Any) -> float | None:
+def parse_logged_number(value: Any) -> float | None:
     """Return a number as a log or a row writes it (`2.5`, `1e-05,`, `nan`, `tensor(2.5)`, `np.float32(1)`), or None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -198,11 +198,11 @@ def parse_number(value: Any) -> float | None:
     return decimal(bare.rstrip(".%)],"))
 
 
-def get_by_path(row: Any, path: str, missing: Any = None) -> Any:
+def _get_by_path(row: Any, path: str, missing: Any = None) -> Any:
     """Return the value at a key, or at keys joined by dots (`train.loss`), of a row; the whole key goes first."""
     if isinstance(row, dict) and path in row:
         return row[path]
     head, dot, rest = path.partition(".")
     if dot and isinstance(row, dict) and head in row:
-        return get_by_path(row[head], rest, missing)
+        return _get_by_path(row[head], rest, missing)
     return missing

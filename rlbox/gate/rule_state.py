@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.job.gate import ForbidRule, MetricRule, RequireRule
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
 
 RuleKind = Literal[
@@ -44,15 +44,15 @@ class RuleState:
     count: int = 0
 
     @property
-    def label(self) -> str:
+    def kind_and_rule(self) -> str:
         """The rule with its kind before it, where it does not begin with that word itself."""
         return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
 
-    def decide(self, state: RuleStatus, seen: str) -> bool:
+    def set_unless_broken(self, state: RuleStatus, evidence: str) -> bool:
         """Set the state; return whether that changed anything. A broken rule does not heal."""
-        if self.state == "broken" or (self.state, self.seen) == (state, seen[:_SEEN_LIMIT]):
+        if self.state == "broken" or (self.state, self.seen) == (state, evidence[:_SEEN_LIMIT]):
             return False
-        self.state, self.seen = state, seen[:_SEEN_LIMIT]
+        self.state, self.seen = state, evidence[:_SEEN_LIMIT]
         return True
 
     def copy(self) -> RuleState:
@@ -67,12 +67,12 @@ class ForbiddenLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A rule that can no longer hold: `problem` says why, `line` shows it, `is_late`: it did not come in time."""
+    """A rule that can no longer hold: `problem` says why, `line` shows it."""
 
     rule: RequireRule | MetricRule
-    problem: Problem
+    problem: ProblemOrEmpty
     line: Line | None = None
-    is_late: bool = False
+    timed_out: bool = False
 
 
 @dataclass
@@ -89,13 +89,13 @@ class GateEvents:
     warnings: list[ForbiddenLine] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
-    def decide(self, state: RuleState, status: RuleStatus, seen: str) -> None:
-        self.revision += state.decide(status, seen)
+    def set_unless_broken(self, state: RuleState, status: RuleStatus, evidence: str) -> None:
+        self.revision += state.set_unless_broken(status, evidence)
 
     def add_violation(self, state: RuleState, violation: Violation) -> None:
         """Record that a rule is broken for good."""
         if self.is_stopping or state.state == "broken":
             return
         line = violation.line
-        self.decide(state, "broken", f"{violation.problem}: {line.text}" if line else violation.problem)
+        self.set_unless_broken(state, "broken", f"{violation.problem}: {line.text}" if line else violation.problem)
         self.violations.append(violation)

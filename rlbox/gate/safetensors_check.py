@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file
 
 _HEADER_LIMIT = 100_000_000
@@ -32,7 +32,7 @@ _ENOUGH = 1 << 16
 """Bytes of tensors from which on zeros alone are no weights."""
 
 
-def find_safetensors_problem(path: Path) -> Problem:
+def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
     """Return what is wrong with a safetensors file in a few words; empty when it is whole.
 
     Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros or
@@ -99,7 +99,7 @@ def _span(entry: dict[str, Any]) -> _Span:
     return _Span(begin=begin, end=end)
 
 
-def _find_fill_problem(file: BinaryIO, begin: int, end: int) -> Problem:
+def _find_fill_problem(file: BinaryIO, begin: int, end: int) -> ProblemOrEmpty:
     if end - begin < _ENOUGH:
         return ""
     places = range(begin, end, max(1, (end - begin) // _SPOTS))

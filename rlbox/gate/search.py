@@ -35,7 +35,7 @@ class LogSearch:
     """All matchers of one log; those that are done are searched for no more, so that hits become rare.
 
     `steps` gets the steps that the log reports: the last of each block, all of them before a forbidden line or a text
-    of a model, and while `has_doubts`.
+    of a model, and while `has_undecided_lines`.
     """
 
     def __init__(
@@ -43,30 +43,30 @@ class LogSearch:
         matchers: Iterable[LineMatcher],
         model_texts: ModelTextFilter,
         steps: StepTracker | None,
-        has_doubts: Callable[[], bool],
+        has_undecided_lines: Callable[[], bool],
     ) -> None:
         self._matchers = list(matchers)
         self._model_texts = model_texts
         self._steps = _StepReader(steps, model_texts) if steps else None
-        self._has_doubts = has_doubts
+        self._has_undecided_lines = has_undecided_lines
         self._compile()
         self.last_line = ""
 
     @property
-    def expressions(self) -> tuple[str, ...]:
+    def pending_patterns(self) -> tuple[str, ...]:
         """The expressions that are still looked for, without anchors; the same object as long as nothing changes."""
         search = self._layers.get("lines")
         return search.patterns.loose if search else ()
 
-    def search_block(self, first: int, block: LineBlock) -> None:
-        """Call the matchers of the lines that fit; `first` is the number of the first line."""
+    def search_block(self, first_number: int, block: LineBlock) -> None:
+        """Call the matchers of the lines that fit; `first_number` is the number of the first line."""
         if self._steps:
-            self._steps.begin_block(first, block)
+            self._steps.begin_block(first_number, block)
         for hit in heapq.merge(self._line_hits(block), self._overwritten_hits(block)):
-            line = Line(number=first + hit.line_index, text=hit.text.strip())
+            line = Line(number=first_number + hit.line_index, text=hit.text.strip())
             self._match(line, hit.text, "lines" if hit.is_line else "overwritten")
         if self._steps:
-            self._steps.end_block(reads_all=self._has_doubts())
+            self._steps.end_block(reads_all=self._has_undecided_lines())
         self.last_line = _last_visible_line(block.joined) or self.last_line
 
     def _line_hits(self, block: LineBlock) -> Iterator[_Hit]:
@@ -93,7 +93,7 @@ class LogSearch:
         for variant in variants:
             for index in search.patterns.find_matching_indexes(variant):
                 fitting.setdefault(index, variant)
-        if self._steps and any(search.matchers[index].depends_on_steps for index in fitting):
+        if self._steps and any(search.matchers[index].needs_earlier_steps for index in fitting):
             self._steps.read_until(line.number if layer == "lines" else line.number - 1)
         for index in sorted(fitting):
             matcher = search.matchers[index]

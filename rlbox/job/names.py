@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-Problem = str
+ProblemOrEmpty = str
 """What is wrong, in a few words; empty: nothing."""
 
 METRICS_FILE = "metrics.jsonl"

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, 
 from rlbox.config.schema import SpecModel, suggest_similar
 from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number, parse_quantity
 from rlbox.i18n import _
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]
@@ -102,7 +102,7 @@ def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
     return found
 
 
-def find_range_problem(param: Param, settled: Scalar) -> Problem:
+def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
     if isinstance(settled, (str, bool)):
         return ""
@@ -149,7 +149,7 @@ def format_argument(param: Param, settled: Scalar) -> str:
     return format_number(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
 
 
-def find_placeholder_problem(value: Scalar) -> Problem:
+def find_placeholder_problem(value: Scalar) -> ProblemOrEmpty:
     """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (

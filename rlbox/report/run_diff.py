@@ -130,7 +130,7 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
         "environment": environment,
         "secrets": dict.fromkeys(plan.secrets, "handed over"),
         "commands": commands,
-        "gates": {f"{stage.name}: {free(rule.label)}": rule.state for stage in stages for rule in stage.gate},
+        "gates": {f"{stage.name}: {free(rule.kind_and_rule)}": rule.state for stage in stages for rule in stage.gate},
         "outcome": _collect_outcome(record, free) if record.began else {"run": "never began"},
         "metrics": {name: f"{value:.6g}" for name, value in sorted(record.last_metrics().items())},
         DURATIONS: {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds},

@@ -135,9 +135,9 @@ def _phase(facts: RunSnapshot) -> str:
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.label} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    broken = [f"{rule.kind_and_rule} BROKEN" for rule in stage.gate if rule.state == "broken"]
     waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in HELD_UNLESS_BROKEN]
-    shown = [rule.label + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    shown = [rule.kind_and_rule + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 

@@ -189,7 +189,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.label}" for rule in GateChecker(stage).states()]
+        lines += [f"#   gate: {rule.kind_and_rule}" for rule in GateChecker(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)

@@ -23,7 +23,7 @@ def explain_violation(stage: StagePlan, violation: Violation) -> Cause:
         kind: CauseKind = "metric"
         what = f"metric {violation.problem}{_in_brackets(rule.why)}; the rule is {rule.describe()}"
     else:
-        kind = "within" if violation.is_late else "require"
+        kind = "within" if violation.timed_out else "require"
         what = f"the rule /{rule.describe()}/{_in_brackets(rule.why)} is broken: {violation.problem}"
     return Cause(
         kind=kind,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
-from rlbox.job.names import Problem
+from rlbox.job.names import ProblemOrEmpty
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_variants_without_prefixes
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set
@@ -94,7 +94,7 @@ class RunningService:
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     @property
-    def pending_problem(self) -> Problem:
+    def pending_problem(self) -> ProblemOrEmpty:
         """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
         if (
@@ -149,14 +149,14 @@ class RunningService:
     def stop_probing(self) -> None:
         self._poller.stop()
 
-    def _ask(self) -> Problem:
+    def _ask(self) -> ProblemOrEmpty:
         problem = find_readiness_problem(self.plan.ready, self._headers)
         if not problem:
             self._good_at = self._clock()
         return problem
 
 
-def find_readiness_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> Problem:
+def find_readiness_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> ProblemOrEmpty:
     """Connect to the port and send the ready request, once; a line of the log is not looked for."""
     if ready.port:
         try:

@@ -252,7 +252,7 @@ class _StageRun:
             if fact.problem:
                 self._gate.mark_failed(rule, fact.problem)
                 raise StageAborted(explain_needed_file(self._stage, need, fact))
-            self._gate.mark_passed(rule, f"{fact.bytes} bytes")
+            self._gate.mark_passed(rule, f"{fact.total_bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
         """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
@@ -346,7 +346,7 @@ class _StageRun:
 
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
-        self._gate.ignore_failures()
+        self._gate.ignore_failures_while_stopping()
         self._watch.pump.disable_backpressure()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
@@ -380,6 +380,8 @@ class _StageRun:
             (self._gate.mark_failed if fact.problem else self._gate.mark_passed)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
-        lines = [explain_missing_line(self._stage, line, self._gate.last_line(line.rule.log)) for line in missing]
+        lines = [
+            explain_missing_line(self._stage, line, self._gate.last_nonblank_line(line.rule.log)) for line in missing
+        ]
         for cause in (*lines, *problems):
             raise StageAborted(cause)

@@ -20,7 +20,7 @@ from rlbox.diagnose.cause import (
     make_unwritable_directory_cause,
 )
 from rlbox.hang.context import WatchContext
-from rlbox.job.names import EVIDENCE_FOLDER, Problem
+from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
 from rlbox.record.supervisor_file import read_stop_requester
@@ -66,7 +66,7 @@ class _NodeProbe:
             self._refused = self._silent = 0
             self.good_at = time.monotonic()
 
-    def find_problem(self) -> Problem:
+    def find_problem(self) -> ProblemOrEmpty:
         where = f"{self.node.address}:{self.node.port}"
         if self._refused >= _REFUSED:
             return f"its Ray has ended, nothing takes connections at {where} any more"

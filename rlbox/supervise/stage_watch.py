@@ -60,7 +60,9 @@ class StageWatch:
         self._begun = time.monotonic()
         catalogue = read_stored_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
-        self._finders = {name: FirstFatalFinder(partial(self.gate.is_benign, name), catalogue) for name in names}
+        self._finders = {
+            name: FirstFatalFinder(partial(self.gate.is_benign_or_excused, name), catalogue) for name in names
+        }
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
@@ -78,7 +80,7 @@ class StageWatch:
         self._metric_files.feed_new_rows_to_gate()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
-            self.gate.check_deadlines(time.monotonic() - self._command_begun - behind_s)
+            self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
         self.record_events()
         self.record_gate()
         self._context.check_not_stopped()
@@ -125,7 +127,7 @@ class StageWatch:
     def stop_on_hang(self) -> None:
         cause = self.hang.check(self.logs)
         if cause:
-            self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_line(STAGE_LOG))
+            self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
             raise StageAborted(cause)
 
     def stop_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
@@ -152,7 +154,7 @@ class StageWatch:
                     self.hang.add_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
                 )
             if service.is_silent(self.logs.bytes_read_by_log.get(service.plan.name, 0)):
-                self._refuse(service, self.gate.last_line(service.plan.name))
+                self._refuse(service, self.gate.last_nonblank_line(service.plan.name))
                 cause = explain_silent_service_log(self._stage, service.plan)
                 raise StageAborted(
                     self.hang.add_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
@@ -184,8 +186,8 @@ class StageWatch:
         self.logs.dispatch_partial_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
-            self.gate.check_deadlines(time.monotonic() - self._command_begun)
-        self.gate.end_command()
+            self.gate.fail_late_rules(time.monotonic() - self._command_begun)
+        self.gate.decide_doubtful_forbidden_lines()
         self._command_begun = None
 
     def await_dying_service(self, patience_s: float) -> None:
@@ -219,7 +221,7 @@ class StageWatch:
         self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_matching_line_indexes((*self.gate.expressions(log), *self._scanned), texts)
+        texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
         self.gate.read_lines(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
@@ -230,7 +232,9 @@ class StageWatch:
     def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.feed(first, offset, texts)
-        if finder.first_fatal and self.gate.is_superseded(log, finder.first_fatal.number, finder.first_fatal.text):
+        if finder.first_fatal and self.gate.is_excused_by_later_lines(
+            log, finder.first_fatal.number, finder.first_fatal.text
+        ):
             self.reset_fatals(log)
 
 
@@ -239,7 +243,7 @@ class MetricFiles:
 
     def __init__(self, gate: GateChecker) -> None:
         self._gate = gate
-        self._tails = {path: FileFollower(Path(path), follow_links=True) for path in gate.metric_files}
+        self._tails = {path: FileFollower(Path(path), follow_links=True) for path in gate.metric_file_paths}
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
                 tail.skip_to_end()

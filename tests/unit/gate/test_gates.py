@@ -179,7 +179,7 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     gate.close_logs()
     assert gate.events.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
-    assert gate.is_benign("stage", 2, strip_terminal_codes(line)[:500])
+    assert gate.is_benign_or_excused("stage", 2, strip_terminal_codes(line)[:500])
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"

@@ -45,7 +45,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)
     assert OOM in seen
-    assert gate.is_benign("stage", 3, strip_terminal_codes(mark + OOM))
+    assert gate.is_benign_or_excused("stage", 3, strip_terminal_codes(mark + OOM))
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_it_counts_at_once(lines: list[str]) -> None:
 def test_without_a_further_step_it_counts_at_the_end(after: list[str]) -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", "step 2 loss 1", OOM, *after) == []
-    gate.end_command()
+    gate.decide_doubtful_forbidden_lines()
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
 
 
 def test_without_a_further_step_it_counts_in_time() -> None:
     gate = judge()
     for elapsed_s, step in ((40.0, 1), (60.0, 2)):
-        gate.check_deadlines(elapsed_s)
+        gate.fail_late_rules(elapsed_s)
         feed(gate, f"step {step} loss 1")
     feed(gate, OOM)
-    gate.check_deadlines(60.0 + 2 * 40.0)
+    gate.fail_late_rules(60.0 + 2 * 40.0)
     assert gate.events.forbidden == []
-    gate.check_deadlines(60.0 + 2 * 40.0 + 0.1)
+    gate.fail_late_rules(60.0 + 2 * 40.0 + 0.1)
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
 
 
@@ -106,7 +106,7 @@ def test_the_steps_of_a_metric() -> None:
 
 def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
-    finder = FirstFatalFinder(lambda number, text: gate.is_benign("stage", number, text))
+    finder = FirstFatalFinder(lambda number, text: gate.is_benign_or_excused("stage", number, text))
     finder.feed(1, 0, lines)
     return finder.first_fatal.number if finder.first_fatal else 0
 
@@ -123,7 +123,7 @@ def test_a_text_of_several_lines() -> None:
     assert feed(gate, *text) == []
     assert feed(gate, "(D pid=1) INFO: update done.") == []
     assert states(gate, "require")[0][0] == "waiting"
-    assert gate.is_benign("stage", 2, text[1])
+    assert gate.is_benign_or_excused("stage", 2, text[1])
     assert feed(gate, f"(D pid=1) {OOM}") == [6]
 
 
@@ -136,7 +136,7 @@ def test_a_text_of_several_lines_in_another_lane() -> None:
 def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     gate = judge(model_texts=SPAN)
     assert feed(gate, "DEBUG: answer", OOM) == []
-    assert not gate.is_benign("stage", 2, OOM)
+    assert not gate.is_benign_or_excused("stage", 2, OOM)
     feed(gate, *rest, *([OOM] if rest else []))
     gate.close_logs()
     assert gate.events.forbidden[0].line.number == 2
@@ -149,7 +149,7 @@ def test_in_a_flood_of_steps_a_lane_that_goes_on_is_noted(at: int) -> None:
     assert feed(gate, *steps[:5000]) == []
     assert feed(gate, *steps[5000 : 5001 + at], f"(W pid=1) {OOM}") == []
     assert feed(gate, *steps[5001 + at : 10_000]) == []
-    gate.check_deadlines(1e6)
+    gate.fail_late_rules(1e6)
     assert [noted.line.number for noted in gate.events.warnings] == [5002 + at]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.gate.files import FileSnapshot, check_file, glob_paths
-from rlbox.gate.metric import parse_number
+from rlbox.gate.metric import parse_logged_number
 from rlbox.job.gate import FileRule
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import BLOCK, FileFollower
@@ -88,7 +88,7 @@ def test_folders_that_lead_nowhere(folder: Path, make: Callable[[Path], object])
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")
     assert glob_paths(str(folder / "**/x")) == [folder / "deep/x"]
-    assert before.find_problem(folder / "deep/x") == ""
+    assert before.find_unchanged(folder / "deep/x") == ""
 
 
 def test_what_fits_as_a_shell_has_it(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_tail_passes_over_what_nobody_wrote(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_number_is_seen_in_any_wrapping(text: str) -> None:
-    value = parse_number(text)
+    value = parse_logged_number(text)
     assert value is not None
     assert not math.isfinite(value)
 
@@ -144,9 +144,9 @@ def test_what_is_no_number_is_seen_in_any_wrapping(text: str) -> None:
     "text", ["0.5", "np.float64(0.5)", "tensor(0.5,", "tensor([0.5])", "array(0.5)", "'0.5',", "0.5%"]
 )
 def test_a_number_is_read_in_any_wrapping(text: str) -> None:
-    assert parse_number(text) == 0.5
+    assert parse_logged_number(text) == 0.5
 
 
 @pytest.mark.parametrize("text", ["nancy", "info", "1_000", "٠.٥", "²", "0x7f", ""])
 def test_what_only_looks_like_a_number(text: str) -> None:
-    assert parse_number(text) is None
+    assert parse_logged_number(text) is None
