@@ -88,7 +88,7 @@ def main() -> None:
         print("[WARN] judge the model before training for one: --set base=FOLDER, or name one: --set baseline=FILE")
     path = args.checkpoints / f"global_step_{best.step}"
     chosen = choice_to_json(found) | {"path": str(path), "model": read_result_export_path(args.out / best.name)}
-    chosen["regression"] = found.has_regressed
+    chosen["regression"] = found.has_regressed_on_guard
     write_json(args.out / BEST_FILE, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
     print(f"best checkpoint: step {best.step}, {path / 'huggingface'}")
 

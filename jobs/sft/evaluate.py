@@ -24,7 +24,7 @@ from rlbox.evaluation.model_server import (
     ServeExport,
     ServerCommand,
     build_serve_function,
-    describe_engine_settings,
+    record_engine_settings,
     run_servers,
 )
 from rlbox.evaluation.problems import ProblemError
@@ -97,7 +97,7 @@ def main() -> None:
     evaluator = CheckpointEvaluator(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine=describe_engine_settings(args.vllm_url, settings),
+        engine=record_engine_settings(args.vllm_url, settings),
         out=args.out,
         concurrency=args.concurrency,
     )
@@ -139,7 +139,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    sources = ProblemSources(args.raw, manifests=args.manifests, any_size=args.any_size)
+    sources = ProblemSources(args.raw, manifests=args.manifests, any_count=args.any_size)
     found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:

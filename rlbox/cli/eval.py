@@ -62,14 +62,14 @@ def check(
         ExportCheckOptions,
         PackageMissingError,
         check_export,
-        find_trainer_model_directory,
+        find_model_beside_shards,
         format_report,
     )
 
     interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
     try:
         directory = find_export(export).path
-        if not (reference := model or find_trainer_model_directory(directory, against)):
+        if not (reference := model or find_model_beside_shards(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
         options = ExportCheckOptions(export=directory, trainer=against, model=reference, python=interpreter)
@@ -102,7 +102,7 @@ def show(app: App, path: Path) -> None:
     from rlbox.evaluation.comparison import format_result
 
     result = load_result(path)
-    facts = result.describe() | {"parts": dict(result.lock.parts)}
+    facts = result.identify() | {"parts": dict(result.lock.parts)}
     scores = {suite: dict(row) for suite, row in result.scores.items()}
     lines = format_result(result, list_unsolved=app.verbosity > 0)
     app.result({"result": facts, "scores": scores}, "\n".join(lines))
@@ -193,7 +193,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
         raise make_locks_error(error, folder) from error
     best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
     app.result({"best": best}, "\n".join(format_choice(choice)))
-    return WorkFailed.exit_code if choice.has_regressed else 0
+    return WorkFailed.exit_code if choice.has_regressed_on_guard else 0
 
 
 @click.command("report")
@@ -227,7 +227,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     results = [result for __, result in found]
     problems = list(read_answers(found, load_run_masks(app, folder), problem))
     if problem and not problems:
-        names = [name for result in results for name in result.problem_names]
+        names = [name for result in results for name in result.problem_ids]
         step = _("choose one of: {near_names}").format(near_names=", ".join(_find_similar_names(problem, names)))
         raise SpecError(
             _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step

@@ -85,7 +85,11 @@ def _load_suites(app: App, names: tuple[str, ...], source: _ProblemOptions) -> l
             )
     directory = source.problems or Path()
     sources = ProblemSources(
-        directory, source.packages, source.manifests or directory, python=source.python, any_size=source.any_size
+        directory,
+        source.packages,
+        source.manifests or directory,
+        python=source.python,
+        any_count=source.any_size,
     )
     try:
         return load_suites_with_problems(names, sources, _suites_directory(app))
@@ -206,7 +210,7 @@ def prove(app: App, suites: tuple[str, ...], source: _ProblemOptions) -> int:
     lines: list[str] = []
     with translate_errors(), _open_sandbox(source, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(3600.0))
-        strength = sandbox.probe()["strength"]
+        strength = sandbox.probe_versions()["strength"]
         app.print_status(f"the sandbox has the strength {strength}")
         for suite, problems in loaded:
             total, rejected = grade_reference_solutions(suite, problems, sandbox)
@@ -308,7 +312,7 @@ def _show_outcome(app: App, outcome: EvaluationOutcome, out: Path) -> None:
 
     lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
     rows = [
-        result.describe() | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}
+        result.identify() | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}
         for result in outcome.results
     ]
     app.result({"results": rows, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
@@ -320,14 +324,14 @@ def _create_evaluator(
     app: App, out: Path, sandbox_url: str, options: EngineOptions, concurrency: int
 ) -> CheckpointEvaluator:
     from rlbox.evaluation.evaluate import CheckpointEvaluator
-    from rlbox.evaluation.model_server import build_serve_function, describe_engine_settings
+    from rlbox.evaluation.model_server import build_serve_function, record_engine_settings
     from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import create_loopback_client
 
     return CheckpointEvaluator(
         sandbox=SandboxClient(sandbox_url, create_loopback_client(3600.0)),
         serve=build_serve_function(options, create_loopback_client(_SILENT_S), app.print_status),
-        engine=describe_engine_settings(options.url, options.settings),
+        engine=record_engine_settings(options.url, options.settings),
         out=out,
         concurrency=concurrency,
         say=app.print_status,

@@ -51,7 +51,7 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import doctor_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.job.load import load_target_ports
+from rlbox.job.load import load_ports_of_target_jobs
 from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.target import load_target
@@ -96,7 +96,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
         return Requirements()
     target = load_target(app.project, image.target).target
-    ports = load_target_ports(app.project, target.name)
+    ports = load_ports_of_target_jobs(app.project, target.name)
     return parse_requirements(
         {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )

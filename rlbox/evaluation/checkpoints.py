@@ -71,7 +71,7 @@ class CheckpointFile:
         return self.path.rpartition("/")[0]
 
     @property
-    def part(self) -> CheckpointPart:
+    def classify_part(self) -> CheckpointPart:
         *directories, name = self.path.split("/")
         if any(directory == "huggingface" or directory.endswith("_huggingface") for directory in directories):
             return "hf"
@@ -83,7 +83,7 @@ class CheckpointFile:
 
     def has_hf_weights(self, framework: Framework) -> bool:
         """Whether it holds weights in Hugging Face's form; verl writes a configuration without them, too."""
-        return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.part == "hf")
+        return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.classify_part == "hf")
 
 
 class CheckpointDirectory(NamedTuple):
@@ -106,11 +106,11 @@ class Checkpoint:
     is_latest: bool
 
     @property
-    def parts(self) -> dict[CheckpointPart, int]:
+    def bytes_by_part(self) -> dict[CheckpointPart, int]:
         """Bytes by part."""
         sizes: dict[CheckpointPart, int] = {}
         for file in self.files:
-            part = "hf" if self.framework == "hf" and file.part == "model" else file.part
+            part = "hf" if self.framework == "hf" and file.classify_part == "model" else file.classify_part
             sizes[part] = sizes.get(part, 0) + file.size
         return sizes
 
@@ -132,15 +132,15 @@ class Checkpoint:
         return any(file.has_hf_weights(self.framework) for file in self.files)
 
     @property
-    def has_optimizer(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether a run can resume from it; Megatron and DeepSpeed keep the optimizer among the model's files, too."""
-        return "optimizer" in self.parts or (self.framework == "megatron" and "model" in self.parts)
+        return "optimizer" in self.bytes_by_part or (self.framework == "megatron" and "model" in self.bytes_by_part)
 
     def as_json(self) -> dict[str, Any]:
         facts = {"path": self.path, "kind": self.framework, "step": self.step, "whole": self.is_complete}
-        flags = {"hf_export": self.has_hf_weights, "optimizer": self.has_optimizer, "latest": self.is_latest}
+        flags = {"hf_export": self.has_hf_weights, "optimizer": self.can_resume, "latest": self.is_latest}
         flags |= {"being_written": self.may_be_in_progress}
-        return {**facts, "size": self.size, **flags, "parts": self.parts, "problems": list(self.problems)}
+        return {**facts, "size": self.size, **flags, "parts": self.bytes_by_part, "problems": list(self.problems)}
 
 
 class RemovablePath(NamedTuple):
@@ -153,11 +153,11 @@ class RemovablePath(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSeries:
-    """The checkpoints of one training, oldest first; `tracker` names the one to resume from, None: there is none."""
+    """The checkpoints of one training, oldest first; `resume_from` names one, None: there is none."""
 
     path: str
     checkpoints: tuple[Checkpoint, ...]
-    tracker: str | None
+    resume_from: str | None
     problems: tuple[str, ...]
     removable: tuple[RemovablePath, ...]
 
@@ -166,7 +166,12 @@ class CheckpointSeries:
         return not self.problems and all(checkpoint.is_complete for checkpoint in self.checkpoints)
 
     def as_json(self) -> dict[str, Any]:
-        facts = {"path": self.path, "tracker": self.tracker, "whole": self.is_complete, "problems": list(self.problems)}
+        facts = {
+            "path": self.path,
+            "tracker": self.resume_from,
+            "whole": self.is_complete,
+            "problems": list(self.problems),
+        }
         checkpoints = [checkpoint.as_json() for checkpoint in self.checkpoints]
         removable = [row._asdict() for row in self.removable]
         return {**facts, "checkpoints": checkpoints, "removable": removable}
@@ -187,7 +192,7 @@ def analyze_series(directory: Path, checkpoints: Sequence[CheckpointDirectory]) 
     return CheckpointSeries(
         path=str(directory),
         checkpoints=analyzed,
-        tracker=tracker,
+        resume_from=tracker,
         problems=tuple(problems),
         removable=tuple(_list_removable(analyzed)),
     )
@@ -217,7 +222,7 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
     Never the one that the tracker names, the newest complete one, and what may be in progress. Of one without an export
     nothing, since it cannot be evaluated without all of its files.
     """
-    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.has_optimizer]
+    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.can_resume]
     if not resumable:
         return
     kept = next((checkpoint for checkpoint in resumable if checkpoint.is_latest), resumable[-1])
@@ -235,7 +240,7 @@ def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePath]:
     """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
     for file in checkpoint.files:
-        if file.part == "optimizer":
+        if file.classify_part == "optimizer":
             *directories, name = file.path.split("/")
             if "optimizer" in directories:
                 parts = directories[: directories.index("optimizer") + 1]
@@ -260,7 +265,7 @@ def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Ite
             yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
     yield from _find_missing_shards(names)
     exports = {file.directory for file in files if file.has_hf_weights(framework)}
-    if not exports and (framework == "hf" or all(file.part != "model" for file in files)):
+    if not exports and (framework == "hf" or all(file.classify_part != "model" for file in files)):
         yield "it holds no weights"
     for directory in sorted(exports):
         if not names & {_join(directory, "config.json"), _join(directory, "adapter_config.json")}:
@@ -445,8 +450,8 @@ def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]
 def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     state = "torn, or being written" if checkpoint.may_be_in_progress else "torn"
     state = "whole" if checkpoint.is_complete else state
-    sizes = {part: size_text(size) for part, size in checkpoint.parts.items() if size}
-    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.has_optimizer else "-"
+    sizes = {part: size_text(size) for part, size in checkpoint.bytes_by_part.items() if size}
+    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.can_resume else "-"
     return (
         "-" if checkpoint.step is None else str(checkpoint.step),
         checkpoint.framework,
@@ -454,5 +459,5 @@ def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
         size_text(checkpoint.size),
         sizes.get("model", "-"),
         sizes.get("optimizer", optimizer),
-        size_text(checkpoint.parts.get("hf", 0)) if checkpoint.has_hf_weights else "-",
+        size_text(checkpoint.bytes_by_part.get("hf", 0)) if checkpoint.has_hf_weights else "-",
     )

@@ -85,8 +85,8 @@ def compare_results(
 
 def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "one": comparison.result.describe(),
-        "other": comparison.reference.describe(),
+        "one": comparison.result.identify(),
+        "other": comparison.reference.identify(),
         "across": [
             {"field": change.field, "one": change.first, "other": change.second}
             for change in comparison.lock_differences
@@ -130,7 +130,7 @@ def format_difference(pair: PairedDifference) -> str:
 
 def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[str]:
     yield f"{result.name}, step {result.step}" if result.step >= 0 else result.name
-    facts = result.describe()
+    facts = result.identify()
     yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
     rows = [
         (

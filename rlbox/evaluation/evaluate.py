@@ -19,7 +19,7 @@ from rlbox.evaluation.export import Export, ExportDigests, digest_export, read_f
 from rlbox.evaluation.files import (
     AnswerStore,
     append_history,
-    compute_answer_keys,
+    compute_answer_key_by_suite,
     write_json,
     write_result,
 )
@@ -132,18 +132,18 @@ class CheckpointEvaluator:
         scorers: dict[str, Any] = {
             suite.judge: self.sandbox.read_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
         }
-        sandbox = self.sandbox.probe()
+        sandbox = self.sandbox.probe_versions()
         with self.serve(export.path, directory) as model:
             _require_model_of(export, model)
             servers = len(model.urls)
-            prompts = fetch_prompts(task.suites, model, self.concurrency * servers)
+            prompts = _fetch_prompts(task.suites, model, self.concurrency * servers)
             engine = {**self.engine, **model.model.engine}
-            lock = build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
+            lock = _build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
             write_json(directory / "lock.json", lock.as_json())
-            answers = AnswerStore(directory, compute_answer_keys(lock))
+            answers = AnswerStore(directory, compute_answer_key_by_suite(lock))
             progress = ProgressPrinter(export.name, task.suites, self.say)
-            collector = AnswerCollector(model, self.sandbox, answers, progress)
-            return lock, collector.collect(task.suites, prompts, self.concurrency * servers), servers
+            collector = _AnswerCollector(model, self.sandbox, answers, progress)
+            return lock, collector.collect_and_grade(task.suites, prompts, self.concurrency * servers), servers
 
 
 def _require_model_of(export: Export, model: ModelClient) -> None:
@@ -159,7 +159,7 @@ PromptsBySuite = Mapping[str, Mapping[str, Prompt]]
 """Suite name to problem id to prompt."""
 
 
-def fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurrency: int) -> PromptsBySuite:
+def _fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurrency: int) -> PromptsBySuite:
     """Return the prompts that the server makes of all problems."""
     with ThreadPoolExecutor(concurrency) as pool:
         return {
@@ -174,7 +174,7 @@ def fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurren
         }
 
 
-def build_lock(
+def _build_lock(
     suites: Sequence[SuiteProblems],
     prompts: PromptsBySuite,
     engine: Mapping[str, Any],
@@ -185,7 +185,10 @@ def build_lock(
     """Return the lock; `scorers` maps what compares answers that are no code to the versions of its packages."""
     parts = {
         "suites": {
-            suite.name: {"problems": len(problems), "sha256": digest_json([problem.as_json() for problem in problems])}
+            suite.name: {
+                "problems": len(problems),
+                "sha256": digest_json([problem.as_json() for problem in problems]),
+            }
             for suite, problems in suites
         },
         "prompts": {suite.name: _describe_prompts(prompts[suite.name]) for suite, __ in suites},
@@ -237,7 +240,7 @@ class ProgressPrinter:
             self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{passed}<{left}]")
 
 
-class AnswerCollector:
+class _AnswerCollector:
     """Asks a model for every answer that is not stored, and grades answers by threads of their own meanwhile."""
 
     def __init__(
@@ -246,7 +249,9 @@ class AnswerCollector:
         self._model, self._sandbox, self._answers, self._progress = model, sandbox, answers, progress
         self._graders = ThreadPoolExecutor(os.cpu_count() or 1)
 
-    def collect(self, suites: Sequence[SuiteProblems], prompts: PromptsBySuite, concurrency: int) -> RecordsBySuite:
+    def collect_and_grade(
+        self, suites: Sequence[SuiteProblems], prompts: PromptsBySuite, concurrency: int
+    ) -> RecordsBySuite:
         """Return the graded answers of each suite; `ModelServerError` where the server fails."""
         records: dict[str, list[Future[Future[AnswerRecord]]]] = {}
         with self._graders, ThreadPoolExecutor(concurrency) as askers:

@@ -61,7 +61,7 @@ class ExportReport:
     equal: int
     casts: Sequence[Mapping[str, Any]]
     faults: Sequence[ExportFault]
-    tokens: int
+    tokenizer_vocabulary_size: int
 
     @property
     def is_good(self) -> bool:
@@ -74,7 +74,7 @@ class ExportReport:
             "tensors": self.tensors,
             "equal": self.equal,
             "casts": [dict(cast) for cast in self.casts],
-            "tokenizer": {"words": self.tokens},
+            "tokenizer": {"words": self.tokenizer_vocabulary_size},
             "faults": [{"of": fault.subject, "says": fault.message, **fault.details} for fault in self.faults],
         }
 
@@ -93,7 +93,7 @@ class ExportCheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerCheckpoint:
+class _TrainerCheckpoint:
     """The shards in `directory`, and the arguments of Python that merge them into the directory `{out}`.
 
     Without a `merger` the files hold complete tensors.
@@ -105,7 +105,7 @@ class TrainerCheckpoint:
     merger: tuple[str, ...] = ()
 
 
-def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
+def _find_trainer_checkpoint(path: Path) -> _TrainerCheckpoint:
     """Return the checkpoint in a directory, its `actor/`, or the directory that its `latest` names.
 
     Raises
@@ -121,7 +121,7 @@ def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
         partitions = [name for name in names if name.endswith("_optim_states.pt")]
         if partitions:
             merger = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
-            return TrainerCheckpoint(
+            return _TrainerCheckpoint(
                 format="DeepSpeed ZeRO",
                 ranks=len(partitions),
                 directory=directory,
@@ -136,7 +136,7 @@ def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
             )
         for suffixes, file_format in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
             if any(name.endswith(suffixes) for name in names):
-                return TrainerCheckpoint(format=file_format, ranks=1, directory=directory)
+                return _TrainerCheckpoint(format=file_format, ranks=1, directory=directory)
     raise ComparisonFailedError(
         _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
             against=path
@@ -151,7 +151,7 @@ def _list_checkpoint_directories(path: Path) -> Iterator[Path]:
         yield path / tag
 
 
-def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> TrainerCheckpoint:
+def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> _TrainerCheckpoint:
     """Return the checkpoint of ranks whose files name these world sizes."""
     sizes = sorted(set(world_sizes.values()))
     if len(sizes) > 1:
@@ -167,12 +167,12 @@ def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> TrainerCh
             )
         )
     merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
-    return TrainerCheckpoint(
+    return _TrainerCheckpoint(
         format="FSDP", ranks=sizes[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
     )
 
 
-def find_trainer_model_directory(export: Path, trainer: Path) -> Path | None:
+def find_model_beside_shards(export: Path, trainer: Path) -> Path | None:
     """Return the Hugging Face directory that a trainer keeps beside its shards, if it is not the export."""
     for below in EXPORT_SUBDIRECTORIES:
         directory = trainer / below
@@ -182,7 +182,7 @@ def find_trainer_model_directory(export: Path, trainer: Path) -> Path | None:
 
 
 @contextlib.contextmanager
-def merge_shards(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]:
+def _merge_shards(checkpoint: _TrainerCheckpoint, python: str) -> Iterator[Path]:
     """Yield a directory with the trainer's complete tensors, merged in a temporary one (TMPDIR) where that is needed.
 
     The merger unpickles what the trainer wrote, which runs whatever code it names: as loading it to train on does.
@@ -218,11 +218,11 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
     ValueError
         A configuration cannot be read.
     """
-    checkpoint = find_trainer_checkpoint(options.trainer)
+    checkpoint = _find_trainer_checkpoint(options.trainer)
     config = _read_config(options.export)
-    faults = list(compare_configs(config, _read_config(options.model)))
+    faults = list(_compare_configs(config, _read_config(options.model)))
     tokens, end = 0, dict[str, Any]()
-    with merge_shards(checkpoint, options.python) as merged:
+    with _merge_shards(checkpoint, options.python) as merged:
         for step in _run_comparison(options, config, merged):
             match step.pop("step"):
                 case "progress":
@@ -237,7 +237,7 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
         format=checkpoint.format,
         ranks=checkpoint.ranks,
         faults=faults,
-        tokens=tokens,
+        tokenizer_vocabulary_size=tokens,
         tensors=end["tensors"],
         equal=end["equal"],
         casts=end["casts"],
@@ -276,12 +276,12 @@ def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merg
             )
 
 
-def compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix: str = "") -> Iterator[ExportFault]:
+def _compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix: str = "") -> Iterator[ExportFault]:
     """Yield the keys of both configurations that differ and that decide what the model computes."""
     for key in sorted({*export} & {*model} - {*_IGNORED_KEYS}):
         got, due, name = export[key], model[key], f"{prefix}{key}"
         if isinstance(got, Mapping) and isinstance(due, Mapping):
-            yield from compare_configs(got, due, f"{name}.")
+            yield from _compare_configs(got, due, f"{name}.")
         elif got != due:
             yield ExportFault(
                 subject=f"config.json: {name}", message=f"{got!r}, not {due!r}", details={"kind": "config"}
@@ -306,7 +306,7 @@ def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
         own, got = cast["own"], cast["export"]
         yield f"  {cast['tensors']} kept in {own}" if own == got else f"  {cast['tensors']} cast from {own} to {got}"
     if not any(fault.details.get("kind") == "words" for fault in report.faults):
-        yield f"tokenizer: the same {report.tokens} tokens and chat template"
+        yield f"tokenizer: the same {report.tokenizer_vocabulary_size} tokens and chat template"
     for fault in report.faults[:max_faults]:
         yield f"[FAIL] {fault.subject}: {fault.message}"
     if len(report.faults) > max_faults:

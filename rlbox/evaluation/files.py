@@ -23,7 +23,7 @@ _ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
 _SAMPLE_ANSWERS = 20
 
 
-def compute_answer_keys(lock: EvaluationLock) -> dict[str, str]:
+def compute_answer_key_by_suite(lock: EvaluationLock) -> dict[str, str]:
     """Return what answers of each suite are stored under: the lock of that suite, and the weights."""
     weights = lock.subject.get("weights", "")
     return {suite: f"{lock.select_suites([suite]).digest}:{weights}" for suite in lock.parts["suites"]}
@@ -35,13 +35,13 @@ class AnswerStore:
     def __init__(self, directory: Path, keys: Mapping[str, str]) -> None:
         self._directory, self._keys = directory / "per_problem", keys
 
-    def read(self, suite: str, problem: str, number: int) -> AnswerRecord | None:
+    def read(self, suite: str, problem: str, sample_index: int) -> AnswerRecord | None:
         """Return a stored record; None where it is missing, torn or another's.
 
         A record without `outcome` is an answer that was not graded, or whose sandbox failed: it is not asked for again.
         """
         try:
-            record = parse_json(self._path(suite, problem, number).read_bytes())
+            record = parse_json(self._path(suite, problem, sample_index).read_bytes())
         except (OSError, ValueError):
             return None
         if not isinstance(record, dict) or (record.get("key"), record.get("problem")) != (

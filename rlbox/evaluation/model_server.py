@@ -74,7 +74,7 @@ def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str,
     )
 
 
-def describe_engine_settings(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def record_engine_settings(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
 
     Of a server at `url`, which others started, neither is known.

@@ -36,10 +36,10 @@ class EvaluationResult:
         return self.values.get(suite, {}).get(metric, {})
 
     @property
-    def problem_names(self) -> list[str]:
+    def problem_ids(self) -> list[str]:
         return list(dict.fromkeys(name for metrics in self.values.values() for row in metrics.values() for name in row))
 
-    def describe(self) -> dict[str, Any]:
+    def identify(self) -> dict[str, Any]:
         """Return which result this is: name, step, digest of its lock, digest of the weights."""
         weights = str(self.lock.subject.get("weights", ""))
         return {"name": self.name, "step": self.step, "lock": self.lock.digest, "weights": weights}
@@ -86,23 +86,23 @@ def build_result(name: str, step: int, lock: EvaluationLock, records: RecordsByS
         name=name,
         step=step,
         lock=lock,
-        scores={suite: score_suite(rows) for suite, rows in records.items()},
+        scores={suite: _score_suite(rows) for suite, rows in records.items()},
         values={
-            suite: {metric: collect_metric_values(rows, metric) for metric in (ACCEPTED, EXECUTED)}
+            suite: {metric: _collect_metric_values(rows, metric) for metric in (ACCEPTED, EXECUTED)}
             for suite, rows in records.items()
         },
     )
 
 
-def score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
+def _score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
     """Return the figures of one suite; the metrics are means over its problems, with their intervals.
 
     With several answers to a problem, `pass_at` has pass@k for the powers of two.
     """
-    accepted = collect_metric_values(records, ACCEPTED)
+    accepted = _collect_metric_values(records, ACCEPTED)
     scores: dict[str, Any] = {"problems": len(accepted), "answers": len(records)}
     for metric in (ACCEPTED, EXECUTED):
-        score = compute_score(collect_metric_values(records, metric))
+        score = compute_score(_collect_metric_values(records, metric))
         scores |= {metric: score.value, f"{metric}_interval": [score.low, score.high]}
     samples = min(map(len, accepted.values()))
     powers = [2**power for power in range(1, samples.bit_length()) if 2**power <= samples]
@@ -120,7 +120,7 @@ def score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
     }
 
 
-def collect_metric_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, list[float]]:
+def _collect_metric_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, list[float]]:
     """Return the metric's value (0 or 1) of each answer, by problem."""
     values: dict[str, list[float]] = {}
     for record in records:

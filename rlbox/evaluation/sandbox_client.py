@@ -20,8 +20,8 @@ from rlbox.evaluation.verdict import (
     extract_code,
     format_score_error,
     parse_check_reply,
+    parse_last_stdout_json,
     parse_run_reply,
-    parse_score_line,
     parse_score_reply,
 )
 from rlbox.foreign import parse_json
@@ -67,7 +67,7 @@ class SandboxClient:
     def read_scorer_versions(self, scorer: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoResponseError` where the sandbox's interpreter lacks them."""
         reply = self._score(scorer, {}, RunLimits())
-        score = parse_score_line(reply)
+        score = parse_last_stdout_json(reply)
         if not score:
             raise NoResponseError(
                 _("{judge} does not work there: {told}").format(judge=scorer, told=format_score_error(reply)),
@@ -76,7 +76,7 @@ class SandboxClient:
             )
         return dict(score.get("packages") or {})
 
-    def probe(self) -> dict[str, str]:
+    def probe_versions(self) -> dict[str, str]:
         """Return strength and version of the sandbox, and the version of its `python`.
 
         `NoResponseError` where it runs nothing.
@@ -129,7 +129,7 @@ class SandboxClient:
 
 
 @contextlib.contextmanager
-def start_sandbox(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
+def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator[str]:
     """Yield the URL of a sandbox on loopback that runs as long as the block.
 
     Parameters
@@ -146,7 +146,7 @@ def start_sandbox(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
     """
     argv = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
     with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:
-        argv += ["--cpu-s", f"{cpu_s:g}", "--memory-mb", str(memory_mb), "--scratch", scratch]
+        argv += ["--cpu-s", f"{max_cpu_s:g}", "--memory-mb", str(max_memory_mb), "--scratch", scratch]
         process = start_command(Command(argv=tuple(argv)), stdout=PIPE, die_with_parent=True)
         stdout = process.stdout
         try:  # it prints its strength, then where it listens

@@ -152,13 +152,13 @@ class ChosenCheckpoint:
     result: EvaluationResult
     candidates: Sequence[EvaluationResult]
     selection: Selection
-    guard: str
+    guard_suite: str
     baseline: EvaluationResult | None
-    differences: Mapping[str, PairedDifference]
+    differences_by_suite: Mapping[str, PairedDifference]
     regression: Regression | None
 
     @property
-    def has_regressed(self) -> bool:
+    def has_regressed_on_guard(self) -> bool:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
@@ -210,9 +210,9 @@ def choose_checkpoint(
         result=best,
         candidates=checkpoints,
         selection=selection,
-        guard=guard,
+        guard_suite=guard,
         baseline=baseline,
-        differences=differences,
+        differences_by_suite=differences,
         regression=regression,
     )
 
@@ -241,8 +241,10 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
     if choice.baseline is None:
         return document
     document["against"] = {
-        suite: difference_to_json(pair, compute_detectable_difference(pair, comparisons=len(choice.differences)))
-        for suite, pair in choice.differences.items()
+        suite: difference_to_json(
+            pair, compute_detectable_difference(pair, comparisons=len(choice.differences_by_suite))
+        )
+        for suite, pair in choice.differences_by_suite.items()
     }
     document["comparison"] = {"verdict": "unknown"}
     if regression := choice.regression:
@@ -252,7 +254,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
             "smallest": regression.detectable,
             "margin": regression.detectable,
         }
-    return document | {"regression": choice.has_regressed}
+    return document | {"regression": choice.has_regressed_on_guard}
 
 
 def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
@@ -263,15 +265,15 @@ def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
             yield f"{name} to {elimination.leader}: {format_difference(pair)}"
         chance = f"one that is {elimination.detectable:.1%} worse is left out with a chance of 95 %"
         yield f"{chance}; left: {', '.join(elimination.remaining)}"
-    for suite, pair in choice.differences.items():
+    for suite, pair in choice.differences_by_suite.items():
         yield f"{suite} accepted@1 to the baseline: {format_difference(pair)}"
     if choice.baseline is None:
         yield "[WARN] no baseline was given: regression was not looked for"
     elif choice.regression is None:
-        yield f"[WARN] {choice.guard} was not judged of both: regression was not looked for"
+        yield f"[WARN] {choice.guard_suite} was not judged of both: regression was not looked for"
     else:
         regression = choice.regression
         points = f"{100 * regression.pair.difference:+.1f} points, {regression.verdict}"
-        yield f"[{_MARKS[regression.verdict]}] {choice.guard} accepted@1: {points}"
+        yield f"[{_MARKS[regression.verdict]}] {choice.guard_suite} accepted@1: {points}"
         yield f"a loss of {regression.detectable:.1%} is seen with a chance of 95 %"
     yield f"best checkpoint: step {choice.result.step}, {choice.result.name}"

@@ -87,17 +87,17 @@ class SuiteProblems(NamedTuple):
 class ProblemSources(NamedTuple):
     """Where problems come from.
 
-    `directory` has raw sets of problems, `packages` (site-packages of the stack) those that Python packages carry.
+    `directory` has raw sets of problems, `site_packages` (of the stack) those that Python packages carry.
     `manifests` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line, which choose
-    problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `any_size`: sets of another size
+    problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `any_count`: sets of another size
     than their suite's are taken, too.
     """
 
     directory: Path
-    packages: Path | None = None
+    site_packages: Path | None = None
     manifests: Path = Path()
     python: str = ""
-    any_size: bool = False
+    any_count: bool = False
 
 
 def list_suites(directory: Path | None = None) -> list[str]:
@@ -131,27 +131,27 @@ def load_suites_with_problems(
 ) -> list[SuiteProblems]:
     """Return suites, by name or TOML file, with their problems; `ProblemError` where one or the other is missing."""
     suites = [load_suite(name, directory) for name in names]
-    return [SuiteProblems(suite, load_problems(suite, sources)) for suite in suites]
+    return [SuiteProblems(suite, _load_problems(suite, sources)) for suite in suites]
 
 
-def load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
+def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
     path = sources.directory / suite.file
-    if suite.package and sources.packages is not None and not path.is_file():
-        path = sources.packages / suite.file
-    rows = generate_tasks(suite.make, sources.python) if suite.make else read_problem_rows(path)
+    if suite.package and sources.site_packages is not None and not path.is_file():
+        path = sources.site_packages / suite.file
+    rows = _generate_tasks(suite.make, sources.python) if suite.make else _read_problem_rows(path)
     templates = PromptTemplates(program=suite.ask_program, function=suite.ask_function, answer=suite.ask_answer)
     problems = parse_problems(rows, templates, suite.judge)
-    return select_problems(suite, problems, list(_read_manifest(suite.name, sources.manifests)), sources.any_size)
+    return _select_problems(suite, problems, list(_read_manifest(suite.name, sources.manifests)), sources.any_count)
 
 
-def select_problems(
-    suite: Suite, problems: Mapping[str, Problem], manifest: Sequence[str], any_size: bool
+def _select_problems(
+    suite: Suite, problems: Mapping[str, Problem], chosen_ids: Sequence[str], any_count: bool
 ) -> list[Problem]:
     """Return the problems that a manifest names, in its order; of an empty one, all.
 
     `ProblemError` where one is missing, none is left, or there are more or fewer than the suite says.
     """
-    names = list(manifest) or list(problems)
+    names = list(chosen_ids) or list(problems)
     if missing := [name for name in names if name not in problems]:
         raise ProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
@@ -162,7 +162,7 @@ def select_problems(
         raise ProblemError(_("the manifest of {suite} names a problem twice").format(suite=suite.name))
     if not names:
         raise ProblemError(_("{suite} has no problem").format(suite=suite.name))
-    if suite.rows and len(names) != suite.rows and not any_size:
+    if suite.rows and len(names) != suite.rows and not any_count:
         raise ProblemError(
             _("{suite}: {count} problems, expected {rows}; put the complete file there").format(
                 suite=suite.name, count=len(names), rows=suite.rows
@@ -171,7 +171,7 @@ def select_problems(
     return [problems[name] for name in names]
 
 
-def generate_tasks(datasets: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
+def _generate_tasks(datasets: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
     """Yield the rows that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
     request = json.dumps([tasks.model_dump(mode="json") for tasks in datasets])
     argv = (python or sys.executable, "-W", "ignore", str(_TASK_GENERATOR))
@@ -186,7 +186,7 @@ def generate_tasks(datasets: Sequence[GeneratedTasks], python: str) -> Iterator[
         yield _parse_row(_TASK_GENERATOR, number, line.encode())
 
 
-def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
@@ -219,5 +219,5 @@ def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
             raise ProblemError(_("{whole} is not a list of ids").format(whole=path))
         yield from map(str, names)
     elif lines.is_file():
-        for row in read_problem_rows(lines):
+        for row in _read_problem_rows(lines):
             yield str(row.get("problem_id") or row.get("task_id") or "")

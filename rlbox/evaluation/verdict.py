@@ -63,13 +63,13 @@ def parse_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     return AnswerVerdict(outcome=outcome, passed=accepted, clean=accepted or outcome == "wrong", detail=detail)
 
 
-def parse_run_reply(reply: Mapping[str, Any], expected: str, run_s: float) -> RunVerdict:
-    """Return how one run of a program did against its expected output; `run_s` was its limit."""
+def parse_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> RunVerdict:
+    """Return how one run of a program did against its expected output; `limit_s` was its limit."""
     result = reply.get("run_result") or {}
     if reply.get("status") == SANDBOX_ERROR or not result:
         return RunVerdict("sandbox", str(reply.get("message", ""))[-_MAX_DETAIL:])
     if result.get("status") == "TimeLimitExceeded":
-        return RunVerdict("timeout", f"more than {exact_duration_text(run_s)} of processor time, or asleep")
+        return RunVerdict("timeout", f"more than {exact_duration_text(limit_s)} of processor time, or asleep")
     if result.get("return_code") != 0:
         return RunVerdict("failed", str(result.get("stderr") or "").strip()[-_MAX_DETAIL:])
     printed = str(result.get("stdout") or "")
@@ -89,7 +89,7 @@ def _split_lines(text: str) -> list[list[str]]:
 
 def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return how an answer did that was compared with the expected one; a comparison that failed is no score."""
-    score = parse_score_line(reply)
+    score = parse_last_stdout_json(reply)
     if isinstance(score.get("score"), (int, float)):
         accepted = score["score"] >= 1
         return AnswerVerdict(outcome="accepted" if accepted else "wrong", passed=accepted, clean=1)
@@ -101,7 +101,7 @@ def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=format_score_error(reply))
 
 
-def parse_score_line(reply: Mapping[str, Any]) -> dict[str, Any]:
+def parse_last_stdout_json(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the last line (JSON) of `score_answer.py`; empty where there is none."""
     lines = str((reply.get("run_result") or {}).get("stdout") or "").strip().splitlines()
     if reply.get("status") == "Success" and lines:

@@ -226,7 +226,7 @@ class ImageSources:
     def load(cls, project: Project, target_name: str) -> ImageSources:
         """Return the recipe of target `target_name`; errors are those of `load_target`."""
         from rlbox.fixes.catalogue import load_target_and_catalogue
-        from rlbox.job.load import load_target_ports
+        from rlbox.job.load import load_ports_of_target_jobs
         from rlbox.target.lock import load_lock
 
         loaded = load_target_and_catalogue(project, target_name)
@@ -236,7 +236,7 @@ class ImageSources:
             lock=load_lock(project.lock_file(target_name)),
             fixes=loaded.fix_catalogue,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
-            job_ports=load_target_ports(Project(folder=project.roots[-1]), target_name),
+            job_ports=load_ports_of_target_jobs(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),
         )
 

@@ -31,7 +31,7 @@ class ClusterParams:
     temp_dir: str
     ports: Mapping[str, int] = field(default_factory=dict)
 
-    def resolve(self, name: str) -> str | int:
+    def get_value(self, name: str) -> str | int:
         """Return the value of a name of `[cluster.params]`: head, nodes, node-gpus or gpus."""
         known: dict[str, str | int] = {"head": self.head, "nodes": self.nodes}
         return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[name]
@@ -55,7 +55,7 @@ class AdaptedJob(NamedTuple):
     values: ParamValues
 
 
-def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
+def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
 
     Raises
@@ -65,7 +65,7 @@ def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParam
     """
     table = require_cluster(job)
     given = {
-        name: cluster_params.resolve(word) for name, word in table.params.items() if values.origins.get(name) != SET
+        name: cluster_params.get_value(word) for name, word in table.params.items() if values.origins.get(name) != SET
     }
     unset = (_ADDRESS, *table.unset)
     moved = job.model_copy(

@@ -59,11 +59,11 @@ class PlaceholderFiller:
     def _paths(self, text: str) -> str:
         return _PLACEHOLDER.sub(lambda match: self._known.get(match.group(0)[1:-1], match.group(0)), text)
 
-    def fill_pattern(self, where: str, text: str) -> str:
+    def fill_pattern(self, path_for_errors: str, text: str) -> str:
         """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
-        return self.fill_text(where, text, quote=re.escape)
+        return self.fill_text(path_for_errors, text, quote=re.escape)
 
-    def fill_text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
+    def fill_text(self, path_for_errors: str, text: str, quote: Callable[[str], str] = str) -> str:
         """Return `text` with every placeholder replaced; one that names nothing is a `SpecError`."""
 
         def value(match: re.Match[str]) -> str:
@@ -71,7 +71,7 @@ class PlaceholderFiller:
             if name not in self._known:
                 raise SpecError(
                     _("jobs/{job}.toml: {where}: {{{name}}} names nothing").format(
-                        job=self._job, where=where, name=name
+                        job=self._job, where=path_for_errors, name=name
                     ),
                     next_step=_("known: {known}").format(
                         known=" ".join(f"{{{known}}}" for known in sorted(self._known))
@@ -81,17 +81,17 @@ class PlaceholderFiller:
 
         return _PLACEHOLDER.sub(value, text)
 
-    def fill_argv(self, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def fill_argv(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
-        filled = ((word, self.fill_text(where, word)) for word in words)
+        filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def fill_job_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
-        return _with_source(self._table(where, table), self._source)
+    def fill_job_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
+        return _with_source(self._table(path_for_errors, table), self._source)
 
-    def fill_extra_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+    def fill_extra_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a stage or service adds to the job's, filled in."""
-        filled = self._table(where, table)
+        filled = self._table(path_for_errors, table)
         return _with_source(filled, self._source) if _PYTHONPATH in filled else filled
 
     def _table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:

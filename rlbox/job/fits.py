@@ -64,7 +64,7 @@ class Fits(SpecModel):
     stages: dict[Name, StageFits] = Field(default_factory=dict)
 
 
-def find_fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
+def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
     """Return what is wrong with a job's table, each with its dotted path."""
     known = {*params, CARD}
     problems = [

@@ -17,7 +17,7 @@ from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, su
 from rlbox.config.units import Seconds
 from rlbox.errors import get_docs_url
 from rlbox.i18n import _
-from rlbox.job.fits import Fits, find_fits_problems
+from rlbox.job.fits import Fits, find_fits_formula_problems
 from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
 from rlbox.job.names import SOURCE_PARAM, STAGE_LOG
 from rlbox.job.param import (
@@ -186,7 +186,7 @@ class Job(SpecModel):
         problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
         problems += [*_secret_problems(self), *_placeholder_problems(self)]
         if self.fits:
-            problems += find_fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
+            problems += find_fits_formula_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
             raise ValidationProblems(problems)
         return self

@@ -26,7 +26,7 @@ _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
 
 
-def require_scalar(value: Any) -> Any:
+def _require_scalar(value: Any) -> Any:
     """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
@@ -34,7 +34,7 @@ def require_scalar(value: Any) -> Any:
     return value
 
 
-Value = Annotated[bool | int | float | str, BeforeValidator(require_scalar)]
+Value = Annotated[bool | int | float | str, BeforeValidator(_require_scalar)]
 
 
 class Param(SpecModel):
@@ -236,7 +236,7 @@ INCLUDE_KEY = "include"
 def _entry(value: Any) -> Any:
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return value
-    return require_scalar(value)
+    return _require_scalar(value)
 
 
 ProfileEntry = Annotated[

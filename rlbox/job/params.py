@@ -75,14 +75,14 @@ def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[st
     return ParamValues(profile="+".join(names), params=params, origins=origins)
 
 
-def override_params(job: Job, values: ParamValues, resume: bool, settings: Mapping[str, str]) -> ParamValues:
-    """Return `values` with the parameters of `[resume]` (when `resume`) and then `settings` over them.
+def apply_overrides(job: Job, values: ParamValues, resume_params: bool, settings: Mapping[str, str]) -> ParamValues:
+    """Return `values` with the parameters of `[resume]` (when `resume_params`) and then `settings` over them.
 
     Errors are those of `resolve_params`.
     """
     problems = _Problems(job)
     given: dict[str, tuple[Scalar, str]] = {}
-    if resume:
+    if resume_params:
         given = {name: (value, RESUME) for name, value in job.resume.params.items()}
     given |= problems.parse(settings)
     params = {name: problems.settle(name, *pair) for name, pair in given.items()}
@@ -179,7 +179,7 @@ def build_override_entry(
     values: ParamValues,
     settings: Mapping[str, str],
     *,
-    old_params: Mapping[str, Scalar],
+    previous_params: Mapping[str, Scalar],
     first_stage: str = "",
     force: bool = False,
     notes: Sequence[str] = (),
@@ -191,7 +191,7 @@ def build_override_entry(
     ----------
     settings
         `--set` of this command line.
-    old_params
+    previous_params
         The parameters as they were: the job's defaults for a new run, those of the last attempt for a resumed one.
     first_stage, force
         `--from` and `--force`.
@@ -199,9 +199,9 @@ def build_override_entry(
         What the user must know of it (`RunPlan.notes`).
     """
     changed = {
-        name: {"before": old_params.get(name), "now": value, "origin": values.origins.get(name, "")}
+        name: {"before": previous_params.get(name), "now": value, "origin": values.origins.get(name, "")}
         for name, value in values.params.items()
-        if old_params.get(name) != value
+        if previous_params.get(name) != value
     }
     return {
         "resume": resume,
@@ -237,7 +237,7 @@ def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str],
     return lines
 
 
-def describe_param(param: Param) -> str:
+def _describe_param(param: Param) -> str:
     """Return what a value of a parameter may be, for people: type, unit, range, choices."""
     parts = [
         param.kind
@@ -272,7 +272,7 @@ def _param_lines(job: Job) -> list[str]:
     for name, param in job.params.items():
         value = "" if param.default is None else format_scalar(param.default)
         told = f"{name:<{width}} = {value:<10}"
-        lines.append(f"{told} # {param.help} ({describe_param(param)})")
+        lines.append(f"{told} # {param.help} ({_describe_param(param)})")
     return [*lines, ""]
 
 

@@ -183,7 +183,7 @@ class RunPlan:
     schema: int = 1
 
     @property
-    def owns_processes(self) -> bool:
+    def runs_without_container(self) -> bool:
         """Whether rlbox itself watches over the run's processes and ends them; in a container its engine does."""
         return not self.container
 

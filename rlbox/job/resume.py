@@ -10,21 +10,21 @@ from rlbox.i18n import _
 from rlbox.job.filler import PlaceholderFiller
 from rlbox.job.job import Job
 from rlbox.job.param import format_scalar
-from rlbox.job.params import ParamValues, list_param_units, override_params
+from rlbox.job.params import ParamValues, apply_overrides, list_param_units
 from rlbox.job.plan import RunPlan, plan_stage, select_stages
 
 
 def plan_resume(
-    job: Job, previous_plan: RunPlan, attempts: Mapping[str, int], settings: Mapping[str, str] | None = None
+    job: Job, previous_plan: RunPlan, attempt_by_stage: Mapping[str, int], set_options: Mapping[str, str] | None = None
 ) -> RunPlan:
     """Return `previous_plan` with the stages that run now planned anew.
 
     Parameters
     ----------
-    attempts
+    attempt_by_stage
         The stages that run now, by name: the number of the attempt, 1 for a stage that never began. From the second
         on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named stay as they are.
-    settings
+    set_options
         `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
 
     Raises
@@ -46,12 +46,12 @@ def plan_resume(
         )
     known = {name: value for name, value in previous_plan.params.items() if name in job.params}
     values = ParamValues(profile=previous_plan.profile, params=known, origins=previous_plan.origins)
-    fresh = override_params(job, values, False, settings or {})
-    again = override_params(job, values, True, settings or {})
-    now = again if any(attempt > 1 for attempt in attempts.values()) else fresh
+    fresh = apply_overrides(job, values, False, set_options or {})
+    again = apply_overrides(job, values, True, set_options or {})
+    now = again if any(attempt > 1 for attempt in attempt_by_stage.values()) else fresh
     stages = []
     for number, (stage, old) in enumerate(zip(wanted, previous_plan.stages, strict=True), start=1):
-        attempt = attempts.get(stage.name, 0)
+        attempt = attempt_by_stage.get(stage.name, 0)
         fill = PlaceholderFiller(job, again if attempt > 1 else fresh, previous_plan.paths, attempt)
         stages.append(plan_stage(job, stage, number, fill, previous_plan.run_id) if attempt else old)
     return dataclasses.replace(
@@ -60,7 +60,7 @@ def plan_resume(
         origins=dict(now.origins),
         units=list_param_units(job),
         stages=tuple(stages),
-        notes=(*previous_plan.notes, *_notes(job, attempts)),
+        notes=(*previous_plan.notes, *_notes(job, attempt_by_stage)),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, format_scalar
-from rlbox.job.params import ParamValues, override_params, resolve_params
+from rlbox.job.params import ParamValues, apply_overrides, resolve_params
 from rlbox.planner.capacity import Capacity
 from rlbox.planner.needs import evaluate_fits, find_shortages
 
@@ -39,7 +39,7 @@ class RunCommand:
     def resolve_params(self, job: Job) -> ParamValues:
         """Return the parameters that it gives; `SpecError` when one is wrong."""
         if self.resumed_params:
-            return override_params(job, self.resumed_params, False, self.settings)
+            return apply_overrides(job, self.resumed_params, False, self.settings)
         return resolve_params(job, self.profiles, self.settings)
 
 
@@ -58,7 +58,7 @@ def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> 
             base = (
                 found.resumed_params or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
             )
-            return _fits(job, override_params(job, base, False, found.settings), room, models)
+            return _fits(job, apply_overrides(job, base, False, found.settings), room, models)
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
 

@@ -25,7 +25,7 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.job.load import load_target_ports
+from rlbox.job.load import load_ports_of_target_jobs
 from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, Supplies, apply_plan_steps, uninstall
 from rlbox.provision.base import adopt_base_packages, choose_venv_python_or_version, require_base_imports
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
@@ -150,7 +150,7 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
         )
     target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
-    ports = load_target_ports(Project(folder=app.project.roots[-1]), image.target)
+    ports = load_ports_of_target_jobs(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
     user_options = _said(layout, options or ApplyOptions())
     base = None

@@ -197,7 +197,7 @@ def kill_and_record_dead_run(
     """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
-    if plan.owns_processes:
+    if plan.runs_without_container:
         kill_leftover_processes(run_dir)
     wrote = any(stat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or exit_info is not None

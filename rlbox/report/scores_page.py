@@ -10,7 +10,7 @@ from typing import Any
 from rlbox.evaluation.files import (
     SUMMARY_FILE,
     AnswerStore,
-    compute_answer_keys,
+    compute_answer_key_by_suite,
     read_result,
 )
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
@@ -59,7 +59,7 @@ def read_answers(
 
     Each result comes with the folder that it lies in.
     """
-    kept = [(result, AnswerStore(folder, compute_answer_keys(result.lock))) for folder, result in results]
+    kept = [(result, AnswerStore(folder, compute_answer_key_by_suite(result.lock))) for folder, result in results]
     suites = dict.fromkeys(suite for _, result in results for suite in result.values)
     for suite in suites:
         for name in dict.fromkeys(name for _, result in results for name in result.get_metric_values(suite, ACCEPTED)):

@@ -38,7 +38,7 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag
 from rlbox.image.plan import load_image_plan
-from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
+from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan
@@ -120,7 +120,7 @@ class ClusterBackend:
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
-        moved, now = adapt_to_cluster(job, values, gives)
+        moved, now = replace_ray_by_cluster(job, values, gives)
         run_id = os.environ.get(_RUN, "") if self.is_local else ""
         return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan), preset_run_id=run_id)
 

@@ -184,7 +184,7 @@ class _ResumedRun:
         entry = build_override_entry(
             ParamValues(profile=now.profile, params=now.params, origins=now.origins),
             options.settings,
-            old_params=self.plan.params,
+            previous_params=self.plan.params,
             first_stage=options.first_stage,
             force=options.force,
             notes=now.notes,

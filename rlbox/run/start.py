@@ -134,7 +134,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     entry = build_override_entry(
         values,
         options.settings,
-        old_params=resolve_default_params(job),
+        previous_params=resolve_default_params(job),
         first_stage=options.first_stage,
         force=options.force,
     )

@@ -62,7 +62,7 @@ def supervise_run(
     """
     become_subreaper()
     group = RunCgroup(run_dir)
-    if plan.owns_processes:  # in a container the container is one
+    if plan.runs_without_container:  # in a container the container is one
         group.create_and_enter()
     journal = Journal(run_dir, archive_previous_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
@@ -142,14 +142,14 @@ def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure]
 
 def _check_fixes(context: StageContext) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
-    if context.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
+    if context.plan.runs_without_container and INSTALL_DIR_VARIABLE not in os.environ:
         return None
     environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_inference_gpu_memory_percent(context.plan))}
     errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
     first = errors[0]
-    doctor = f"doctor {context.plan.target}" + (" --place here" if context.plan.owns_processes else "")
+    doctor = f"doctor {context.plan.target}" + (" --place here" if context.plan.runs_without_container else "")
     return explain_failed_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 

@@ -246,7 +246,7 @@ def test_the_sandbox_ends_with_its_block() -> None:
 
     before = threading.active_count()
     with start_sandbox("", 10, 1024) as url:
-        assert SandboxClient(url, create_loopback_client(30)).probe()["strength"]
+        assert SandboxClient(url, create_loopback_client(30)).probe_versions()["strength"]
     with pytest.raises(NoResponseError):
-        SandboxClient(url, create_loopback_client(30)).probe()
+        SandboxClient(url, create_loopback_client(30)).probe_versions()
     assert threading.active_count() == before

@@ -36,7 +36,7 @@ class Site(NamedTuple):
         (self.folder / "export" / name).write_text(text)
 
     def probed(self, **other: Any) -> None:
-        probe = SandboxClient.probe
+        probe = SandboxClient.probe_versions
         self.patch.setattr(SandboxClient, "probe", lambda sandbox: probe(sandbox) | other)
 
     def served(self, **other: Any) -> None:
@@ -122,9 +122,9 @@ def test_the_same_is_comparable(
 
 
 def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.model_server import describe_engine_settings
+    from rlbox.evaluation.model_server import record_engine_settings
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")
-    assert describe_engine_settings("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
-    assert describe_engine_settings("http://127.0.0.1:1", {})["environment"] == {}
+    assert record_engine_settings("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
+    assert record_engine_settings("http://127.0.0.1:1", {})["environment"] == {}

@@ -23,14 +23,14 @@ except ImportError as error:
     raise SystemExit(3) from error
 
 
-def score_expression(expected: str, answer: str) -> float:
+def _score_expression(expected: str, answer: str) -> float:
     """Return 1 or 0: the answer's last boxed or stated expression against the one that is expected."""
     wanted = parse("\\boxed{" + expected + "}", parsing_timeout=None)
     given = parse(answer, parsing_timeout=None)
     return float(bool(wanted) and bool(given) and verify(wanted, given, timeout_seconds=None))
 
 
-def score_task(expected: str, answer: str) -> float:
+def _score_task(expected: str, answer: str) -> float:
     """Return 0 to 1; what stands in the last pair of <answer> counts, or the whole answer without one."""
     task = json.loads(expected)
     dataset = reasoning_gym.create_dataset(task["dataset"], **task["settings"])
@@ -42,5 +42,5 @@ is_math = request["scorer"] == "math"
 packages = ("math-verify", "sympy") if is_math else ("reasoning-gym",)
 reply: dict[str, Any] = {"packages": {name: version(name) for name in packages}}
 if "answer" in request:
-    reply["score"] = (score_expression if is_math else score_task)(request["expected"], request["answer"])
+    reply["score"] = (_score_expression if is_math else _score_task)(request["expected"], request["answer"])
 sys.stdout.write(json.dumps(reply) + "\n")

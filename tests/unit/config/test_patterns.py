@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.config.pattern import validate_pattern
-from rlbox.job.gate import extract_named_group
+from rlbox.job.gate import get_named_group_regex
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors_and_group_names
 
 
@@ -93,5 +93,5 @@ def test_groups() -> None:
     pattern = compile_pattern(r"step (?P<step>\d+) loss (?P<value>\S+)")
     assert pattern.find_groups("step 3 loss nan,") == {"step": "3", "value": "nan,"}
     assert pattern.find_groups("nothing") is None
-    assert extract_named_group(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
+    assert get_named_group_regex(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
     assert strip_anchors_and_group_names(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"

@@ -20,7 +20,7 @@ KNOWN = {
         verdict.SCORING_VERSION,
         (
             *(verdict.parse_check_reply, verdict.parse_run_reply, verdict.is_same_output, verdict._split_lines),
-            *(verdict.parse_score_reply, verdict.parse_score_line, SCORE_PROGRAM),
+            *(verdict.parse_score_reply, verdict.parse_last_stdout_json, SCORE_PROGRAM),
             *(
                 SandboxClient.grade,
                 SandboxClient._check_functions,
@@ -38,7 +38,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "f5d1e79d25d0f78b",
-    ("scoring", 1): "f40d2750d3a25f26",
+    ("scoring", 1): "39a9b1ebbb47bef2",
     ("sandbox", 2): "482919bbcdff4924",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

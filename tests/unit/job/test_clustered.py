@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
+from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
 from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
@@ -33,7 +33,7 @@ GIVES = ClusterParams(
 def planned(name: str, *profiles: str, **settings: str) -> RunPlan:
     """Return the plan of a shipped job on a cluster."""
     job = load_job(Project(folder=CHECKOUT), name)
-    moved, values = adapt_to_cluster(job, resolve_params(job, profiles, settings), GIVES)
+    moved, values = replace_ray_by_cluster(job, resolve_params(job, profiles, settings), GIVES)
     return plan_run(moved, values, PATHS, run_id="r", place="cluster", target="t")
 
 

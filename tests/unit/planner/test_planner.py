@@ -14,7 +14,7 @@ from rlbox.config.project import Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import override_params, resolve_params
+from rlbox.job.params import apply_overrides, resolve_params
 from rlbox.job.plan import plan_run
 from rlbox.planner.capacity import Capacity, declare_capacity, estimate_gpu_memory_bytes, parse_machine
 from rlbox.planner.fit import find_set_paths_off_disk, format_shortages, require_resume_fit_except_disk
@@ -199,7 +199,7 @@ def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     assert near.to_words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
     found = near.resolve_params(job)
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
-    changed = override_params(job, base, False, asked.settings)
+    changed = apply_overrides(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
         require_resume_fit_except_disk(App(project=SHIPPED), job, plan, asked.settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from reportbox import Page
 
-from rlbox.evaluation.files import AnswerStore, compute_answer_keys, write_result
+from rlbox.evaluation.files import AnswerStore, compute_answer_key_by_suite, write_result
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
@@ -27,7 +27,7 @@ def write_results(
     for step in steps:
         parts = {name: {} for name in LOCK_PARTS} | {"suites": {"adding": {"problems": problems}}}
         lock = EvaluationLock(parts=parts, subject={"weights": f"w{step}"})
-        kept = AnswerStore(out / f"step_{step}", compute_answer_keys(lock))
+        kept = AnswerStore(out / f"step_{step}", compute_answer_key_by_suite(lock))
         rows = []
         for number in range(problems):
             right = step >= 100 * number
