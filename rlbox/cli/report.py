@@ -111,7 +111,9 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
     if app.dry_run:
-        files = masks.mask_json([vars(taken) for taken in selection.taken])
+        files = masks.mask_json(
+            [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep_last_bytes} for taken in selection.taken]
+        )
         rows = [f"{size_text(row['keep']):>10}  {row['name']}" for row in files]
         rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
