@@ -46,7 +46,7 @@ class UrlSource(Protocol):
     def record_skipped_mirror(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over, and why."""
 
-    def list_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
+    def look_up_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
         """Return where a file may be, the best place first."""
 
     def list_git_urls(self, url: str) -> Iterable[FileUrl]:

@@ -63,7 +63,7 @@ class SourceUrl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EgressFacts:
+class EgressSettings:
     """What asking the machine and its sources gave.
 
     `redirect_hosts_by_url` maps an address to the further hosts that its answers lead to (files that an index lists,
@@ -123,7 +123,7 @@ def list_host_contacts(
     artifacts: Sequence[Artifact],
     profile: Profile,
     hidden_hosts: Iterable[HiddenHost],
-    probe: EgressFacts,
+    probe: EgressSettings,
 ) -> tuple[HostContact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
     addresses = list_source_urls(target, artifacts, profile, probe.machine)
@@ -159,7 +159,7 @@ def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: SourceUrl, facts: EgressFacts) -> Iterator[HostContact]:
+def _address_contacts(address: SourceUrl, facts: EgressSettings) -> Iterator[HostContact]:
     source = address.file_url
     host = _parse_host(source.url)
     behind = facts.redirect_hosts_by_url.get(source.url)
@@ -231,7 +231,7 @@ _ASKED = ("apt", "http", "python", "torch-wheels")
 
 def probe_redirect_hosts(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
-) -> EgressFacts:
+) -> EgressSettings:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
     with (
@@ -240,7 +240,7 @@ def probe_redirect_hosts(
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressFacts(machine=machine, redirect_hosts_by_url=found)
+    return EgressSettings(machine=machine, redirect_hosts_by_url=found)
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:

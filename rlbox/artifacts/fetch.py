@@ -201,7 +201,7 @@ class _Fetch:
         if artifact.kind == "git":
             urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
             return fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
-        return downloader.download(artifact, self._locator.list_urls(artifact), partial, tell)
+        return downloader.download(artifact, self._locator.look_up_urls(artifact), partial, tell)
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:

@@ -222,7 +222,7 @@ class FileLocator:
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
+    def look_up_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `list_git_urls`. Names decide; whoever fetches compares the sha256.

@@ -126,10 +126,10 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
     match artifact.kind:
         case "python" | "torch-wheels":
             yield from _local_wheels(artifact, machine.network_settings)
-            for rule in profile.rules_for(artifact.kind):
+            for rule in profile.rules_or_direct_default_for(artifact.kind):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
-            for rule in profile.rules_for("apt"):
+            for rule in profile.rules_or_direct_default_for("apt"):
                 base = build_archive_url(rule, artifact.origin, machine)
                 if base:
                     yield FileUrl(
@@ -159,7 +159,7 @@ def choose_archive_urls(
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.url_by_apt_archive)
     for name in archive_names:
-        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_for("apt"))
+        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_or_direct_default_for("apt"))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
@@ -254,7 +254,7 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
-    for rule in profile.rules_for("oci"):
+    for rule in profile.rules_or_direct_default_for("oci"):
         base = rule.mirror_base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))

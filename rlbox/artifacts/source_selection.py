@@ -98,7 +98,12 @@ def probe_mirrors(
     when they are used.
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
-    rules = [rule for kind in kinds if kind not in ("git", "oci", "compiled") for rule in profile.rules_for(kind)]
+    rules = [
+        rule
+        for kind in kinds
+        if kind not in ("git", "oci", "compiled")
+        for rule in profile.rules_or_direct_default_for(kind)
+    ]
     pairs = [(rule, file) for rule in rules if (file := choose_probe_file(rule, artifacts))]
     with (
         create_client(machine.network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http,
@@ -133,7 +138,7 @@ def _find_fault_of_file(
     """Return why the one rule of `profile` is of no use for a file; only the head of the answer is read."""
     reasons: list[str] = []
     locator = FileLocator(profile, machine, http, on_skip=lambda mirror, reason: reasons.append(reason))
-    for link in locator.list_urls(artifact):
+    for link in locator.look_up_urls(artifact):
         if link.url.startswith("file:") or not (reason := _find_fault(http, link.url, artifact)):
             return None
         reasons.append(reason)

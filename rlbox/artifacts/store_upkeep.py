@@ -159,7 +159,7 @@ _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
 
-def find_unused_cache_entries(max_age_s: float) -> dict[Path, int]:
+def find_unused_entries_of_other_caches(max_age_s: float) -> dict[Path, int]:
     """Return the entries of caches of which no file was read or written for `max_age_s`, with their bytes."""
     oldest = time.time() - max_age_s
     unused = {}

@@ -159,8 +159,8 @@ def components(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.run.exec import is_inside_target, run_component_tests, run_component_tests_in_target
+    from rlbox.run.exec import is_inside_target_or_raise, run_component_tests, run_component_tests_in_target
 
-    if not name or python or is_inside_target(name):
+    if not name or python or is_inside_target_or_raise(name):
         return run_component_tests(app, python, timeout)
     return run_component_tests_in_target(app, place, name, data, gpus, timeout)

@@ -114,7 +114,7 @@ def prune(app: App, yes: bool) -> int:
     from rlbox.amounts import size_text
     from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
     from rlbox.artifacts.store_upkeep import (
-        find_unused_cache_entries,
+        find_unused_entries_of_other_caches,
         find_unused_objects,
         remove_cache_entries,
         remove_objects_and_stale_records,
@@ -123,7 +123,7 @@ def prune(app: App, yes: bool) -> int:
 
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
     objects = find_unused_objects(store, app.project)
-    caches = find_unused_cache_entries(UNUSED_S)
+    caches = find_unused_entries_of_other_caches(UNUSED_S)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
     freed = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
     lines = format_images_to_remove(images)

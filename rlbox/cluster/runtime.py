@@ -61,7 +61,7 @@ def container_name(plan: ClusterPlan) -> str:
     return f"rlbox-{plan.name}-{plan.id}"
 
 
-def ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
+def image_ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
     """Return the command line that starts Ray on a node, in its image; the fixes add the rest."""
     first, last = plan.ports.worker_range
     common = (
@@ -108,7 +108,7 @@ def plan_member_container(
         image,
         dataclasses.replace(limits, network="host"),
         name=container_name(plan),
-        argv=ray_start_argv(plan, member),
+        argv=image_ray_start_argv(plan, member),
         env=ray_env(plan, member, limits.mount),
         labels=create_labels(plan, member),
         data_dir=member.data,
@@ -189,7 +189,7 @@ class ProcessRuntime:
             container=container_name(self.plan),
             image=image,
             labels=create_labels(self.plan, self.member),
-            **self._program(*ray_start_argv(self.plan, self.member)),
+            **self._program(*image_ray_start_argv(self.plan, self.member)),
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def make_interrupted_cause(signal_name: str) -> Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExitInfo:
+class SupervisorExit:
     """What is known of a supervisor's end.
 
     `exit_code` is its own (negative for a signal) or its container's; `container_name` is empty in place; `host` is
@@ -130,21 +130,27 @@ class ExitInfo:
     host: str = ""
 
 
-def make_container_exit_info(container_name: str, exit_code: int, *, out_of_memory: bool, stderr_tail: str) -> ExitInfo:
+def make_container_exit_info(
+    container_name: str, exit_code: int, *, out_of_memory: bool, stderr_tail: str
+) -> SupervisorExit:
     """Return what the exit code and the flag of an ended container say.
 
     Source: the engine gives 255 to a container whose end it did not see, 128+N to one that ended by signal N.
     """
     if out_of_memory:
-        return ExitInfo(kind="memory", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
+        return SupervisorExit(
+            kind="memory", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail
+        )
     if exit_code == _ENGINE_LOST:
-        return ExitInfo(kind="engine", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
+        return SupervisorExit(
+            kind="engine", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail
+        )
     return make_process_exit_info(exit_code, stderr_tail, container_name)
 
 
-def make_process_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> ExitInfo:
+def make_process_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> SupervisorExit:
     kind: ExitKind = "killed" if exit_code < 0 or exit_code == _KILLED else "ended"
-    return ExitInfo(kind=kind, exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
+    return SupervisorExit(kind=kind, exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
 
 
 _LOST: dict[ExitKind, str] = {
@@ -161,7 +167,7 @@ _LOST: dict[ExitKind, str] = {
 }
 
 
-def make_lost_run_cause(exit_info: ExitInfo, during_phrase: str, run_id: str) -> Cause:
+def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: str) -> Cause:
     """Return the cause of a run that was lost at the moment `during_phrase` (`while stage X was running`)."""
     code = exit_info.exit_code
     if exit_info.kind == "killed" and code > 128:

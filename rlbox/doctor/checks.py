@@ -94,7 +94,7 @@ class Check(NamedTuple):
 
 
 def _check_ray(context: CheckContext) -> Iterable[Finding]:
-    facts = context.stack.run_ray_task(context.deadline_s - _SPARE_S)
+    facts = context.stack.run_cpu_ray_task(context.deadline_s - _SPARE_S)
     context._note_unfinished(facts, "task", "ray task")
     return check_ray_task(facts, context.venv)
 

@@ -350,7 +350,7 @@ def _list_checks(
     else:
         missing.append(Component(name="torch", package="torch", imports=("torch",)))
     if "ray" in stack.packages:
-        yield lambda: [report_ray(probe.run_ray_task(deadline), stack)]
+        yield lambda: [report_ray(probe.run_cpu_ray_task(deadline), stack)]
     else:
         missing.append(Component(name="Ray", package="ray", imports=("ray",)))
     yield lambda: [report_driver_start(probe_gpu_facts(probe, deadline), stack)]

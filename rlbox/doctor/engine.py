@@ -103,7 +103,7 @@ def check_containers(containers: list[RunContainer]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_image_state(state: Literal["current", "missing", "outdated"], target: str) -> Iterator[Finding]:
+def note_missing_or_outdated_image(state: Literal["current", "missing", "outdated"], target: str) -> Iterator[Finding]:
     if state != "current":
         says = {"missing": _("is not built yet"), "outdated": _("is out of date")}
         yield Finding(

@@ -11,7 +11,7 @@ from rlbox.doctor.gpus import (
     OLDEST_DRIVERS,
     DriverRequirements,
     check_driver,
-    check_gpu_archs,
+    find_gpus_of_other_arch,
     find_stack_cuda_version,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
@@ -130,7 +130,7 @@ def require_usable_gpus(
     needs = make_driver_requirements(app, image, image_env)
     for finding in (
         *check_driver(probe_cuda_driver(), needs, requirements),
-        *check_gpu_archs(probe_gpu_models(), requirements),
+        *find_gpus_of_other_arch(probe_gpu_models(), requirements),
     ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)

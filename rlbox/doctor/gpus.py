@@ -96,7 +96,7 @@ def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]
         )  # fmt: skip
 
 
-def check_gpu_archs(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
+def find_gpus_of_other_arch(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
     others = [card for card in models if requirements.arch and card.arch and card.arch != requirements.arch]
     if others:

@@ -20,7 +20,7 @@ from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.checks import HOST_CHECKS, CheckContext, CheckThreads, select_checks
 from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, is_responsive
-from rlbox.doctor.engine import check_image_state
+from rlbox.doctor.engine import note_missing_or_outdated_image
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
     get_gpus_option_or_env,
@@ -158,14 +158,14 @@ class _ImageCheck:
         except RlboxError:  # the engine has a finding of its own
             return
         if info is None:
-            yield from check_image_state("missing", self._image.target)
+            yield from note_missing_or_outdated_image("missing", self._image.target)
             return
         # Whoever asks a directory that does not answer waits for ever.
         if self._data_dir and is_responsive(str(self._data_dir)) and self._data_dir.is_dir():
             self.has_started = True
             yield from self._examine_container(str(info["Id"]))
         is_outdated = find_outdated_reason(self._image, info)
-        yield from check_image_state("outdated" if is_outdated else "current", self._image.target)
+        yield from note_missing_or_outdated_image("outdated" if is_outdated else "current", self._image.target)
 
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
         image = self._image

@@ -215,7 +215,7 @@ class StackProbe:
             seconds=time.monotonic() - began,
         )
 
-    def run_ray_task(self, monotonic_deadline: float) -> ProgramFacts:
+    def run_cpu_ray_task(self, monotonic_deadline: float) -> ProgramFacts:
         """Return how a Ray of one core does one task; its files lie below this examination's directory."""
         environ = {name: value for name, value in self._environ.items() if name not in _CLUSTER_VARIABLES}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}

@@ -81,7 +81,7 @@ class CheckpointFile:
             return "model"
         return "model" if name.endswith(".distcp") else "extra"
 
-    def has_hf_weights(self, framework: Framework) -> bool:
+    def is_hf_weights_file(self, framework: Framework) -> bool:
         """Whether it holds weights in Hugging Face's form; verl writes a configuration without them, too."""
         return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.classify_part == "hf")
 
@@ -129,7 +129,7 @@ class Checkpoint:
     @property
     def has_hf_weights(self) -> bool:
         """Whether it can be evaluated."""
-        return any(file.has_hf_weights(self.framework) for file in self.files)
+        return any(file.is_hf_weights_file(self.framework) for file in self.files)
 
     @property
     def can_resume(self) -> bool:
@@ -264,7 +264,7 @@ def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Ite
         if missing:
             yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
     yield from _find_missing_shards(names)
-    exports = {file.directory for file in files if file.has_hf_weights(framework)}
+    exports = {file.directory for file in files if file.is_hf_weights_file(framework)}
     if not exports and (framework == "hf" or all(file.classify_part != "model" for file in files)):
         yield "it holds no weights"
     for directory in sorted(exports):

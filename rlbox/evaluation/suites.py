@@ -100,9 +100,9 @@ class ProblemSources(NamedTuple):
     any_count: bool = False
 
 
-def list_suites(directory: Path | None = None) -> list[str]:
+def list_suites(additional_directory: Path | None = None) -> list[str]:
     """Return the names of the suites that rlbox brings, and those in a directory."""
-    directories = [SHIPPED_SUITES, *([directory] if directory else [])]
+    directories = [SHIPPED_SUITES, *([additional_directory] if additional_directory else [])]
     return sorted({path.stem for directory in directories for path in directory.glob("*.toml")})
 
 

@@ -15,7 +15,7 @@ from rlbox.logs.lines import (
     Line,
     count_omitted_ray_repeats,
     find_ray_actor,
-    list_variants_without_prefixes,
+    strip_launcher_prefixes,
     strip_ray_prefix_and_repeat,
 )
 from rlbox.logs.patterns import compile_pattern
@@ -227,7 +227,7 @@ class BenignLineTracker:
             rule for rule, _ in self._rules if rule.log in ("", log_name) and self._is_due(rule, log_name, line_number)
         ]
         return any(
-            compile_pattern(rule.pattern).matches(way) for way in list_variants_without_prefixes(text) for rule in rules
+            compile_pattern(rule.pattern).matches(way) for way in strip_launcher_prefixes(text) for rule in rules
         )
 
     def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, list_variants_without_prefixes
+from rlbox.logs.lines import Line, strip_launcher_prefixes
 from rlbox.logs.patterns import compile_pattern
 from rlbox.logs.progress import STEP_LINE, parse_progress
 
@@ -86,7 +86,7 @@ class ModelTextFilter:
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
-        return bool(self._patterns) and self.is_model_output(list_variants_without_prefixes(text))
+        return bool(self._patterns) and self.is_model_output(strip_launcher_prefixes(text))
 
     def is_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""

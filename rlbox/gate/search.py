@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
-from rlbox.logs.lines import Line, LineBlock, list_variants_without_prefixes
+from rlbox.logs.lines import Line, LineBlock, strip_launcher_prefixes
 from rlbox.logs.patterns import PatternSet, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
@@ -86,7 +86,7 @@ class LogSearch:
         return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)
 
     def _match(self, line: Line, text: str, layer: Layer) -> None:
-        search, variants = self._layers.get(layer), list_variants_without_prefixes(text)
+        search, variants = self._layers.get(layer), strip_launcher_prefixes(text)
         if search is None or self._model_texts.is_model_output(variants):
             return
         fitting: dict[int, str] = {}
@@ -146,7 +146,7 @@ class _StepReader:
 
     def _read(self, index: int, text: str) -> None:
         self._last_read = self._first + index
-        line, variants = Line(number=self._last_read, text=text.strip()), list_variants_without_prefixes(text)
+        line, variants = Line(number=self._last_read, text=text.strip()), strip_launcher_prefixes(text)
         if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
             self._steps.read_line(line, variants)
 

@@ -306,7 +306,7 @@ def _ray_repeat(text: str) -> re.Match[str] | None:
     return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
-def list_variants_without_prefixes(text: str) -> list[str]:
+def strip_launcher_prefixes(text: str) -> list[str]:
     """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
 
     Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_lost_run_cause, make_record_contradiction_cause
+from rlbox.diagnose.cause import (
+    Cause,
+    SupervisorExit,
+    describe_exit,
+    make_lost_run_cause,
+    make_record_contradiction_cause,
+)
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
@@ -51,7 +57,9 @@ def summarize_run_outcome(state: RunState) -> RunOutcome:
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def mark_failed_if_pass_unconfirmed(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str]) -> RunState:
+def mark_failed_if_pass_unconfirmed(
+    state: RunState, exit_info: SupervisorExit, passed_earlier: Iterable[str]
+) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters

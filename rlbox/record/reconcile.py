@@ -19,8 +19,8 @@ from typing import Literal, Protocol
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import (
     Cause,
-    ExitInfo,
     ExitKind,
+    SupervisorExit,
     get_run_exit_code,
     make_interrupted_cause,
     make_lost_run_cause,
@@ -64,7 +64,7 @@ class RuntimeHandle(Protocol):
     def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
 
-    def find_exit_info_unless_gone(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
         """What is known of its end; None when it is gone by now."""
 
     def stop(self, grace_s: int) -> None:
@@ -77,9 +77,9 @@ class RuntimeHandle(Protocol):
 def write_final_state(
     run_dir: Path,
     plan: RunPlan,
-    exit_info: ExitInfo,
+    exit_info: SupervisorExit,
     passed_earlier: Iterable[str] = (),
-    runtime_exit_info: ExitInfo | None = None,
+    runtime_exit_info: SupervisorExit | None = None,
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
@@ -124,7 +124,7 @@ def _describe_progress(state: RunState) -> str:
     return f"before its first stage, {waiting[0]}, began" if first else f"before stage {waiting[0]} began"
 
 
-def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
+def _final_state(state: RunState, last: SupervisorExit, asked: str) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
         plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.kind)
         return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
@@ -141,13 +141,13 @@ def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
     return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_run_exit_code(cause, last), cause=own)
 
 
-def _run_exit_code(cause: Cause, last: ExitInfo) -> int:
+def _run_exit_code(cause: Cause, last: SupervisorExit) -> int:
     """Return the run's exit code; a supervisor that refused to go on said it itself."""
     refused = cause.kind == "lost" and last.kind == "ended" and 0 < last.exit_code <= LockHeld.exit_code
     return last.exit_code if refused else get_run_exit_code(cause)
 
 
-def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
+def _end_cause(state: RunState, last: SupervisorExit, asked: str) -> Cause:
     cause = make_lost_run_cause(last, _describe_progress(state), state.run_id)
     if not asked:
         return cause
@@ -181,18 +181,18 @@ def is_run_finished(run_dir: Path) -> bool:
 
 def read_exit_info_or_assume_removed(
     runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
-) -> ExitInfo | None:
+) -> SupervisorExit | None:
     """Return what is known of the end of a run's carrier; None when it had never started."""
     if status == "made":
         return None
     last = runtime.find_exit_info_unless_gone() if status == "ended" else None
     if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
-        return ExitInfo(kind="removed", container_name=container_ref.name)
+        return SupervisorExit(kind="removed", container_name=container_ref.name)
     return last
 
 
 def kill_and_record_dead_run(
-    run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str]
+    run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, passed_earlier: Iterable[str]
 ) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
@@ -206,5 +206,5 @@ def kill_and_record_dead_run(
     word, seen = exit_info, exit_info is not None and exit_info.kind in ("memory", "ended", "again")
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
-        exit_info = ExitInfo(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, exit_info or ExitInfo(kind="gone"), passed_earlier, word)
+        exit_info = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
+    return write_final_state(run_dir, plan, exit_info or SupervisorExit(kind="gone"), passed_earlier, word)

@@ -192,7 +192,7 @@ class RunStore:
         records = self._records
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
-    def write_ref(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
+    def write_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         """Write down a container that is about to be made for `plan`, or that has started."""
         known = self._records.read_or_empty(container_ref.run)
         self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))

@@ -126,7 +126,7 @@ class Backend(Protocol):
         gpus: str,
         need_disk_gib: float | None = None,
         *,
-        build_image: bool = False,
+        build_missing: bool = False,
     ) -> PreparedBackend:
         """Check the backend for runs of `target`, and return it ready to start them.
 
@@ -136,7 +136,7 @@ class Backend(Protocol):
             Empty for the target's own.
         need_disk_gib
             Free space that a run needs on the data disk; None: what the target asks for.
-        build_image
+        build_missing
             Make what is missing: an engine, the image.
         """
 

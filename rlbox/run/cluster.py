@@ -166,10 +166,10 @@ class ClusterBackend:
         gpus: str,
         need_disk_gib: float | None = None,
         *,
-        build_image: bool = False,
+        build_missing: bool = False,
     ) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
-        if build_image:
+        if build_missing:
             raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
         image, head = load_image_plan(app.project, target), self._head(app, target)
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))

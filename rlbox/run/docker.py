@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
+from rlbox.diagnose.cause import SupervisorExit, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, require_image
@@ -82,10 +82,10 @@ class DockerBackend:
         gpus: str,
         need_disk_gib: float | None = None,
         *,
-        build_image: bool = False,
+        build_missing: bool = False,
     ) -> PreparedDocker:
-        """Check the engine, the image, the GPUs and the data disk; `build_image` makes an engine and the image."""
-        if build_image:
+        """Check the engine, the image, the GPUs and the data disk; `build_missing` makes an engine and the image."""
+        if build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_local:
@@ -160,7 +160,7 @@ class RunContainer:
             return "gone"
         return "made" if container.status == "created" else "living" if container.status in ACTIVE_STATES else "ended"
 
-    def find_exit_info_unless_gone(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
         """Return what its exit code, its output and the engine's flags say; None when it is gone."""
         ended = self.engine.read_exit_unless_removed(self.ref.name)
         if ended is None:
@@ -243,7 +243,7 @@ class PreparedDocker:
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
             started = container.started_at if container else "unknown"
-            self.run_store.write_ref(dataclasses.replace(ref, started_at=started))
+            self.run_store.write_host_record(dataclasses.replace(ref, started_at=started))
         return lambda: engine.is_container_active(plan.container)
 
     def _remove_outdated_bytecode(self) -> None:
@@ -287,7 +287,7 @@ class PreparedDocker:
         from rlbox.engine.docker import PortTakenError
 
         while True:
-            self.run_store.write_ref(ref, plan)
+            self.run_store.write_host_record(ref, plan)
             try:
                 engine.start_container(
                     dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets

@@ -143,7 +143,7 @@ def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
 
-def is_inside_target(target: str) -> bool:
+def is_inside_target_or_raise(target: str) -> bool:
     """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
     here = find_local_stack()
     if here and here.requirements.target != target:

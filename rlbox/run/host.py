@@ -60,7 +60,7 @@ class HostBackend:
         gpus: str,
         need_disk_gib: float | None = None,
         *,
-        build_image: bool = False,
+        build_missing: bool = False,
     ) -> PreparedHost:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)

@@ -93,7 +93,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         run_store,
         get_gpus_option_or_env(options.gpus),
         fit.free_disk_needed_gib if fit and not options.force else None,
-        build_image=options.build,
+        build_missing=options.build,
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (

@@ -12,11 +12,11 @@ import sys
 from dataclasses import asdict
 
 from rlbox.sandbox.plan import LAYERS
-from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.request import RequestLimits
 
 
 def _parse_arguments(argv: list[str]) -> argparse.Namespace:
-    limits = ProgramLimits()
+    limits = RequestLimits()
     parser = argparse.ArgumentParser(prog="python -m rlbox.sandbox", description=__doc__)
     parser.add_argument("command", choices=("serve", "probe", "worker"))
     parser.add_argument("--port", type=int, default=8080, help="on loopback; 0: any")
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         return 0
     from rlbox.sandbox.sandbox import Sandbox
 
-    limits = ProgramLimits(
+    limits = RequestLimits(
         cpu_s=args.cpu_s,
         compile_s=args.cpu_s,
         memory_mb=args.memory_mb,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rlbox.sandbox import filesystem, seccomp
 from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, SECCOMP, IsolationLevel, Plan
-from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.request import RequestLimits
 from rlbox.sandbox.seccomp import ListenerFd
 from rlbox.system.libc import prctl, syscall
 
@@ -201,7 +201,7 @@ def _move_fds(fds: Sequence[int], report: socket.socket) -> socket.socket:
     return socket.socket(fileno=_FIRST_FREE_FD)
 
 
-def _list_resource_limits(limits: ProgramLimits, cpu_s: float) -> Iterator[tuple[int, int]]:
+def _list_resource_limits(limits: RequestLimits, cpu_s: float) -> Iterator[tuple[int, int]]:
     """Yield kind and value of each limit of a process, none above what this process may have."""
     for name, value in (
         ("AS", limits.memory_mb << 20),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlbox.sandbox.cgroup import ProgramCgroup
-from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.request import RequestLimits
 from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
 from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields_or_empty, read_text
@@ -43,7 +43,7 @@ class ProcessMonitor:
         Measured where nothing else bounds it; else None.
     """
 
-    def __init__(self, limits: ProgramLimits, cpu_s: float, folder: Path | None, cgroup: ProgramCgroup | None) -> None:
+    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path | None, cgroup: ProgramCgroup | None) -> None:
         self.limit = ""
         self.cpu_s = 0.0
         self.peak_bytes = 0

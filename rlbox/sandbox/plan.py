@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.request import RequestLimits
 
 NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP = "namespaces", "landlock", "seccomp", "forks", "group"
 LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP)
@@ -59,7 +59,7 @@ class Plan:
 
     programs: list[list[str]]
     files: dict[str, str]
-    limits: ProgramLimits
+    limits: RequestLimits
     cpu_s: float
     readable: list[str]
     layers: list[str]
@@ -115,7 +115,7 @@ def encode_json_line(message: Plan | Outcome) -> bytes:
 
 def decode_plan(line: bytes) -> Plan:
     values = json.loads(line)
-    return Plan(**{**values, "limits": ProgramLimits(**values["limits"])})
+    return Plan(**{**values, "limits": RequestLimits(**values["limits"])})
 
 
 def decode_outcome(line: bytes) -> Outcome:

@@ -35,7 +35,7 @@ _MAX_FILES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramLimits:
+class RequestLimits:
     """What one request may take, all its programs and their children together; a request can only lower it.
 
     Attributes
@@ -60,7 +60,7 @@ class ProgramLimits:
     tasks: int = 64
     output_bytes: int = 1 << 20
 
-    def lower(self, cpu_s: float | None, compile_s: float | None, memory_mb: float | None) -> ProgramLimits:
+    def lower_to_request(self, cpu_s: float | None, compile_s: float | None, memory_mb: float | None) -> RequestLimits:
         """Return these limits lowered to what is requested; what is no number above zero changes nothing."""
         return replace(
             self,

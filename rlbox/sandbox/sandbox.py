@@ -23,7 +23,7 @@ from rlbox.sandbox.cgroup import remove_empty_cgroups
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_json_line
-from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
+from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
@@ -62,7 +62,7 @@ class Sandbox:
     def __init__(
         self,
         python: str,
-        limits: ProgramLimits,
+        limits: RequestLimits,
         *,
         scratch: str = "",
         layers: Sequence[str] = LAYERS,
@@ -97,7 +97,7 @@ class Sandbox:
         if request.language not in LANGUAGES:
             return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language = LANGUAGES[request.language]
-        limits = self._limits.lower(request.run_s, request.compile_s, request.memory_mb)
+        limits = self._limits.lower_to_request(request.run_s, request.compile_s, request.memory_mb)
         files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
         plan = self._make_plan(files, limits)
         if request.check:
@@ -126,7 +126,7 @@ class Sandbox:
         error = "" if program.stdout == "2\n" else f"a program printed {program.stdout!r}: {program.stderr}"
         return IsolationProbe(outcome.isolation, error)
 
-    def _make_plan(self, files: Mapping[str, bytes], limits: ProgramLimits) -> Plan:
+    def _make_plan(self, files: Mapping[str, bytes], limits: RequestLimits) -> Plan:
         return Plan(
             programs=[],
             files={name: base64.b64encode(content).decode() for name, content in files.items()},

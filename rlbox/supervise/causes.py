@@ -44,7 +44,7 @@ def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
     )
 
 
-def explain_missing_line(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
+def explain_line_missing_after_exit_0(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
     """The stage exited 0, but a line that proves its work never came."""
     rule, log = missing.rule, get_service_or_stage_log_path(stage, missing.rule.log)
     often = "never" if missing.fitting == 0 else f"only {missing.fitting} times, not {rule.count},"

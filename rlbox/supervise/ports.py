@@ -102,7 +102,7 @@ _POLL_S = 0.1
 """How long `close` may wait for a server."""
 
 
-class PortForwarder:
+class PublishedPortRelay:
     """Forwards connections to the published ports of the services that are ready.
 
     `inodes` are those of the sockets that it listens on.
@@ -120,7 +120,7 @@ class PortForwarder:
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
         self._servers: list[_Server] = []
 
-    def forward_to_loopback(self, service: ServicePlan) -> None:
+    def relay_published_port(self, service: ServicePlan) -> None:
         """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:

@@ -61,12 +61,12 @@ class RayJob:
         self._poller = Poller(self._ask, _PAUSE_S, lambda facts: facts.status in _ENDED)
 
     @property
-    def latest_info(self) -> RayJobInfo:
+    def last_polled_info(self) -> RayJobInfo:
         return self._poller.latest or RayJobInfo(status=PENDING)
 
     def poll(self) -> int | None:
         """Return how the job ended, as an exit code (the driver's where Ray knows it), or None while it goes on."""
-        facts = self.latest_info
+        facts = self.last_polled_info
         if facts.status == UNREACHABLE and time.monotonic() - self._poller.changed_at > _LOST_S:
             return 1
         if facts.status not in _ENDED:
@@ -78,7 +78,7 @@ class RayJob:
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
         self._poller.stop()
-        if self.latest_info.status in _ENDED:
+        if self.last_polled_info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")

@@ -11,7 +11,7 @@ from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.job.plan import ServicePlan
-from rlbox.logs.lines import LineBlock, list_variants_without_prefixes
+from rlbox.logs.lines import LineBlock, strip_launcher_prefixes
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
@@ -114,7 +114,7 @@ class RunningService:
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
             fits = compile_pattern(line).matches
-            self._line_missing = not any(fits(way) for text in texts for way in list_variants_without_prefixes(text))
+            self._line_missing = not any(fits(way) for text in texts for way in strip_launcher_prefixes(text))
 
     def restart_readiness_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""

@@ -18,15 +18,15 @@ from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise.causes import (
     explain_failed_probe,
     explain_failed_ray_job,
+    explain_line_missing_after_exit_0,
     explain_missing_file,
-    explain_missing_line,
     explain_needed_file,
     explain_service_exit,
     explain_slow_service_start,
     explain_wrong_exit_code,
 )
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
-from rlbox.supervise.ports import PortAuditor, PortForwarder
+from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
 from rlbox.supervise.services import RunningService, count_weight_bytes
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
@@ -137,7 +137,7 @@ class StageServices:
             self._context.processes.stop(service.child)
             self._record_stopped(service)
 
-    def record_and_retain(self, keep: Sequence[RunningService]) -> None:
+    def retain_and_record_others_stopped(self, keep: Sequence[RunningService]) -> None:
         """Lay those to `keep` ready for the next stage, and record how all others, which are gone, ended."""
         for service in self._watch.services:
             if service in keep:
@@ -186,7 +186,7 @@ class _StageRun:
         self._folder = context.run_dir / stage.directory
         self._watch = StageWatch(context, stage)
         self._services = StageServices(context, stage, self._watch)
-        self._published = PortForwarder(context.plan.published)
+        self._published = PublishedPortRelay(context.plan.published)
         self._audit = PortAuditor(context, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
@@ -242,7 +242,7 @@ class _StageRun:
         self._services.require_free_ports()
         for service in self._stage.services:
             self._services.start_and_wait_until_ready(service)
-            self._published.forward_to_loopback(service)
+            self._published.relay_published_port(service)
         self._audit.stop_on_undeclared_listener()
         self._run_main()
 
@@ -322,8 +322,8 @@ class _StageRun:
 
     def _ended(self, code: int) -> str:
         job = self._watch.main
-        if isinstance(job, RayJob) and job.latest_info.exit_code is None:
-            return f"{job.latest_info.status}, Ray tells no code"
+        if isinstance(job, RayJob) and job.last_polled_info.exit_code is None:
+            return f"{job.last_polled_info.status}, Ray tells no code"
         return describe_exit(code)
 
     def _probe_work(self) -> None:
@@ -338,7 +338,7 @@ class _StageRun:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.outcomes.ray
         if not isinstance(job, RayJob) or not ray or not rule:
             return None
-        info = job.latest_info
+        info = job.last_polled_info
         succeeded = info.status == SUCCEEDED
         (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, info.status)
         self._watch.record(ray_status=info.status)
@@ -362,7 +362,7 @@ class _StageRun:
         left = processes.stop_all_and_list_survivors([service.child for service in keep])
         if left:
             self._context.journal.record_event(self._stage.name, "left-running", pids=[process.pid for process in left])
-        self._services.record_and_retain(keep)
+        self._services.retain_and_record_others_stopped(keep)
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
         self._watch.close_logs()
@@ -381,7 +381,8 @@ class _StageRun:
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
         lines = [
-            explain_missing_line(self._stage, line, self._gate.last_nonblank_line(line.rule.log)) for line in missing
+            explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))
+            for line in missing
         ]
         for cause in (*lines, *problems):
             raise StageAborted(cause)

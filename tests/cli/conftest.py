@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressFacts
+from rlbox.artifacts.egress import EgressSettings
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
@@ -87,4 +87,4 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "rlbox.artifacts.locator.read_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressSettings())

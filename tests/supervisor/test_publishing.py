@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from supervised import free_port, service
 
-from rlbox.supervise.ports import PortForwarder
+from rlbox.supervise.ports import PublishedPortRelay
 
 GATEWAY, ADDRESS, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
@@ -35,9 +35,9 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def published(port: int) -> Iterator[PortForwarder]:
-    carried = PortForwarder({"web": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.forward_to_loopback(service("web", port))
+def published(port: int) -> Iterator[PublishedPortRelay]:
+    carried = PublishedPortRelay({"web": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.relay_published_port(service("web", port))
     yield carried
     carried.close()
 
@@ -49,18 +49,18 @@ def ask(port: int, text: bytes, source: str = GATEWAY) -> bytes:
         return near.makefile("rb").read()
 
 
-def test_all_that_is_said_comes_and_goes(port: int, published: PortForwarder) -> None:
+def test_all_that_is_said_comes_and_goes(port: int, published: PublishedPortRelay) -> None:
     assert ask(port, b"x" * (5 << 20)) == b"x" * (5 << 20)
     assert len(published.inodes) == 1
 
 
-def test_strangers_are_sent_away(port: int, published: PortForwarder) -> None:
+def test_strangers_are_sent_away(port: int, published: PublishedPortRelay) -> None:
     with suppress(OSError):
         assert ask(port, b"give", STRANGER) == b""
     assert ask(port, b"give") == b"give"
 
 
-def test_ports_are_closed_at_the_end(port: int, published: PortForwarder) -> None:
+def test_ports_are_closed_at_the_end(port: int, published: PublishedPortRelay) -> None:
     published.close()
     with pytest.raises(ConnectionRefusedError):
         ask(port, b"give")
@@ -69,8 +69,8 @@ def test_ports_are_closed_at_the_end(port: int, published: PortForwarder) -> Non
 
 def test_other_ports_stay_closed() -> None:
     port = free_port()
-    carried = PortForwarder({"other": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.forward_to_loopback(service("web", port))
+    carried = PublishedPortRelay({"other": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.relay_published_port(service("web", port))
     with pytest.raises(ConnectionRefusedError):
         ask(port, b"give")
     carried.close()

@@ -9,7 +9,7 @@ from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.artifacts.egress import (
-    EgressFacts,
+    EgressSettings,
     HostContact,
     env_condition_holds,
     list_host_contacts,
@@ -60,9 +60,9 @@ def plan(
     files: tuple[Artifact, ...] = (SIX, DEB),
     profile: Profile = NONE,
     hidden: tuple[HiddenHost, ...] = (),
-    facts: EgressFacts | None = None,
+    facts: EgressSettings | None = None,
 ) -> tuple[HostContact, ...]:
-    return list_host_contacts(target, files, profile, hidden, facts or EgressFacts(machine=MACHINE))
+    return list_host_contacts(target, files, profile, hidden, facts or EgressSettings(machine=MACHINE))
 
 
 def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
@@ -74,7 +74,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=EgressFacts(machine=MACHINE, redirect_hosts_by_url=behind))
+    found = plan(target, facts=EgressSettings(machine=MACHINE, redirect_hosts_by_url=behind))
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
@@ -90,7 +90,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
 
 
 def test_what_could_not_be_asked_is_said(target: Target) -> None:
-    found = plan(target, facts=EgressFacts(machine=MachineSourceSettings()))
+    found = plan(target, facts=EgressSettings(machine=MachineSourceSettings()))
     assert [(one.host, one.kind, one.why) for one in found] == [
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
@@ -124,7 +124,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = EgressFacts(machine=MACHINE, redirect_hosts_by_url=behind)
+    facts = EgressSettings(machine=MACHINE, redirect_hosts_by_url=behind)
     assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
@@ -137,9 +137,9 @@ def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
     local = MachineSourceSettings(
         network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
     )
-    assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressFacts(machine=local))] == ["index.example"]
+    assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressSettings(machine=local))] == ["index.example"]
     away = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://index.example"))
-    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressFacts(machine=away))]
+    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressSettings(machine=away))]
 
 
 def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target) -> None:
@@ -157,7 +157,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=EgressFacts(machine=MachineSourceSettings(network_settings=site)))
+    (first, *_) = plan(target, (), facts=EgressSettings(machine=MachineSourceSettings(network_settings=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
@@ -167,7 +167,9 @@ ROWS = load_implicitly_contacted_hosts()
 def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file: str = "x.whl") -> dict[str, str]:
     """Return the hidden hosts of a lock with these packages: host to what closes it."""
     files = tuple(artifact(b"", file, name=name) for name in names)
-    found = plan(changed(target, env=env or {}), files, hidden=ROWS, facts=EgressFacts(machine=MachineSourceSettings()))
+    found = plan(
+        changed(target, env=env or {}), files, hidden=ROWS, facts=EgressSettings(machine=MachineSourceSettings())
+    )
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 
 

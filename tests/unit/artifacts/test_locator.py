@@ -45,7 +45,7 @@ class Found:
         self.locator = FileLocator(profile, machine or MachineSourceSettings(), client, on_skip=skip)
 
     def __call__(self, wanted: Artifact = SIX) -> list[str]:
-        return [link.url for link in self.locator.list_urls(wanted)]
+        return [link.url for link in self.locator.look_up_urls(wanted)]
 
 
 def index(host: MirrorServer, name: str, **more: str) -> MirrorRule:
@@ -60,7 +60,7 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
-    assert list(found.locator.list_urls(SIX)) == [
+    assert list(found.locator.look_up_urls(SIX)) == [
         FileUrl(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
         FileUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", listed_sha256=SIX.sha256),
     ]

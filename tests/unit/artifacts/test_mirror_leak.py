@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressFacts, HostContact, list_host_contacts
+from rlbox.artifacts.egress import EgressSettings, HostContact, list_host_contacts
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
 from rlbox.cli.lock import load_target_with_fix_env
 from rlbox.config.project import Project
@@ -65,7 +65,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 def contacts(name: str) -> tuple[HostContact, ...]:
     target, files = load_target_with_fix_env(PROJECT, name)
     found = list_host_contacts(
-        target, files, load_profile(PROJECT, target.sources), load_implicitly_contacted_hosts(), EgressFacts()
+        target, files, load_profile(PROJECT, target.sources), load_implicitly_contacted_hosts(), EgressSettings()
     )
     return tuple(one for one in found if not one.closed_by)
 

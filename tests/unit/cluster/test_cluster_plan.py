@@ -10,7 +10,7 @@ from fakes import LIMITS
 
 from rlbox.cluster.nodes import NodeSpec, resolve_node_specs
 from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
-from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_env, ray_start_argv
+from rlbox.cluster.runtime import has_tokens, image_ray_start_argv, plan_member_container, ray_env
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, Target
 from rlbox.values import Mount
@@ -99,8 +99,8 @@ def test_ray_is_started_with_these_words() -> None:
     common = ("--min-worker-port=10002", "--max-worker-port=11001", "--num-gpus=2", "--disable-usage-stats")
     head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
-    assert ray_start_argv(made, made.members[0]) == head
-    assert ray_start_argv(made, made.members[1]) == worker
+    assert image_ray_start_argv(made, made.members[0]) == head
+    assert image_ray_start_argv(made, made.members[1]) == worker
 
 
 def test_a_key_is_named_by_its_file_and_never_said() -> None:

@@ -7,7 +7,7 @@ import pytest
 from rlbox.diagnose.cause import (
     Cause,
     CauseKind,
-    ExitInfo,
+    SupervisorExit,
     describe_exit,
     get_run_exit_code,
     make_container_exit_info,
@@ -39,7 +39,7 @@ def test_exit_codes(kind: CauseKind, code: int) -> None:
 WHEN = "while stage train was running"
 
 
-def container_exit(code: int, *, out_of_memory: bool = False) -> ExitInfo:
+def container_exit(code: int, *, out_of_memory: bool = False) -> SupervisorExit:
     return make_container_exit_info("c", code, out_of_memory=out_of_memory, stderr_tail="")
 
 
@@ -51,10 +51,10 @@ def container_exit(code: int, *, out_of_memory: bool = False) -> ExitInfo:
         (container_exit(137, out_of_memory=True), f"out of memory: the engine ended container c {WHEN}"),
         (container_exit(255), f"the engine lost container c (exit code 255: it was restarted or killed) {WHEN}"),
         (container_exit(1), f"the supervisor died with exit code 1 {WHEN}"),
-        (ExitInfo(kind="removed", container_name="c"), f"container c was removed, not by rlbox, {WHEN}"),
+        (SupervisorExit(kind="removed", container_name="c"), f"container c was removed, not by rlbox, {WHEN}"),
     ],
 )
-def test_how_a_container_or_supervisor_ended_is_named(last: ExitInfo, what: str) -> None:
+def test_how_a_container_or_supervisor_ended_is_named(last: SupervisorExit, what: str) -> None:
     cause = make_lost_run_cause(last, WHEN, "smoke-1")
     assert cause.what == what
     assert cause.kind == ("oom" if last.kind == "memory" else "lost")

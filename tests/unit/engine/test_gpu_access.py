@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
-from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_archs, find_stack_cuda_version
+from rlbox.doctor.gpus import DriverRequirements, check_driver, find_gpus_of_other_arch, find_stack_cuda_version
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
@@ -295,10 +295,10 @@ def test_forward_compatibility(needs: DriverRequirements, demands: Requirements,
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(check_gpu_archs((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(find_gpus_of_other_arch((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(check_gpu_archs((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(check_gpu_archs((GpuModel(name="any", arch="sm_90"),), Requirements())) == []
+    assert list(find_gpus_of_other_arch((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(find_gpus_of_other_arch((GpuModel(name="any", arch="sm_90"),), Requirements())) == []
 
 
 @pytest.mark.parametrize(

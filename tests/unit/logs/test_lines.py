@@ -12,7 +12,7 @@ from rlbox.logs.lines import (
     LINE_LIMIT,
     LineSplitter,
     count_omitted_ray_repeats,
-    list_variants_without_prefixes,
+    strip_launcher_prefixes,
     strip_ray_prefix_and_repeat,
     strip_terminal_codes,
 )
@@ -76,7 +76,7 @@ def test_overwritten_states_are_told_at_once() -> None:
     ],
 )
 def test_views(text: str, ways: list[str]) -> None:
-    assert list_variants_without_prefixes(text) == ways
+    assert strip_launcher_prefixes(text) == ways
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.diagnose.cause import ExitInfo
+from rlbox.diagnose.cause import SupervisorExit
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
@@ -48,13 +48,13 @@ class Fake:
     """A carrier in one state; `asked` is what was asked of it."""
 
     state: RuntimeStatus
-    last: ExitInfo | None = None
+    last: SupervisorExit | None = None
     asked: list[str] = field(default_factory=list)
 
     def status(self) -> RuntimeStatus:
         return self.state
 
-    def find_exit_info_unless_gone(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
         return self.last
 
     def stop(self, grace_s: int) -> None:
@@ -69,7 +69,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
-    run_store.write_ref(NOTE, PLAN)
+    run_store.write_host_record(NOTE, PLAN)
     return run_store
 
 
@@ -101,9 +101,9 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
 
 
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
-    fake = Fake("ended", ExitInfo(kind="ended", container_name="job-7"))
+    fake = Fake("ended", SupervisorExit(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
-    run_store.write_ref(NOTE, PLAN)
+    run_store.write_host_record(NOTE, PLAN)
     assert run_store.clean_up_dead_runs(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs()) == (["remove"], {}, [])
 
@@ -135,7 +135,7 @@ def test_a_place_of_another_rlbox() -> None:
 
 def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     """A plan with weaker gates and a record that says passed, written by a program of a later run."""
-    last = ExitInfo(kind="ended", exit_code=1, container_name="job-7", stderr_tail="rlbox: run running")
+    last = SupervisorExit(kind="ended", exit_code=1, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir = run_store.find_run("r-1")
     write_run_state(
@@ -149,13 +149,13 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
-    run_store.write_ref(NOTE)
+    run_store.write_host_record(NOTE)
     run_store.clean_up_dead_runs(ME)
     assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
 
 def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
-    last = ExitInfo(kind="killed", exit_code=137, container_name="job-7", stderr_tail="rlbox: run running")
+    last = SupervisorExit(kind="killed", exit_code=137, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
     state = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))

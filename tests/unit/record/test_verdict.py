@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rlbox.diagnose.cause import ExitInfo, ExitKind
+from rlbox.diagnose.cause import ExitKind, SupervisorExit
 from rlbox.record.host_record import (
     ATTEMPT_BEGUN_LINE,
     RunOutcome,
@@ -29,8 +29,8 @@ def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
     return dataclasses.replace(whole, state=state, attempt=attempt)
 
 
-def word(code: int, note: str = SAID, end: ExitKind = "ended") -> ExitInfo:
-    return ExitInfo(kind=end, exit_code=code, container_name="c", stderr_tail=note)
+def word(code: int, note: str = SAID, end: ExitKind = "ended") -> SupervisorExit:
+    return SupervisorExit(kind=end, exit_code=code, container_name="c", stderr_tail=note)
 
 
 TRUE = [
@@ -42,13 +42,13 @@ TRUE = [
         run("passed", "passed", "passed"),
         word(137, f"{SAID}\n{format_stage_passed_line('b')}"),
     ),  # killed over its curves
-    (run("passed", "passed", "passed"), ExitInfo(kind="removed", container_name="c")),
-    (run("passed", "passed", "passed"), ExitInfo(kind="killed", exit_code=-9)),  # in place
+    (run("passed", "passed", "passed"), SupervisorExit(kind="removed", container_name="c")),
+    (run("passed", "passed", "passed"), SupervisorExit(kind="killed", exit_code=-9)),  # in place
 ]
 
 
 @pytest.mark.parametrize(("state", "last"), TRUE)
-def test_what_agrees_stays(state: RunState, last: ExitInfo) -> None:
+def test_what_agrees_stays(state: RunState, last: SupervisorExit) -> None:
     assert mark_failed_if_pass_unconfirmed(state, last, ()) == state
     assert (
         mark_failed_if_outcome_differs(state, summarize_run_outcome(state))
@@ -82,7 +82,7 @@ FALSE = [
 
 
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
-def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -> None:
+def test_what_disagrees_has_failed(state: RunState, last: SupervisorExit, what: str) -> None:
     true = mark_failed_if_pass_unconfirmed(state, last, ())
     cause = find_run_cause(true)
     assert cause
@@ -97,7 +97,7 @@ def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -
         (word(137, end="killed"), "the supervisor was killed (signal 9 (SIGKILL))"),
     ],
 )
-def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: str) -> None:
+def test_who_is_killed_may_have_written_what_nobody_heard(last: SupervisorExit, what: str) -> None:
     true = mark_failed_if_pass_unconfirmed(run("passed", "passed", "passed"), last, ())
     cause = find_run_cause(true)
     assert cause

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.plan import IsolationLevel, Outcome, ProgramExit
-from rlbox.sandbox.request import InvalidRequestError, ProgramLimits, parse_request
+from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
 from rlbox.sandbox.response import build_check_response, build_run_response
 
 
@@ -39,14 +39,14 @@ wire = _wire()
 
 @pytest.mark.parametrize("asked", [None, -1, 0, math.inf, math.nan, 1e300])
 def test_no_request_raises_a_limit(asked: float | None) -> None:
-    own = ProgramLimits(cpu_s=30, memory_mb=1024)
-    assert own.lower(asked, asked, asked) == own
+    own = RequestLimits(cpu_s=30, memory_mb=1024)
+    assert own.lower_to_request(asked, asked, asked) == own
 
 
 def test_a_request_lowers() -> None:
-    lowered = ProgramLimits().lower(1.5, 2, 64.9)
+    lowered = RequestLimits().lower_to_request(1.5, 2, 64.9)
     assert (lowered.cpu_s, lowered.compile_s, lowered.memory_mb) == (1.5, 2, 64)
-    assert ProgramLimits().lower(None, None, 1e-9).memory_mb == 1
+    assert RequestLimits().lower_to_request(None, None, 1e-9).memory_mb == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- request
