@@ -10,6 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
 DOCKER_SOCKET = "/var/run/docker.sock"
@@ -22,7 +23,7 @@ _ENDED_PART = re.compile(r"(\w+) \[exit code=(-?\w+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def read_text(path):
+def read_text_or_empty(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read().decode("utf-8", "replace").strip()
@@ -30,74 +31,113 @@ def read_text(path):
         return ""
 
 
-def read_json(path):
+def read_json_or_empty(path: str) -> Dict[str, Any]:
     try:
-        value = json.loads(read_text(path))
+        value = json.loads(read_text_or_empty(path))
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def to_int(text):
+def parse_int_or_zero(text: str) -> int:
     return int(text) if text.lstrip("-").isdigit() else 0
 
 
 # ---- the machine
 
 
-def boot_id():
-    return read_text("/proc/sys/kernel/random/boot_id")
+class ProcessStat(NamedTuple):
+    parent_pid: int
+    session_id: int
+    start_ticks: int
 
 
-def read_stat(pid):
-    """Return (parent, session, start time in ticks) of a process, None where there is none; a zombie is none."""
-    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+class MachineFacts(NamedTuple):
+    """`identity` is the same for two names of one machine, different after each start, and in each container."""
+
+    identity: str
+    uid: int
+    gid: int
+    user: str
+    cores: int
+    memory: int
+    engine_socket: str
+
+
+def read_boot_id() -> str:
+    return read_text_or_empty("/proc/sys/kernel/random/boot_id")
+
+
+def read_live_process_stat(pid: int) -> Optional[ProcessStat]:
+    """Return None where there is no such process; a zombie is none."""
+    words = read_text_or_empty(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(words) < 20 or words[0] in ("Z", "X"):
         return None
-    return int(words[1]), int(words[3]), int(words[19])
+    return ProcessStat(int(words[1]), int(words[3]), int(words[19]))
 
 
-def machine_facts():
-    first = read_stat(1)
-    return {
-        # the same for two names of one machine, different after each start, and in each container
-        "identity": "{}/{}/{}".format(boot_id(), os.stat("/proc/self/ns/net").st_ino, first[2] if first else 0),
-        "uid": os.getuid(),
-        "gid": os.getgid(),
-        "user": user_name(os.getuid()),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "engine_socket": find_engine_socket(),
-    }
+def read_machine_facts() -> MachineFacts:
+    first, network = read_live_process_stat(1), os.stat("/proc/self/ns/net").st_ino
+    return MachineFacts(
+        identity=f"{read_boot_id()}/{network}/{first.start_ticks if first else 0}",
+        uid=os.getuid(),
+        gid=os.getgid(),
+        user=_user_name(os.getuid()),
+        cores=len(os.sched_getaffinity(0)),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        engine_socket=_find_engine_socket(),
+    )
 
 
-def gpu_facts():
+# ---- its GPUs
+
+
+class Gpu(NamedTuple):
+    """`users` are the processes on it, each with its owner."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    name: str
+    memory_bytes: int
+    used_bytes: int
+    driver: str
+    uncorrected_errors: int
+    users: List[str]
+
+
+class GpuQuery(NamedTuple):
+    """`error` is empty where nvidia-smi answered, or the machine has no driver."""
+
+    gpus: List[Gpu]
+    error: str
+
+
+def query_gpus() -> GpuQuery:
     program = shutil.which("nvidia-smi")
     if program is None:
         has_driver = os.path.exists("/proc/driver/nvidia/version")
-        return {"gpus": [], "error": "nvidia-smi is missing" if has_driver else ""}
-    rows = query_smi(program, "--query-gpu", _GPU_KEYS)
+        return GpuQuery([], "nvidia-smi is missing" if has_driver else "")
+    rows = _query_smi(program, "--query-gpu", _GPU_KEYS)
     if rows is None:
-        return {"gpus": [], "error": "nvidia-smi does not answer"}
-    errors = dict(query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
-    processes = query_smi(program, "--query-compute-apps", ("gpu_uuid", "pid", "process_name")) or []
-    return {"gpus": [gpu_row(row, errors, processes) for row in rows], "error": ""}
+        return GpuQuery([], "nvidia-smi does not answer")
+    errors = dict(_query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
+    processes = _query_smi(program, "--query-compute-apps", ("gpu_uuid", "pid", "process_name")) or []
+    return GpuQuery([_parse_gpu(row, errors, processes) for row in rows], "")
 
 
-def gpu_row(row, errors, processes):
-    users = [(owner(pid) or "somebody", pid, name) for uuid, pid, name in processes if uuid == row[1]]
-    return {
-        "index": to_int(row[0]),
-        "name": row[2],
-        "memory_bytes": to_int(row[3]) << 20,
-        "used_bytes": to_int(row[4]) << 20,
-        "driver": row[5],
-        "uncorrected_errors": to_int(errors.get(row[1], "")),
-        "users": ["{} ({}, {})".format(*user) for user in users],
-    }
+def _parse_gpu(row: List[str], errors: Dict[str, str], processes: List[List[str]]) -> Gpu:
+    users = [(_process_owner(pid) or "somebody", pid, name) for uuid, pid, name in processes if uuid == row[1]]
+    return Gpu(
+        index=parse_int_or_zero(row[0]),
+        name=row[2],
+        memory_bytes=parse_int_or_zero(row[3]) << 20,
+        used_bytes=parse_int_or_zero(row[4]) << 20,
+        driver=row[5],
+        uncorrected_errors=parse_int_or_zero(errors.get(row[1], "")),
+        users=["{} ({}, {})".format(*user) for user in users],
+    )
 
 
-def query_smi(program, query, keys):
+def _query_smi(program: str, query: str, keys: Sequence[str]) -> Optional[List[List[str]]]:
     argv = [program, "{}={}".format(query, ",".join(keys)), "--format=csv,noheader,nounits"]
     try:
         output = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=_GPU_S).decode("utf-8", "replace")
@@ -107,14 +147,14 @@ def query_smi(program, query, keys):
     return [row for row in rows if len(row) == len(keys)]
 
 
-def owner(pid):
+def _process_owner(pid: str) -> str:
     try:
-        return user_name(os.stat(f"/proc/{pid}").st_uid)
+        return _user_name(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
         return ""
 
 
-def user_name(uid):
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -124,45 +164,96 @@ def user_name(uid):
 # ---- disks and files
 
 
-def disk_facts(path):
+class DirectoryFacts(NamedTuple):
+    """A directory and the space of its file system in bytes; `error`: why it cannot be read."""
+
+    path: str
+    there: bool
+    error: str
+    free: int
+    size: int
+    mode: int
+    uid: int
+    writable: bool
+
+
+class Installation(NamedTuple):
+    directory: str
+    lock_checksum: str
+    data_disk: str
+    is_complete: bool
+    is_image_install: bool
+
+
+def read_directory_facts(path: str) -> DirectoryFacts:
     try:
         found, space = os.stat(path), os.statvfs(path)
     except OSError as error:
-        return {"path": path, "there": False, "error": error.strerror or str(error)}
-    return {
-        "path": path,
-        "there": stat.S_ISDIR(found.st_mode),
-        "free": space.f_bavail * space.f_frsize,
-        "size": space.f_blocks * space.f_frsize,
-        "mode": stat.S_IMODE(found.st_mode),
-        "uid": found.st_uid,
-        "writable": os.access(path, os.W_OK | os.X_OK),
-    }
+        return DirectoryFacts(path, False, error.strerror or str(error), 0, 0, 0, 0, False)
+    return DirectoryFacts(
+        path=path,
+        there=stat.S_ISDIR(found.st_mode),
+        error="",
+        free=space.f_bavail * space.f_frsize,
+        size=space.f_blocks * space.f_frsize,
+        mode=stat.S_IMODE(found.st_mode),
+        uid=found.st_uid,
+        writable=os.access(path, os.W_OK | os.X_OK),
+    )
 
 
-def installation_facts(target):
+def find_installation(target_name: str) -> Optional[Installation]:
     """Return where `rlbox apply` installed a target here, or the image of this container has it; None: nowhere."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = os.path.join(cache, "rlbox", "places", target)
-    for prefix in (str(read_json(own + ".json").get("prefix") or own), own, ""):
-        record = read_json(prefix + "/opt/rlbox/share/applied.json")
-        if record.get("target") == target:
-            complete = record.get("state") == "laid"
-            found = {"lock_checksum": str(record.get("lock", "")), "data_disk": str(record.get("data", ""))}
-            return dict(found, directory=prefix + "/opt/rlbox", is_complete=complete, is_image_install=False)
+    own = os.path.join(cache, "rlbox", "places", target_name)
+    for prefix in (str(read_json_or_empty(own + ".json").get("prefix") or own), own, ""):
+        record = read_json_or_empty(prefix + "/opt/rlbox/share/applied.json")
+        if record.get("target") == target_name:
+            return Installation(
+                directory=prefix + "/opt/rlbox",
+                lock_checksum=str(record.get("lock", "")),
+                data_disk=str(record.get("data", "")),
+                is_complete=record.get("state") == "laid",
+                is_image_install=False,
+            )
     lock = "/opt/rlbox/share/lock.json"
-    if read_json(lock).get("target") == target and not os.path.exists("/opt/rlbox/share/applied.json"):
+    if read_json_or_empty(lock).get("target") == target_name and not os.path.exists("/opt/rlbox/share/applied.json"):
         with open(lock, "rb") as file:
             checksum = hashlib.sha256(file.read()).hexdigest()
-        found = {"lock_checksum": checksum, "data_disk": "", "is_complete": True, "is_image_install": True}
-        return dict(found, directory="/opt/rlbox")
+        return Installation("/opt/rlbox", checksum, data_disk="", is_complete=True, is_image_install=True)
     return None
 
 
 # ---- the engine
 
 
-def find_engine_socket():
+class EngineFacts(NamedTuple):
+    """`state` is ok, absent, denied or silent; the last four are empty unless it is ok."""
+
+    socket: str
+    state: str
+    error: str
+    version: str
+    security: List[str]
+    runtimes: List[str]
+    cdi: List[str]
+
+
+class RayInstance(NamedTuple):
+    """Ray of a cluster here: a container of its engine, or processes of this user."""
+
+    id: str
+    name: str
+    image: str
+    labels: Dict[str, str]
+    status: str
+    exit_code: int
+    oom: bool
+    finished: str
+    first_ended_part: str
+
+
+def _find_engine_socket() -> str:
     host = os.environ.get("DOCKER_HOST", "")
     if host.startswith("unix://"):
         return host[len("unix://") :]
@@ -171,13 +262,13 @@ def find_engine_socket():
 
 
 class _EngineConnection(http.client.HTTPConnection):
-    def connect(self):
+    def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(find_engine_socket())
+        self.sock.connect(_find_engine_socket())
 
 
-def ask_engine(path):
+def _get_from_engine(path: str) -> str:
     """Return the body; `OSError` where the engine does not answer, `ValueError` where it refuses."""
     connection = _EngineConnection("engine", timeout=_ANSWER_S)
     try:
@@ -193,20 +284,19 @@ def ask_engine(path):
     return body
 
 
-def engine_facts():
-    """Return how the engine is: `state` is ok, absent, denied or silent."""
-    path = find_engine_socket()
-    facts = {"socket": path, "state": "ok", "error": ""}
+def query_engine() -> EngineFacts:
+    path = _find_engine_socket()
+    facts = EngineFacts(path, "absent", error="", version="", security=[], runtimes=[], cdi=[])
     if not os.path.exists(path):
-        return dict(facts, state="absent")
+        return facts
     try:
-        info = json.loads(ask_engine("/info"))
+        info = json.loads(_get_from_engine("/info"))
     except PermissionError as error:
-        return dict(facts, state="denied", error=str(error))
+        return facts._replace(state="denied", error=str(error))
     except (OSError, ValueError) as error:
-        return dict(facts, state="silent", error=str(error))
-    return dict(
-        facts,
+        return facts._replace(state="silent", error=str(error))
+    return facts._replace(
+        state="ok",
         version=info.get("ServerVersion", ""),
         security=info.get("SecurityOptions") or [],
         runtimes=sorted(info.get("Runtimes") or {}),
@@ -214,40 +304,40 @@ def engine_facts():
     )
 
 
-def list_containers():
+def list_ray_containers() -> List[RayInstance]:
     found = []
     filters = quote(json.dumps({"label": [CLUSTER_LABEL]}))
-    for row in json.loads(ask_engine("/containers/json?all=1&filters=" + filters)):
+    for row in json.loads(_get_from_engine("/containers/json?all=1&filters=" + filters)):
         try:
-            state = json.loads(ask_engine("/containers/{}/json".format(row["Id"])))["State"]
+            state = json.loads(_get_from_engine("/containers/{}/json".format(row["Id"])))["State"]
         except (ValueError, KeyError):  # it has been removed meanwhile
             continue
         exited = state.get("Status") == "exited"
         found.append(
-            {
-                "id": row["Id"],
-                "name": (row.get("Names") or ["/?"])[0][1:],
-                "image": row.get("ImageID", ""),
-                "labels": row.get("Labels") or {},
-                "status": state.get("Status", ""),
-                "exit_code": state.get("ExitCode", 0),
-                "oom": bool(state.get("OOMKilled")),
-                "finished": state.get("FinishedAt", ""),
-                "first_ended_part": ended_part(container_output(row["Id"])) if exited else "",
-            }
+            RayInstance(
+                id=row["Id"],
+                name=(row.get("Names") or ["/?"])[0][1:],
+                image=row.get("ImageID", ""),
+                labels=row.get("Labels") or {},
+                status=state.get("Status", ""),
+                exit_code=state.get("ExitCode", 0),
+                oom=bool(state.get("OOMKilled")),
+                finished=state.get("FinishedAt", ""),
+                first_ended_part=find_first_ended_part(_read_container_output(row["Id"])) if exited else "",
+            )
         )
     return found
 
 
-def container_output(container):
+def _read_container_output(container_id: str) -> str:
     try:
-        return ask_engine(f"/containers/{container}/logs?stdout=1&stderr=1&tail=200")
+        return _get_from_engine(f"/containers/{container_id}/logs?stdout=1&stderr=1&tail=200")
     except (OSError, ValueError):
         return ""
 
 
-def ended_part(text):
+def find_first_ended_part(ray_output: str) -> str:
     """Return which part of Ray ended first, with its exit code, as `ray start` reported it; empty where it did not."""
-    text = _COLOURS.sub("", text)
+    text = _COLOURS.sub("", ray_output)
     match = _ENDED_PART.search(text, max(0, text.rfind("exited unexpectedly")))
     return " ".join(match.groups()) if match else ""

@@ -7,8 +7,9 @@ import fcntl
 import os
 import socket
 import struct
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from rlbox.cluster.node.facts import read_text, to_int
+from rlbox.cluster.node.facts import parse_int_or_zero, read_text_or_empty
 
 _SIOCGIFCONF, _IFREQ = 0x8912, 40
 _LISTEN = "0A"
@@ -17,11 +18,17 @@ _INNER = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel")
 """What no other machine reaches: loopback, and bridges of engines."""
 
 
-def list_addresses():
-    """Return the addresses of IPv4 that others may reach: MTU in bytes, speed in Mbit/s (0: the driver is silent).
+class InterfaceAddress(NamedTuple):
+    """An address of IPv4; `mtu` in bytes, `speed` in Mbit/s, 0 where the driver is silent."""
 
-    That by which ssh came is the first.
-    """
+    interface: str
+    address: str
+    mtu: int
+    speed: int
+
+
+def list_external_addresses() -> List[InterfaceAddress]:
+    """Return the addresses that others may reach, that by which ssh came first."""
     buffer = array.array("B", bytes(_IFREQ * 256))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
         reply = fcntl.ioctl(kernel, _SIOCGIFCONF, struct.pack("iL", len(buffer), buffer.buffer_info()[0]))
@@ -30,33 +37,38 @@ def list_addresses():
     for offset in range(0, len(data), _IFREQ):
         name = data[offset : offset + 16].partition(b"\0")[0].decode().partition(":")[0]
         found.append(
-            {
-                "interface": name,
-                "address": socket.inet_ntoa(data[offset + 20 : offset + 24]),
-                "mtu": to_int(read_text(f"/sys/class/net/{name}/mtu")),
-                "speed": max(0, to_int(read_text(f"/sys/class/net/{name}/speed"))),
-            }
+            InterfaceAddress(
+                interface=name,
+                address=socket.inet_ntoa(data[offset + 20 : offset + 24]),
+                mtu=parse_int_or_zero(read_text_or_empty(f"/sys/class/net/{name}/mtu")),
+                speed=max(0, parse_int_or_zero(read_text_or_empty(f"/sys/class/net/{name}/speed"))),
+            )
         )
     by_ssh = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2]
-    found = [row for row in found if not row["interface"].startswith(_INNER)]
-    return sorted(found, key=lambda row: row["address"] != by_ssh)
+    found = [row for row in found if not row.interface.startswith(_INNER)]
+    return sorted(found, key=lambda row: row.address != by_ssh)
 
 
 # ---- who listens
 
 
-def list_listeners():
-    """Return (port, socket's inode, user) of every TCP port that somebody listens on."""
+class TcpListener(NamedTuple):
+    port: int
+    socket_inode: str
+    uid: int
+
+
+def list_tcp_listeners() -> List[TcpListener]:
     found = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in read_text(path).splitlines()[1:]:
+        for line in read_text_or_empty(path).splitlines()[1:]:
             row = line.split()
             if row[3] == _LISTEN:
-                found.append((int(row[1].split(":")[1], 16), row[9], int(row[7])))
+                found.append(TcpListener(int(row[1].split(":")[1], 16), row[9], int(row[7])))
     return found
 
 
-def find_processes(inodes):
+def _describe_socket_processes(inodes: List[str]) -> Dict[str, str]:
     """Return the processes that have sockets open, by inode, as far as this user may see them."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found = {}
@@ -65,7 +77,7 @@ def find_processes(inodes):
             for handle in os.listdir(f"/proc/{pid}/fd"):
                 inode = wanted.get(os.readlink(f"/proc/{pid}/fd/{handle}"))
                 if inode:
-                    command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+                    command = read_text_or_empty(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
                     found[inode] = f"process {pid} ({command[:120]})"
     return found
 
@@ -73,10 +85,16 @@ def find_processes(inodes):
 # ---- connections between nodes
 
 
-def listen(request, emit, lines):
-    """Listen on ports until the input ends; report those that could not be had, each with who has it."""
+class PortListeners(NamedTuple):
+    """Sockets that listen, and the ports that could not be had, each with who has it."""
+
+    servers: List[socket.socket]
+    holder_by_taken_port: Dict[int, str]
+
+
+def open_port_listeners(ports: Sequence[int]) -> PortListeners:
     taken, servers = {}, []
-    for port in request["ports"]:
+    for port in ports:
         server = socket.socket()
         servers.append(server)
         try:
@@ -85,24 +103,22 @@ def listen(request, emit, lines):
             server.listen(1024)
         except OSError as error:
             taken[port] = error.strerror or str(error)
-    listeners = [row for row in list_listeners() if row[0] in taken] if taken else []
-    processes = find_processes([inode for __, inode, __ in listeners])
-    for port, inode, uid in listeners:
-        taken[port] = processes.get(inode) or f"uid {uid}"
-    emit({"taken": {str(port): holder for port, holder in taken.items()}})
-    while lines.next(None):
-        pass
+    listeners = [row for row in list_tcp_listeners() if row.port in taken] if taken else []
+    processes = _describe_socket_processes([row.socket_inode for row in listeners])
+    for row in listeners:
+        taken[row.port] = processes.get(row.socket_inode) or f"uid {row.uid}"
+    return PortListeners(servers, taken)
 
 
-def reach(request):
-    """Connect to addresses; return for each what was wrong, empty where that succeeded."""
+def attempt_connections(endpoints: Sequence[Tuple[str, int]]) -> List[str]:
+    """Return for each endpoint why it cannot be connected to, empty where it can."""
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        return {"said": list(pool.map(connect, request["targets"]))}
+        return list(pool.map(_attempt_connection, endpoints))
 
 
-def connect(target):
+def _attempt_connection(endpoint: Tuple[str, int]) -> str:
     try:
-        socket.create_connection(tuple(target), _REACH_S).close()
+        socket.create_connection(endpoint, _REACH_S).close()
     except socket.timeout:  # noqa: UP041 - it is another one before Python 3.10
         return "it did not answer"
     except OSError as error:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clusterfacts import plan
@@ -20,7 +19,7 @@ from clusterfacts import plan
 from rlbox.cluster.connection import Node
 from rlbox.cluster.facts import RayInstance, read_facts, read_instances
 from rlbox.cluster.node import facts as node_facts
-from rlbox.cluster.node.ray import installed_environment
+from rlbox.cluster.node.ray import InstalledProgram, build_program_environment
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.pool import NodePool, lock_nodes
@@ -76,10 +75,9 @@ def until(is_ready: Callable[[], object]) -> None:
 
 def session_processes(node: Node, name: str) -> list[int]:
     record = json.loads(Path(node.spec.data, DIRECTORY, "here", name, "record.json").read_text())
-    rows = {
-        int(entry.name): node_facts.read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()
-    }
-    return [pid for pid, row in rows.items() if row and row[1] == record["pid"]]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    rows = {pid: node_facts.read_live_process_stat(pid) for pid in pids}
+    return [pid for pid, row in rows.items() if row and row.session_id == record["pid"]]
 
 
 def test_report_is_complete(node: Node, tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
     until(lambda: len(session_processes(node, name)) == 4)
     pids = session_processes(node, name)
     node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1)
-    assert not any(map(node_facts.read_stat, pids))
+    assert not any(map(node_facts.read_live_process_stat, pids))
     node.call("clear", disk=node.spec.data, paths=[DIRECTORY], containers=False)
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
@@ -155,19 +153,19 @@ def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
 
 def test_an_image_whose_environment_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first process that overwrites its environment, as sshd does, is named; the shell may have it, too."""
-    row: dict[str, Any] = {"own": str(tmp_path), "env": {"RLBOX_RAY_PORT": "8100"}}
+    program = InstalledProgram(str(tmp_path), [], [], [], path="", variables={"RLBOX_RAY_PORT": "8100"})
     monkeypatch.delenv("RLBOX_LIMITS", raising=False)
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
     with pytest.raises(ValueError, match="let a shell be the first process"):
-        installed_environment(row)
+        build_program_environment(program)
     monkeypatch.setenv("RLBOX_LIMITS", "{}")
-    found = installed_environment(row)
+    found = build_program_environment(program)
     assert (found["RLBOX_RAY_PORT"], "HF_TOKEN" in found) == ("8100", False)
 
 
 def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert node_facts.installation_facts("mine") is None
+    assert node_facts.find_installation("mine") is None
     share = tmp_path / "elsewhere/opt/rlbox/share"
     share.mkdir(parents=True)
     (tmp_path / "rlbox/places").mkdir(parents=True)
@@ -175,20 +173,22 @@ def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     row = {"target": "mine", "state": "laid", "lock": "l", "data": "/data"}
     (share / "applied.json").write_text(json.dumps(row))
     own = f"{tmp_path}/elsewhere/opt/rlbox"
-    found = {"directory": own, "lock_checksum": "l", "data_disk": "/data"}
-    found |= {"is_complete": True, "is_image_install": False}
-    assert node_facts.installation_facts("mine") == found
+    found = node_facts.Installation(own, "l", "/data", is_complete=True, is_image_install=False)
+    assert node_facts.find_installation("mine") == found
     (share / "applied.json").write_text(json.dumps({**row, "state": "laying"}))
-    assert node_facts.installation_facts("mine") == {**found, "is_complete": False}
+    assert node_facts.find_installation("mine") == found._replace(is_complete=False)
     assert python_path(replace(plan().head, place=own)) == f"{tmp_path}/elsewhere/opt/venv/bin/python"
 
 
 def test_which_part_of_ray_ended() -> None:
     """As Ray 2.60 and 2.43 print it; what it quotes of logs stands before or behind."""
     told = "Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=-9]\n  log_monitor [exit code=1]"
-    assert node_facts.ended_part("x [exit code=3]\n" + told) == "raylet -9"
-    assert node_facts.ended_part("exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n") == "raylet -9"
-    assert node_facts.ended_part("nothing of it") == ""
+    assert node_facts.find_first_ended_part("x [exit code=3]\n" + told) == "raylet -9"
+    assert (
+        node_facts.find_first_ended_part("exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n")
+        == "raylet -9"
+    )
+    assert node_facts.find_first_ended_part("nothing of it") == ""
 
 
 def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path: Path) -> None:
