@@ -217,7 +217,7 @@ _STREAMS: Dict[str, Callable[[_Request, _InputLines], None]] = {
 }
 
 
-def main() -> None:
+def answer_request_on_stdin() -> None:
     request = json.loads(sys.stdin.buffer.readline().decode())
     try:
         if request["call"] in _STREAMS:
@@ -233,4 +233,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_request_on_stdin()
