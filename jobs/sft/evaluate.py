@@ -88,7 +88,7 @@ def main() -> None:
         found = wanted(args)
         sets = load(args, max(one.tier for one in found))
         sandbox = SandboxClient(args.sandbox_url, create_loopback_client(3600.0))
-        sandbox.probe()
+        sandbox.probe_versions()
     except NoResponseError as error:
         sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does")
     except ValueError as error:

@@ -21,7 +21,7 @@ def _told(path: Path) -> Iterator[tuple[str, ast.AST]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in quiet:
             yield node.value, node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "page":
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "get_docs_url":
             yield "", node
 
 
