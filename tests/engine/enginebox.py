@@ -111,7 +111,10 @@ def wait_until(probe: Callable[[], object], what: str, timeout_s: float = 240) -
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Press Ctrl-C and return exit code and stderr."""
+    """Press Ctrl-C and return exit code, as a shell has it, and stderr.
+
+    CPython ends by the signal itself where Ctrl-C came within `exec`, by which dataclasses are made on import.
+    """
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    return process.returncode, err
+    return 128 - process.returncode if process.returncode < 0 else process.returncode, err
