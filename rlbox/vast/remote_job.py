@@ -20,7 +20,7 @@ DataDiskPath = str
 JOB_DIRECTORY = ".rlbox-up"
 """Folder of the data disk that holds the job, its agent's log and the user's project."""
 # The names of files stay as released versions of rlbox wrote them.
-JOB_FILE, RUN_FILE, LOG_FILE, PROJECT_DIRECTORY, REFUSED_FILE = "stay.json", "run", "keeper.log", "project", "refused"
+JOB_FILE, RUN_FILE, LOG_FILE, PROJECT_DIRECTORY, REFUSED_FILE = "job.json", "run", "job.log", "project", "refused"
 ENDED_FILE, FOLLOWED_FILE = "ended.json", "followed"
 """What the agent writes when the run has ended, and what a client touches that follows it."""
 FOLLOWER_TIMEOUT_S = 120.0

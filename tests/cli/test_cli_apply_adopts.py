@@ -150,7 +150,7 @@ def test_what_cannot_be_imported_is_not_adopted(
     assert not (prefix / "opt").exists()
 
 
-def test_what_wants_the_driver_is_said_to_be_unproven(apply: Apply, foreign: Foreign) -> None:
+def test_what_wants_the_driver_is_said_to_be_untested(apply: Apply, foreign: Foreign) -> None:
     foreign.lay("flash-attn", "2.8.1", "raise ImportError('libcuda.so.1: cannot open shared object file')\n")
     (foreign.site / "__editable__.flash_attn.pth").unlink()
     said = apply("--python", foreign.python)

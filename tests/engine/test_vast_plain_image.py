@@ -104,7 +104,7 @@ def test_from_nothing_to_a_fetched_result(rented: Rented) -> None:
         out, err = up.communicate(timeout=400)
     finally:
         up.kill()
-    assert up.returncode == 0, err + shown(rented, "tail -n 60 /workspace/onstart.log /workspace/.rlbox-up/keeper.log")
+    assert up.returncode == 0, err + shown(rented, "tail -n 60 /workspace/onstart.log /workspace/.rlbox-up/job.log")
     assert err.count("connecting again") >= 2, err
     assert SECRET not in out + err
     result = json.loads(out)

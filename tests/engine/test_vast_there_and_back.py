@@ -1,6 +1,6 @@
 """A rented machine there and back: the account recorded, the instance a real container behind sshd.
 
-Its on-start script, its stops, its disk and its files are real; what only an account can show is unproven.
+Its on-start script, its stops, its disk and its files are real; what only an account can show is untested.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A rented machine there and back: rent it, run on it, be outbid in the middle, go on, bring home what was made, end it.
 # WHEEL is rlbox's wheel, REGISTRY a registry's address. The account is recorded; the instance is a real container behind
-# sshd, whose on-start script, stop, disk and files are real. What only an account shows is unproven.
+# sshd, whose on-start script, stop, disk and files are real. What only an account shows is untested.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/typed.sh"
 PATH=$HOME/.local/bin:$PATH

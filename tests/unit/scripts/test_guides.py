@@ -55,7 +55,7 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     """The default of `sft`, and what of the rule of hangs was tried on two GPUs alone, and once too late."""
     sft = (DOCS / "jobs/sft.md").read_text("utf-8")
     assert "Four ranks on four RTX 5090 are untested" in sft
-    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards are unproven")
+    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four GPUs are untested")
     (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
     assert "*untested* on four GPUs" in row
     hangs = (DOCS / "hangs.md").read_text("utf-8")

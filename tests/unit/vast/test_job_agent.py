@@ -1,4 +1,4 @@
-"""vast/keeper: what is told of a run, and when the machine is stopped. The rest is tried on a real instance."""
+"""What the job agent reports of a run, and when it stops the machine. The rest is tried on a real instance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import WorkFailed
-from rlbox.vast import job_agent as keeper
+from rlbox.vast import job_agent
 from rlbox.vast.remote_job import JOB_FILE, REFUSED_FILE, RUN_FILE, RemoteJob
 
 pytestmark = pytest.mark.allow("processes")
@@ -23,27 +23,27 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
         (tmp_path / RUN_FILE).write_text("sft-1\n")
     stopped: list[int] = []
     monkeypatch.setenv("CONTAINER_ID", "4711")
-    monkeypatch.setattr(keeper, "set_instance_state", lambda number, state, api_key: stopped.append(number))
+    monkeypatch.setattr(job_agent, "set_instance_state", lambda number, state, api_key: stopped.append(number))
 
     def refuse(*words: str) -> None:
         raise WorkFailed("no room")
 
-    monkeypatch.setattr(keeper, "_rlbox", refuse)
-    assert keeper.run_agent(tmp_path) == 1
+    monkeypatch.setattr(job_agent, "_rlbox", refuse)
+    assert job_agent.run_agent(tmp_path) == 1
     assert stopped == [4711] * stops
     assert (tmp_path / REFUSED_FILE).exists() != ran
 
 
 def test_one_keeps(tmp_path: Path) -> None:
-    handle = keeper.open_and_try_lock(tmp_path / "lock", create_if_missing=True)
+    handle = job_agent.open_and_try_lock(tmp_path / "lock", create_if_missing=True)
     assert handle is not None
-    assert keeper.run_agent(tmp_path) == 0
+    assert job_agent.run_agent(tmp_path) == 0
 
 
 @pytest.mark.allow("processes")
 def test_what_rlbox_refuses_there_is_told_with_its_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     with pytest.raises(WorkFailed) as refused:
-        keeper._rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
+        job_agent._rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
     assert refused.value.what.startswith("rlbox run nosuch: unknown job 'nosuch'")
     assert refused.value.next_step

@@ -55,7 +55,7 @@ def test_every_start_of_an_instance_without_a_stay_does_nothing(tmp_path: Path) 
 
 def test_an_instance_without_rlbox_says_so(tmp_path: Path) -> None:
     (tmp_path / ".rlbox-up").mkdir()
-    (tmp_path / ".rlbox-up/stay.json").write_text(STAY.to_json_text())
+    (tmp_path / ".rlbox-up/job.json").write_text(STAY.to_json_text())
     text = format_agent_start_shell(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert (done.returncode, "this instance has no rlbox" in done.stderr) == (1, True)
