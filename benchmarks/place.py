@@ -146,7 +146,11 @@ class Place:
         """
         folder = self.project / "images" / name
         folder.mkdir(parents=True)
-        model = self.kept.get(smallest_target) if self.small else Project(folder=self.project).lock_file("local").parent
+        model = (
+            self.kept.get(smallest_target)
+            if self.small
+            else Project(folder=self.project).own_or_shipped_lock_file("local").parent
+        )
         (folder / "target.toml").write_text(self.pick('include = "local"\n', SMALLEST))
         if lock := load_lock(model / "lock.json"):
             (folder / "lock.json").write_text(dataclasses.replace(lock, target=name).to_json_text())

@@ -99,7 +99,7 @@ def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.target.target import load_target
 
     project = Project(folder=place.project)
-    target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
+    target, lock = load_target(project, "local").target, load_lock(project.own_or_shipped_lock_file("local"))
     baked = select_and_render_fixes(load_fixes(project), target, list_stack_versions(target, lock))
     values = build_dockerfile_values(
         target, lock, group_layers_into_stages(plan_python_layers(target, lock)), baked, ()

@@ -55,7 +55,7 @@ def moment(text: str) -> float | None:
     return found.timestamp() if found.tzinfo else None
 
 
-def size_text(size_bytes: float, *, keep_all_digits: bool = False) -> str:
+def decimal_size_text(size_bytes: float, *, keep_all_digits: bool = False) -> str:
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
     Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
@@ -69,15 +69,15 @@ def size_text(size_bytes: float, *, keep_all_digits: bool = False) -> str:
     return f"{size_bytes:.0f} B" if unit == "B" else f"{value:g} {unit}" if keep_all_digits else f"{value:.1f} {unit}"
 
 
-def size_text_with_gib(gib: float) -> str:
+def decimal_and_gib_size_text(gib: float) -> str:
     """Return what a spec asks for in GiB, as its bytes read elsewhere and as the spec has it: `2.1 GB (2 GiB)`."""
-    return f"{size_text(gib * GIB)} ({gib:g} GiB)"
+    return f"{decimal_size_text(gib * GIB)} ({gib:g} GiB)"
 
 
 def gpu_memory_text(size_bytes: float) -> str:
     """Return memory of a GPU as drivers and torch's errors count it: `31.8 GiB`, `64 MiB`; 1 GiB has 2^30 bytes.
 
-    A card that is sold with 32 GB has 31.8 GiB, which in `size_text` would be 34.2 GB: nobody's word for it.
+    A card that is sold with 32 GB has 31.8 GiB, which in `decimal_size_text` would be 34.2 GB: nobody's word for it.
     """
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB / 10 or not size_bytes else f"{size_bytes / MIB:.0f} MiB"
 

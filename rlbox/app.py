@@ -28,12 +28,12 @@ class DryRun:
     unchecked_by_reason: dict[str, list[str]] = field(default_factory=dict)
     steps_before: list[str] = field(default_factory=list)
     built_tags: set[str] = field(default_factory=set)
-    planned_exit_codes: list[int] = field(default_factory=list)
+    exit_codes_unless_refused: list[int] = field(default_factory=list)
 
     @property
     def expected_exit_code(self) -> int:
         """That of the real run as far as it is known: the first refusal ends it."""
-        return self.refusals[0].exit_code if self.refusals else max(self.planned_exit_codes, default=0)
+        return self.refusals[0].exit_code if self.refusals else max(self.exit_codes_unless_refused, default=0)
 
     def add_refusal(self, error: RlboxError) -> DryRun:
         if str(error) not in map(str, self.refusals):
@@ -78,7 +78,7 @@ class App:
         return sys.stderr.isatty() and not self.as_json and self.verbosity >= 0
 
     @property
-    def global_options(self) -> tuple[str, ...]:
+    def json_language_verbosity_options(self) -> tuple[str, ...]:
 
         spoken = () if get_language() == "en" else ("--lang", get_language())
         return (*["--json"] * self.as_json, *spoken, *["-v"] * self.verbosity, *["-q"] * (self.verbosity < 0))
@@ -89,7 +89,7 @@ class App:
             sys.stderr.flush()
 
     @contextmanager
-    def collecting_refusals(self, *checked_subjects: str) -> Iterator[None]:
+    def collecting_refusals_if_dry_run(self, *checked_subjects: str) -> Iterator[None]:
         """Check the subjects in the block. A refusal ends a real run; a dry run keeps it for the verdict."""
         try:
             yield
@@ -97,11 +97,11 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, NotAnswered):
-                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
+                self.record_as_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
             elif str(error) not in map(str, self.dry.refusals):  # several checks may meet the same
                 self.dry.refusals.append(error)
 
-    def not_checked(self, reason: str, *subjects: str) -> None:
+    def record_as_unchecked(self, reason: str, *subjects: str) -> None:
         known = self.dry.unchecked_by_reason.setdefault(reason, [])
         known += [one for one in subjects if one not in known]
 
@@ -110,7 +110,7 @@ class App:
 
         `exit_code` is how a real run ends that nothing refuses.
         """
-        self.dry.planned_exit_codes.append(exit_code)
+        self.dry.exit_codes_unless_refused.append(exit_code)
         if self.as_json:
             write_json({**data, "verdict": self.dry.as_json(action)})
             return self.dry.expected_exit_code
@@ -147,7 +147,7 @@ def own_requirements() -> tuple[str, ...]:
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))
 
 
-def make_project(project_option: str | None) -> Project:
+def project_from_option_or_cwd(project_option: str | None) -> Project:
     """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory; `SpecError` when that is gone."""
     try:
         here = os.getcwd()

@@ -9,8 +9,8 @@ from typing import Any, Literal
 LEVELS = ("error", "warning", "note")
 Level = Literal["error", "warning", "note"]
 RepairNameAndArguments = tuple[str, ...]
-ConsequencePattern = str
-SynonymId = str
+ConsequentFindingIdGlob = str
+EquivalentFixOrCauseId = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Finding:
     where: str = ""
     remedy: str = ""
     repair: RepairNameAndArguments = ()
-    breaks: tuple[ConsequencePattern, ...] = ()
-    covers: tuple[SynonymId, ...] = ()
+    breaks: tuple[ConsequentFindingIdGlob, ...] = ()
+    covers: tuple[EquivalentFixOrCauseId, ...] = ()
 
     @property
     def fixable(self) -> bool:

@@ -34,7 +34,7 @@ from packaging.version import InvalidVersion, Version
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from rlbox.artifacts.locator import read_uv_default_index_url  # noqa: E402
+from rlbox.artifacts.locator import ask_uv_for_default_index  # noqa: E402
 from rlbox.system.network_settings import read_pip_and_proxy_settings  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"
@@ -290,7 +290,7 @@ def release_of(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Write the file."""
-    index = (read_pip_and_proxy_settings().index_url or read_uv_default_index_url()).rstrip("/")
+    index = (read_pip_and_proxy_settings().index_url or ask_uv_for_default_index()).rstrip("/")
     with ThreadPoolExecutor(12) as pool:
         names = sorted(NAMES)
         pages = dict(zip(names, pool.map(lambda name: by_version(index_page(index, name)), names), strict=True))

@@ -81,9 +81,8 @@ def read(run: Path) -> RunRecord:
 
 
 def report(run: RunRecord, other: RunRecord) -> None:
-    """Take the report beside another run wide and dark, and alone on a phone."""
+    """Take the report beside another run, and alone on a phone."""
     shot("report", render_report(run, made_at=utc_now(), other=other), WIDE)
-    shot("report-dark", render_report(run, made_at=utc_now()), WIDE, DARK)
     shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
     frame = f'<iframe {shape} srcdoc="{escape(render_report(run, made_at=utc_now()))}"></iframe>'
     around = "margin: 0; background: #9aa3af; display: flex; justify-content: center"

@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
 
-from rlbox.cli.help import split_paragraphs  # noqa: E402 - from this checkout
+from rlbox.cli.help import unwrap_help_paragraphs  # noqa: E402 - from this checkout
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
@@ -66,7 +66,7 @@ def extract() -> Catalog:
 def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs of a command's help, the help of its options, and those of the commands below it."""
     for text in (command.help, command.epilog):
-        yield from split_paragraphs(text or "")
+        yield from unwrap_help_paragraphs(text or "")
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.help and not parameter.hidden:
             yield parameter.help

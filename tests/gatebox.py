@@ -80,8 +80,8 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
-    for rule in gate.outcomes.states_before_command():
-        gate.mark_passed(rule)
+    for rule in gate.outcomes.rules_decided_before_command():
+        gate.set_held_unless_broken(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer])
     _write_files(case, run, old=False)
@@ -119,11 +119,15 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> No
         ray = case["ray"]
         code = ray["code"]
         assert gate.outcomes.ray
-        (gate.mark_passed if ray["status"] == "SUCCEEDED" else gate.mark_failed)(gate.outcomes.ray, ray["status"])
-    (gate.mark_passed if code in stage.exit_codes else gate.mark_failed)(gate.outcomes.exit, f"exit code {code}")
+        (gate.set_held_unless_broken if ray["status"] == "SUCCEEDED" else gate.set_broken)(
+            gate.outcomes.ray, ray["status"]
+        )
+    (gate.set_held_unless_broken if code in stage.exit_codes else gate.set_broken)(
+        gate.outcomes.exit, f"exit code {code}"
+    )
     for probe, rule, answer in zip(stage.probes, gate.outcomes.probes, case.get("answers", []), strict=False):
         problem = find_response_problem(probe, answer["status"], answer["text"])
-        (gate.mark_failed if problem else gate.mark_passed)(rule, problem)
+        (gate.set_broken if problem else gate.set_held_unless_broken)(rule, problem)
 
 
 def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
@@ -144,7 +148,7 @@ def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate
     for file, rule in zip(stage.files, gate.outcomes.files, strict=True):
         with _Writer([run / name for name in names]):
             fact = check_file(file, lambda: None, earlier_snapshot=before if file.newer else None)
-        (gate.mark_failed if fact.problem else gate.mark_passed)(rule, fact.problem or "complete")
+        (gate.set_broken if fact.problem else gate.set_held_unless_broken)(rule, fact.problem or "complete")
 
 
 class _Writer:

@@ -23,7 +23,7 @@ from rlbox.engine.oci import (
     INDEX_TYPE,
     MANIFEST_TYPE,
     Descriptor,
-    encode_compact_json,
+    encode_compact_unsorted_json,
     format_referrers_tag,
     parse_manifest,
 )
@@ -87,7 +87,7 @@ def ask(url: str) -> bytes:
 
 def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
     value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
-    return encode_compact_json(value | {"layers": [layer.to_json() for layer in layers]})
+    return encode_compact_unsorted_json(value | {"layers": [layer.to_json() for layer in layers]})
 
 
 class RegistryServer:

@@ -22,7 +22,7 @@ from rlbox.evaluation.files import (
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.result import ACCEPTED, EvaluationResult
 from rlbox.evaluation.scores import compute_paired_difference
-from rlbox.evaluation.selection import check_regression, choice_to_json, choose_checkpoint, format_choice
+from rlbox.evaluation.selection import check_regression, choice_to_json, choose_best_and_compare, format_choice
 from sft import eval_config
 
 # What SFT is expected to bring over the baseline, in percentage points; 0: no regression.
@@ -69,7 +69,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         baseline = baseline_of(args)
-        found = choose_checkpoint(read_results(args.out), baseline=baseline, guard=eval_config.GUARD)
+        found = choose_best_and_compare(read_results(args.out), baseline=baseline, guard_suite=eval_config.GUARD)
     except LocksDifferError as error:
         fields = "; ".join(map(str, error.differences))
         sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ: {fields}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.comparison import format_score_table
+from rlbox.evaluation.comparison import format_scores_by_checkpoint
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_line
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.files import HISTORY_FILE, read_results
@@ -24,7 +24,7 @@ from rlbox.evaluation.model_server import (
     ServeExport,
     ServerCommand,
     build_serve_function,
-    record_engine_settings,
+    describe_engine_for_lock,
     run_servers,
 )
 from rlbox.evaluation.problems import ProblemError
@@ -97,12 +97,12 @@ def main() -> None:
     evaluator = CheckpointEvaluator(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine=record_engine_settings(args.vllm_url, settings),
+        engine_for_lock=describe_engine_for_lock(args.vllm_url, settings),
         out=args.out,
-        concurrency=args.concurrency,
+        concurrency_per_server=args.concurrency,
     )
     failed = _judge(evaluator, found, sets, args)
-    print(format_score_table(read_results(args.out)), flush=True)
+    print(format_scores_by_checkpoint(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
     print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY_FILE}", flush=True)
@@ -139,7 +139,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    sources = ProblemSources(args.raw, manifests=args.manifests, any_count=args.any_size)
+    sources = ProblemSources(args.raw, manifest_directory=args.manifests, allow_any_count=args.any_size)
     found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
@@ -187,7 +187,7 @@ def _make_task(one: Wanted, sets: Sets, args: argparse.Namespace) -> EvaluationT
     facts = {"tier": one.tier, "expected_at_most_s": 2 * 60 * eval_config.MINUTES[one.tier]}
     facts |= {"engine": args.vllm_url or args.engine, "sandbox": args.sandbox_url}
     return EvaluationTask(
-        export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], run_info=facts
+        export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], extra_run_info=facts
     )
 
 

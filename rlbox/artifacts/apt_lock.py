@@ -106,16 +106,16 @@ def plan_apt_commands(base: Base, root: str) -> AptCommands:
 
 
 def rewrite_source_lists(
-    source_lists: Mapping[str, str], archive_urls: Mapping[str, str], signed_by_root: str
+    source_lists: Mapping[str, str], url_by_apt_archive: Mapping[str, str], signed_by_root: str
 ) -> dict[str, str]:
     """Return the source lists of a base image for apt's own folder `signed_by_root`, file name to text.
 
     `source_lists`: The image's own files below etc/apt/.
-    `archive_urls`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
+    `url_by_apt_archive`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
     """
     found = {}
     for name, text in sorted(source_lists.items()):
-        for archive, url in archive_urls.items():
+        for archive, url in url_by_apt_archive.items():
             text = re.sub(rf"https?://[^\s\]]+/{re.escape(archive)}/?(?=\s|$)", url, text, flags=re.MULTILINE)
         found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{signed_by_root}/", text, flags=re.IGNORECASE)
     return found
@@ -135,13 +135,17 @@ def _render_image_apt_conf(architecture: str, root: str) -> str:
     return _settings(settings)
 
 
-def map_urls_to_archive_names(source_lists: Iterable[str], shared_archive_names: Iterable[str]) -> dict[str, str]:
+def map_urls_to_mirrored_name_or_url(
+    source_lists: Iterable[str], names_on_every_mirror: Iterable[str]
+) -> dict[str, str]:
     """Return the addresses in apt source lists, each with the name that a lock gives its archive.
 
-    That is the last part of the address for one of `shared_archive_names` (every mirror has it), else the address.
+    That is the last part of the address for one of `names_on_every_mirror` (every mirror has it), else the address.
     """
     urls = {url.rstrip("/") for text in source_lists for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
-    return {url: name if (name := url.rpartition("/")[2]) in set(shared_archive_names) else url for url in sorted(urls)}
+    return {
+        url: name if (name := url.rpartition("/")[2]) in set(names_on_every_mirror) else url for url in sorted(urls)
+    }
 
 
 def _uncommented(text: str) -> str:
@@ -189,17 +193,19 @@ def debian_architecture(uv_platform: str) -> str:
     return _ARCHITECTURES.get(processor, processor)
 
 
-def resolve_debs(
-    base: Base, platform: str, archive_urls: Mapping[str, str], pinned_versions: Mapping[str, str], ca_bundle: str
+def resolve_bootstrap_debs(
+    base: Base, platform: str, url_by_apt_archive: Mapping[str, str], pinned_versions: Mapping[str, str], ca_bundle: str
 ) -> tuple[Deb, ...]:
     """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
 
-    `archive_urls`: Archive (`debian`, `debian-security`) to address.
+    `url_by_apt_archive`: Archive (`debian`, `debian-security`) to address.
     `pinned_versions`: Package to the version that is kept while an archive still offers it.
     Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
-    suites = [_suite(archive, suite, archive_urls) for suite, archive in map_suites_to_archive_names(base).items()]
+    suites = [
+        _suite(archive, suite, url_by_apt_archive) for suite, archive in map_suites_to_archive_names(base).items()
+    ]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
         for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
@@ -213,17 +219,18 @@ def resolve_debs(
     return parse_print_uris(output, {suite.url: suite.archive_name for suite in suites})
 
 
-def resolve_debs_from_image_files(
+def resolve_debs_onto_stored_image(
     base: Base,
     platform: str,
     store: ObjectStore,
-    archive_urls: Mapping[str, str],
+    url_by_apt_archive: Mapping[str, str],
     pinned_versions: Mapping[str, str],
     ca_bundle: str,
 ) -> tuple[Deb, ...]:
     """Return the packages that `base.packages` add to a base image which the store holds.
 
-    The image's own source lists, keys and list of installed packages decide; `archive_urls` may give other addresses.
+    The image's own source lists, keys and list of installed packages decide; `url_by_apt_archive` may give other
+    addresses.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
@@ -234,13 +241,13 @@ def resolve_debs_from_image_files(
             (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
         texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
-        replaced = rewrite_source_lists(texts, archive_urls, directory)
+        replaced = rewrite_source_lists(texts, url_by_apt_archive, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
         (root / "apt.conf").write_text(_render_image_apt_conf(debian_architecture(platform), directory))
         (root / "etc/apt/preferences.d/rlbox").write_text(_render_apt_preferences(pinned_versions))
         output = _told(base, directory, ca_bundle, f"the archives of {base.image}")
-    return parse_print_uris(output, map_urls_to_archive_names(replaced.values(), SHARED_ARCHIVES))
+    return parse_print_uris(output, map_urls_to_mirrored_name_or_url(replaced.values(), SHARED_ARCHIVES))
 
 
 def _told(base: Base, directory: str, ca_bundle: str, archives: str) -> str:

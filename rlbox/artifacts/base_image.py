@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import FetchProgress, require_disk_space, show_fetch_progress
 from rlbox.artifacts.mirrors import FileUrl, list_image_urls
@@ -30,7 +30,9 @@ from rlbox.target.lock import Lock
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def list_known_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> tuple[Artifact, ...]:
+def list_base_files_in_stored_manifests(
+    store: ObjectStore, base_image: str, only_platform: str = ""
+) -> tuple[Artifact, ...]:
     """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
 
     `base_image`: `NAME@sha256:DIGEST`; a bootstrapped base has no files.
@@ -57,16 +59,16 @@ def fetch_base_files(
     Raises NodeError: the store's disk has no room for them.
     Raises RegistryError: no place gives the image; each is named with why.
     """
-    if not (missing := list_missing_base_files(store, base_image, platform)):
-        return list_known_base_files(store, base_image, platform)
+    if not (missing := list_next_missing_base_files(store, base_image, platform)):
+        return list_base_files_in_stored_manifests(store, base_image, platform)
     tries = []
     for source in image_urls:
         try:
-            while missing := list_missing_base_files(store, base_image, platform):
+            while missing := list_next_missing_base_files(store, base_image, platform):
                 on_missing(missing)
                 require_disk_space(store, missing)
                 _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
-            return list_known_base_files(store, base_image, platform)
+            return list_base_files_in_stored_manifests(store, base_image, platform)
         except NodeError:
             raise
         except RlboxError as error:
@@ -77,14 +79,14 @@ def fetch_base_files(
     )
 
 
-def list_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
+def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
     if not store.is_intact(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
-        for file in list_known_base_files(store, base_image, only_platform)
+        for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
         if not store.is_intact(file.sha256, file.size)
     ]
 
@@ -185,7 +187,9 @@ def fetch_locked_base_image(
     def tell(missing: Sequence[Artifact]) -> None:
         on_missing(missing)
         if whole := sum(file.size for file in missing):
-            app.print_status(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
+            app.print_status(
+                f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {decimal_size_text(whole)}"
+            )
 
     with show_fetch_progress(app, 0) as show:
 
@@ -208,7 +212,7 @@ def write_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path
     if index.is_file():
         return folder
     blobs = folder / "blobs/sha256"
-    for file in list_known_base_files(store, base_image, platform):
+    for file in list_base_files_in_stored_manifests(store, base_image, platform):
         store.link_object(file.sha256, blobs / file.sha256)
     write_atomic(folder / LAYOUT_FILE, LAYOUT)
     manifest = parse_manifest(store.path(digest).read_bytes())
@@ -236,7 +240,7 @@ def extract_image_files(
     `paths`: Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
     Raises WorkFailed: A layer is no archive, or holds what no folder can.
     """
-    for file in list_known_base_files(store, base_image, platform):
+    for file in list_base_files_in_stored_manifests(store, base_image, platform):
         if " layer " not in file.file:
             continue
         try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.apt_lock import resolve_debs
+from rlbox.artifacts.apt_lock import resolve_bootstrap_debs
 from rlbox.artifacts.git_tree import resolve_git_ref
 from rlbox.artifacts.python_lock import PINS, ResolverInputs, UpgradeRequest, resolve_packages, select_package_files
 from rlbox.artifacts.source_selection import LockSources
@@ -22,7 +22,7 @@ from rlbox.target.target import Base, Target
 _TOOLCHAIN = ("g++", "python3-dev")
 
 
-def plan_sdist_resolver_inputs(entry: Compile) -> ResolverInputs:
+def plan_inputs_to_find_sdist(entry: Compile) -> ResolverInputs:
     """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
     name, version = entry.distribution_name, entry.version
     settings = (
@@ -69,7 +69,7 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
     return f"{text}=={version}" if version and not asked.specifier else text
 
 
-def derive_compiler_base_spec(target: Target) -> Base | None:
+def derive_bootstrapped_compiler_base(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
     if not target.list_compile_entries or not target.base.bootstrap:
         return None
@@ -111,12 +111,12 @@ def resolve_compiled_inputs(
 def _toolchain(
     target: Target, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> tuple[Deb, ...]:
-    base = derive_compiler_base_spec(target)
+    base = derive_bootstrapped_compiler_base(target)
     if base is None:
         return ()
     kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.allows(deb.name)}
-    return resolve_debs(
-        base, target.python.platform, lock_sources.archive_urls, kept, lock_sources.network_settings.ca_bundle
+    return resolve_bootstrap_debs(
+        base, target.python.platform, lock_sources.url_by_apt_archive, kept, lock_sources.network_settings.ca_bundle
     )
 
 
@@ -146,7 +146,7 @@ def _source(
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
         return resolve_git_tree(entry.distribution_name, entry.url, entry.ref, known, upgrade, lock_sources)
-    (source,) = _packages(target, plan_sdist_resolver_inputs(entry), before, upgrade, lock_sources)
+    (source,) = _packages(target, plan_inputs_to_find_sdist(entry), before, upgrade, lock_sources)
     return source
 
 

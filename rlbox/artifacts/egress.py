@@ -63,7 +63,7 @@ class SourceUrl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EgressSettings:
+class MachineAndRedirectHosts:
     """What asking the machine and its sources gave.
 
     `redirect_hosts_by_url` maps an address to the further hosts that its answers lead to (files that an index lists,
@@ -84,7 +84,7 @@ def list_source_urls(
     found = []
     for artifact in _samples(target, artifacts):
         mine = tuple(list_file_urls(artifact, profile, machine))
-        if not any(source.url.startswith("file:") and not source.page_kind for source in mine):  # else it is local
+        if not any(source.url.startswith("file:") and not source.page_at_url for source in mine):  # else it is local
             found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
     found += [SourceUrl(kind="http", file_url=p) for file in target.http for p in list_http_urls(file.url, profile)]
     found += [SourceUrl(kind="git", file_url=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
@@ -123,11 +123,14 @@ def list_host_contacts(
     artifacts: Sequence[Artifact],
     profile: Profile,
     hidden_hosts: Iterable[HiddenHost],
-    probe: EgressSettings,
+    machine_and_redirects: MachineAndRedirectHosts,
 ) -> tuple[HostContact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
-    addresses = list_source_urls(target, artifacts, profile, probe.machine)
-    found = [*_proxies(probe.machine), *(one for address in addresses for one in _address_contacts(address, probe))]
+    addresses = list_source_urls(target, artifacts, profile, machine_and_redirects.machine)
+    found = [
+        *_proxies(machine_and_redirects.machine),
+        *(one for address in addresses for one in _address_contacts(address, machine_and_redirects)),
+    ]
     found += _unasked(target, artifacts, addresses)
     found += _hidden_contacts(target, artifacts, hidden_hosts, {one.host for one in found if one.kind == "oci"})
     found += [
@@ -137,7 +140,7 @@ def list_host_contacts(
     return tuple(dict.fromkeys(found))
 
 
-def list_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
+def list_unclosed_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
     """Return phase to the hosts that it contacts, sorted; those that a setting closes are not among them."""
     known = [one for one in contacts if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
@@ -159,7 +162,7 @@ def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: SourceUrl, facts: EgressSettings) -> Iterator[HostContact]:
+def _address_contacts(address: SourceUrl, facts: MachineAndRedirectHosts) -> Iterator[HostContact]:
     source = address.file_url
     host = _parse_host(source.url)
     behind = facts.redirect_hosts_by_url.get(source.url)
@@ -231,7 +234,7 @@ _ASKED = ("apt", "http", "python", "torch-wheels")
 
 def probe_redirect_hosts(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
-) -> EgressSettings:
+) -> MachineAndRedirectHosts:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
     with (
@@ -240,12 +243,12 @@ def probe_redirect_hosts(
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressSettings(machine=machine, redirect_hosts_by_url=found)
+    return MachineAndRedirectHosts(machine=machine, redirect_hosts_by_url=found)
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
     source, artifact = address.file_url, address.sample_artifact
-    if not source.page_kind:
+    if not source.page_at_url:
         return _redirects(http, source.url)
     try:
         listed = fetch_index_page(http, source.url)

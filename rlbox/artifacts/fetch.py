@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt, UrlSource
 from rlbox.artifacts.git_tree import fetch_git_tree
@@ -50,7 +50,7 @@ def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchP
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done_bytes
-            told = f"{size_text(file.size)}  {progress.mirror}"
+            told = f"{decimal_size_text(file.size)}  {progress.mirror}"
             show(
                 ProgressItem(
                     key=file,
@@ -254,7 +254,7 @@ def _create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
     free = get_free_bytes(store.root)
     return NodeError(
         _("the store's disk is full: {needed} needed, {free} free").format(
-            needed=size_text(needed), free=size_text(free)
+            needed=decimal_size_text(needed), free=decimal_size_text(free)
         ),
         where=str(store.root),
         next_step="rlbox prune, or name another disk with --store DIR",
@@ -360,5 +360,7 @@ def format_group_sizes(groups: Sequence[GroupSize]) -> str:
     for row in (*groups, sum_group_sizes(groups)):
         shown = row.group
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
-        lines.append(f"{shown.ljust(16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
+        lines.append(
+            f"{shown.ljust(16)} {row.files:>6} " + " ".join(f"{decimal_size_text(size):>10}" for size in sizes)
+        )
     return "\n".join(lines)

@@ -158,13 +158,13 @@ def read_machine_source_settings(
     network_settings: NetworkSettings, *, ask_uv_for_index: bool = True
 ) -> MachineSourceSettings:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = read_uv_default_index_url() if ask_uv_for_index and not network_settings.index_url else ""
+    asked = ask_uv_for_default_index() if ask_uv_for_index and not network_settings.index_url else ""
     return MachineSourceSettings(
-        network_settings=network_settings, default_index=asked, url_by_apt_archive=read_apt_archive_urls()
+        network_settings=network_settings, default_index=asked, url_by_apt_archive=read_machine_apt_archive_urls()
     )
 
 
-def read_apt_archive_urls() -> dict[str, str]:
+def read_machine_apt_archive_urls() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -193,7 +193,7 @@ def _mmdebstrap_archives() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def read_uv_default_index_url() -> str:
+def ask_uv_for_default_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
@@ -230,7 +230,7 @@ class FileLocator:
         for source in list_file_urls(artifact, self._profile, self._machine):
             if _host(source.url) in self._dead:
                 continue
-            if not source.page_kind:
+            if not source.page_at_url:
                 yield source
                 continue
             try:
@@ -263,7 +263,7 @@ class FileLocator:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.record_skipped_mirror(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
-                yield replace(source, url=file.url, page_kind="", listed_sha256=file.sha256)
+                yield replace(source, url=file.url, page_at_url="", listed_sha256=file.sha256)
 
     def _fetch_page_once(self, url: str) -> tuple[IndexPageFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.

@@ -22,7 +22,7 @@ class PackageIndexSettings:
     """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths)."""
 
     env: Mapping[str, str]
-    local_wheels: tuple[str, ...]
+    local_wheel_paths: tuple[str, ...]
 
 
 def plan_package_indexes(
@@ -38,11 +38,11 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not list_local_wheel_paths(replace(group, packages=(package,)), network_settings)
+        if not filter_find_links_wheel_paths(replace(group, packages=(package,)), network_settings)
     )
-    pages, indexes = _torch_places(tuple(missing), profile.find_preferred_mirror("torch-wheels"))
+    pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
-    mirror = profile.find_preferred_mirror("python")
+    mirror = profile.first_rule_unless_direct("python")
     extra = [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
@@ -53,9 +53,9 @@ def plan_package_indexes(
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(
-        dict.fromkeys(wheel for group in groups for wheel in list_local_wheel_paths(group, network_settings))
+        dict.fromkeys(wheel for group in groups for wheel in filter_find_links_wheel_paths(group, network_settings))
     )
-    return PackageIndexSettings(env=env, local_wheels=wheels)
+    return PackageIndexSettings(env=env, local_wheel_paths=wheels)
 
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
@@ -65,7 +65,7 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def list_local_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def filter_find_links_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(
@@ -105,7 +105,7 @@ class MachineSourceSettings:
 class FileUrl:
     """One place to look for a file.
 
-    `page_kind` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
+    `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
     file itself (empty). `mirror` is its name for people; `named_by` says where it comes from: a rule of the `profile`,
     a setting of the `machine`, the `target`, or a client's own `default`. `listed_sha256` is what a mirror's page says
     of the file, or empty: never trusted, useful to skip a liar unread.
@@ -113,7 +113,7 @@ class FileUrl:
 
     mirror: MirrorName
     url: str
-    page_kind: Literal["", "flat", "index"] = ""
+    page_at_url: Literal["", "flat", "index"] = ""
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
     listed_sha256: str = ""
 
@@ -145,15 +145,17 @@ def _apt_title(rule: MirrorRule) -> str:
     return "this machine's apt sources" if rule.protocol == "direct" else rule.title
 
 
-def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSourceSettings) -> str:
+def build_archive_url(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
-    name = archive.rpartition("/")[2]
+    name = archive_name_or_url.rpartition("/")[2]
     if rule.protocol != "direct":
         return f"{rule.mirror_base_url}/{name}"
-    return archive if "://" in archive else machine.url_by_apt_archive.get(archive, "")
+    return (
+        archive_name_or_url if "://" in archive_name_or_url else machine.url_by_apt_archive.get(archive_name_or_url, "")
+    )
 
 
-def choose_archive_urls(
+def map_archive_names_to_urls(
     archive_names: Iterable[str], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
@@ -190,15 +192,15 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_kind="index", named_by=by)
+            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
     base = f"{rule.mirror_base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.mirror_base_url
     if rule.protocol == "flat":
-        yield FileUrl(mirror=rule.title, url=f"{base}/", page_kind="flat")
+        yield FileUrl(mirror=rule.title, url=f"{base}/", page_at_url="flat")
     else:
-        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page_kind="index")
+        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page_at_url="index")
 
 
 def _machine_indexes(

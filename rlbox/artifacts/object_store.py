@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.system.file_lock import open_and_try_lock
+from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
 
 ActualSha256 = str
@@ -157,7 +157,7 @@ class ObjectStore:
         partial = self.root / "partial" / digest
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_and_try_lock(partial, create_if_missing=True)
+            handle = open_lock_unless_held(partial, create_else_raise=True)
         except OSError as error:
             raise create_unwritable_store_error(self.root, error) from error
         return None if handle is None else PartialObject(handle, partial, self.path(digest))
@@ -170,7 +170,7 @@ class ObjectStore:
         with draft:
             yield draft
 
-    def import_file(self, path: Path, expected_sha256: str) -> ActualSha256:
+    def import_if_sha256_matches(self, path: Path, expected_sha256: str) -> ActualSha256:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
             if self.is_intact(expected_sha256):

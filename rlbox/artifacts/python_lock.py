@@ -134,7 +134,7 @@ def plan_uv_commands(
     roots = sorted(name for name in inputs.files if name.endswith(".in"))
     local = [
         word
-        for directory in sorted({w.rsplit("/", 1)[0] for w in index_settings.local_wheels})
+        for directory in sorted({w.rsplit("/", 1)[0] for w in index_settings.local_wheel_paths})
         for word in ("--find-links", directory)
     ]
     python = ("--python-version", target.python.version, "--python-platform", target.python.platform)

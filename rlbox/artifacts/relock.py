@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rlbox.app import App, own_requirements
-from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_from_image_files
+from rlbox.artifacts.apt_lock import resolve_bootstrap_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import fetch_base_files
 from rlbox.artifacts.compiled_lock import keep_matching_compiled_wheels, resolve_compiled_inputs, resolve_git_tree
 from rlbox.artifacts.python_lock import (
@@ -25,7 +25,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_if_changed
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_lock_spec_checksum, create_locked_patch, load_lock
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_lock_spec_checksum, hash_locked_patch, load_lock
 from rlbox.target.target import GitSource, HttpSource, Target
 
 
@@ -59,7 +59,7 @@ def resolve_lock(
         compiled=compiled,
         git=tuple(_git(source, previous_lock, upgrade, lock_sources) for source in target.git),
         http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
-        patches=tuple(create_locked_patch(file, patch_texts[file]) for file in target.own_patches),
+        patches=tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches),
     )
     return keep_matching_compiled_wheels(lock, previous_lock)
 
@@ -76,17 +76,19 @@ def _refresh_lock_patches(
         compute_lock_spec_checksum(target, rlbox_requirements),
     ):
         return None
-    return replace(lock, patches=tuple(create_locked_patch(file, patch_texts[file]) for file in target.own_patches))
+    return replace(lock, patches=tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches))
 
 
 def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) -> tuple[Deb, ...]:
     base, platform, ca_bundle = target.base, target.python.platform, lock_sources.network_settings.ca_bundle
     if base.bootstrap:
-        return resolve_debs(base, platform, lock_sources.archive_urls, pins, ca_bundle)
+        return resolve_bootstrap_debs(base, platform, lock_sources.url_by_apt_archive, pins, ca_bundle)
     if not base.packages:
         return ()
     fetch_base_files(base.image, platform, lock_sources.store, lock_sources.base_image_urls, ca_bundle)
-    return resolve_debs_from_image_files(base, platform, lock_sources.store, lock_sources.archive_urls, pins, ca_bundle)
+    return resolve_debs_onto_stored_image(
+        base, platform, lock_sources.store, lock_sources.url_by_apt_archive, pins, ca_bundle
+    )
 
 
 def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> GitTree:
@@ -203,7 +205,7 @@ class LockUpdate(NamedTuple):
     current: Lock
 
 
-def resolve_or_keep_lock(
+def resolve_or_keep_lock_unwritten(
     app: App,
     target: Target,
     upgrade: UpgradeRequest,
@@ -233,7 +235,7 @@ def resolve_or_keep_lock(
 
 def _before(app: App, name: str) -> Lock | None:
     try:
-        return load_lock(app.project.lock_file(name))
+        return load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
         app.print_status(f"{error.what}; it is made anew")
         return None
@@ -251,7 +253,7 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
     changed = previous_lock is None or previous_lock.to_json_text() != lock.to_json_text()
     if not app.dry_run:
-        changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.to_json_text()) or changed
+        changed = write_if_changed(app.project.own_lock_file_to_write(lock.target), lock.to_json_text()) or changed
     if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
         app.print_status(_format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:

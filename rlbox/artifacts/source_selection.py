@@ -18,9 +18,9 @@ from rlbox.artifacts.mirrors import (
     MachineSourceSettings,
     PackageIndexSettings,
     build_archive_url,
-    choose_archive_urls,
     find_response_error,
     list_image_urls,
+    map_archive_names_to_urls,
     map_suites_to_archive_names,
     plan_package_indexes,
 )
@@ -28,7 +28,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.target.artifact import Artifact, TorchGroup, select_torch_groups
+from rlbox.target.artifact import Artifact, TorchGroup, list_torch_wheel_groups
 from rlbox.target.target import Target
 
 PROBE_TIMEOUT_S = 3.0
@@ -61,14 +61,14 @@ def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifa
 
 
 def drop_dead_mirrors(
-    profile: Profile, network_settings: NetworkSettings, artifacts: Sequence[Artifact] = ()
+    profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> tuple[Profile, list[MirrorProbe]]:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
 
     Of the kinds that can have one address only, the rules are asked in turn until one answers. A kind whose mirrors are
     all dead keeps them: they may be back.
 
-    `artifacts`: Locked files, if there are any: a mirror must offer one of them.
+    `probe_files`: Locked files, if there are any: a mirror must offer one of them.
     """
     dead: dict[MirrorRule, MirrorProbe] = {}
     with create_client(network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http:
@@ -80,7 +80,7 @@ def drop_dead_mirrors(
             for rule in rules:
                 if rule.protocol == "direct":
                     break
-                probe = _probe(rule, choose_probe_file(rule, artifacts), profile, MachineSourceSettings(), http)
+                probe = _probe(rule, choose_probe_file(rule, probe_files), profile, MachineSourceSettings(), http)
                 if probe.reason is None:
                     break
                 failed[rule] = probe
@@ -173,13 +173,13 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
 
 
 def load_profile_without_dead_mirrors(
-    app: App, sources_profile: str, network_settings: NetworkSettings, files: Sequence[Artifact] = ()
+    app: App, sources_profile: str, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> Profile:
     """Return a sources profile without its dead mirrors; these and outdated ones are said.
 
-    `files`: Locked files: a mirror that offers none of its kind counts as dead.
+    `probe_files`: Locked files: a mirror that offers none of its kind counts as dead.
     """
-    profile, dead = drop_dead_mirrors(load_profile(app.project, sources_profile), network_settings, files)
+    profile, dead = drop_dead_mirrors(load_profile(app.project, sources_profile), network_settings, probe_files)
     for probe in dead:
         app.print_status(f"{probe.mirror} is passed over: {probe.reason}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
@@ -191,11 +191,11 @@ def load_profile_without_dead_mirrors(
     return profile
 
 
-def create_file_locator(app: App, sources_profile: str, files: Sequence[Artifact] = ()) -> FileLocator:
+def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Artifact] = ()) -> FileLocator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
     site = read_pip_and_proxy_settings()
     return FileLocator(
-        load_profile_without_dead_mirrors(app, sources_profile, site, files),
+        load_profile_without_dead_mirrors(app, sources_profile, site, probe_files),
         read_machine_source_settings(site),
         create_client(site),
         on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
@@ -207,9 +207,9 @@ def probe_mirrors_for_build_env(
     groups: Sequence[TorchGroup],
     sources_profile: str,
     network_settings: NetworkSettings,
-    files: Sequence[Artifact] = (),
+    probe_files: Sequence[Artifact] = (),
 ) -> Mapping[str, str]:
-    profile = load_profile_without_dead_mirrors(app, sources_profile, network_settings, files)
+    profile = load_profile_without_dead_mirrors(app, sources_profile, network_settings, probe_files)
     return plan_package_indexes(groups, network_settings, profile).env
 
 
@@ -221,7 +221,7 @@ class LockSources:
     """
 
     index_settings: PackageIndexSettings
-    archive_urls: Mapping[str, str]
+    url_by_apt_archive: Mapping[str, str]
     locator: FileLocator
     network_settings: NetworkSettings
     store: ObjectStore
@@ -234,13 +234,13 @@ def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") ->
     profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
     machine = read_machine_source_settings(site, ask_uv_for_index=False)
     if target.base.bootstrap:
-        found = choose_archive_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
+        found = map_archive_names_to_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
     else:  # the image has source lists of its own, which a profile's mirror may stand for
-        rule = profile.find_preferred_mirror("apt")
+        rule = profile.first_rule_unless_direct("apt")
         found = {name: build_archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
-        index_settings=plan_package_indexes(select_torch_groups(target), site, profile),
-        archive_urls=found,
+        index_settings=plan_package_indexes(list_torch_wheel_groups(target), site, profile),
+        url_by_apt_archive=found,
         locator=FileLocator(profile, machine, create_client(site)),
         network_settings=site,
         store=ObjectStore(resolve_store_dir(None)),

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rlbox.artifacts.base_image import list_known_base_files
+from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.file_lock import open_and_try_lock, require_unlocked
+from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, list_all_artifacts
@@ -62,20 +62,20 @@ def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
             continue
 
 
-class StoredObject(NamedTuple):
+class RecordedFile(NamedTuple):
     """A file of a fetched lock, and the targets whose locks name it."""
 
     artifact: Artifact
     targets: tuple[str, ...]
 
 
-def map_sha256_to_stored_object(store: ObjectStore) -> dict[str, StoredObject]:
-    found: dict[str, StoredObject] = {}
+def map_sha256_to_recorded_file(store: ObjectStore) -> dict[str, RecordedFile]:
+    found: dict[str, RecordedFile] = {}
     for known in list_fetched_locks(store):
         for file in known.files:
             before = found.get(file.sha256)
             targets = before.targets if before else ()
-            found[file.sha256] = StoredObject(file, tuple(sorted({*targets, known.target})))
+            found[file.sha256] = RecordedFile(file, tuple(sorted({*targets, known.target})))
     return found
 
 
@@ -91,7 +91,7 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
     Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
     """
     used: set[str] = set()
-    own = {project.lock_file(name) for name in project.targets()}
+    own = {project.own_or_shipped_lock_file(name) for name in project.targets()}
     for path in sorted(own):
         lock = load_lock(path)
         used |= _digests(store, lock) if lock else set()
@@ -106,7 +106,7 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
 
 def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in (*list_all_artifacts(lock), *list_known_base_files(store, lock.base))}
+    return {file.sha256 for file in (*list_all_artifacts(lock), *list_base_files_in_stored_manifests(store, lock.base))}
 
 
 def find_damaged_digests(store: ObjectStore) -> list[str]:
@@ -123,7 +123,7 @@ def find_damaged_digests(store: ObjectStore) -> list[str]:
         return [digest for digest, damaged in zip(digests, pool.map(is_damaged, digests), strict=True) if damaged]
 
 
-def find_unused_objects(store: ObjectStore, project: Project) -> dict[Path, int]:
+def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, int]:
     """Return the objects and half-written files that no lock uses, each with the bytes that removing it frees.
 
     What another rlbox writes right now is not among them.
@@ -134,7 +134,7 @@ def find_unused_objects(store: ObjectStore, project: Project) -> dict[Path, int]
     return {path: _freed_bytes(path.stat()) for path in (*objects, *partials)}
 
 
-def remove_objects_and_stale_records(store: ObjectStore, paths: Iterable[Path]) -> None:
+def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[Path]) -> None:
     """Remove unused objects, and the records of locks that are gone."""
     for path in paths:
         path.unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def _freed_bytes(stats: os.stat_result) -> int:
 
 
 def _is_idle(partial: Path) -> bool:
-    handle = open_and_try_lock(partial, create_if_missing=False)
+    handle = open_lock_unless_held(partial, create_else_raise=False)
     if handle is None:
         return False
     os.close(handle)
@@ -159,9 +159,9 @@ _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
 
-def find_unused_entries_of_other_caches(max_age_s: float) -> dict[Path, int]:
-    """Return the entries of caches of which no file was read or written for `max_age_s`, with their bytes."""
-    oldest = time.time() - max_age_s
+def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, int]:
+    """Return the entries of caches of which no file was read or written for `unused_for_s`, with their bytes."""
+    oldest = time.time() - unused_for_s
     unused = {}
     for cache in _list_directory(cache_path()):
         for entry in _list_directory(cache) if cache.name not in _NO_CACHE else ():
@@ -177,7 +177,7 @@ def _last_use_s(stats: os.stat_result) -> float:
     return max(stats.st_mtime, stats.st_atime) if is_read else stats.st_mtime
 
 
-def remove_cache_entries(entries: Iterable[Path]) -> None:
+def remove_rlbox_cache_entries(entries: Iterable[Path]) -> None:
     """Remove cache entries; one that is killed in the middle is still under its name, or gone.
 
     Raises LockHeld: another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.

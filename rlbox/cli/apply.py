@@ -13,7 +13,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.options import dry_run_option, force_option, shared_options, sources_option
+from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared_options, sources_option
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @force_option
 @sources_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def apply(
     app: App,
     name: str,
@@ -84,7 +84,7 @@ def apply(
         sources_profile=sources,
         offline=offline,
         install_apt_packages=packages,
-        python=_absolute(python),
+        python_path=_absolute(python),
         accepted_version_by_package=_accepted(accept),
     )
     return _apply(app, image, layout, options, check=check, yes=yes)
@@ -118,7 +118,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
             )
 
     only_look = check or app.dry_run
-    prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, on_changes=consent)
+    prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, before_changes=consent)
     if only_look and (plan.steps or not check):
         told = format_comparison_output(prepared.desired, plan)
         if not check:

@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run_option, force_option, shared_options, sources_option
+from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared_options, sources_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ from rlbox.cli.options import dry_run_option, force_option, shared_options, sour
 @force_option
 @sources_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def build(
     app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, force: bool, sources: str
 ) -> int:
@@ -33,7 +33,7 @@ def build(
       rlbox build local --verify
     """
     from rlbox.doctor.gpu_choice import find_oldest_driver_branch
-    from rlbox.image.build import build_target_image
+    from rlbox.image.build import build_unless_current_and_report
     from rlbox.image.buildkit import BuildOptions
     from rlbox.planner.stack_check import require_consistent_stack
 
@@ -46,9 +46,9 @@ def build(
         hermetic=hermetic,
         verify=verify,
         sources_profile=sources,
-        forced_conflict=forced,
+        overridden_conflict_text=forced,
     )
-    return build_target_image(app, name, options)
+    return build_unless_current_and_report(app, name, options)
 
 
 @click.command()
@@ -63,7 +63,7 @@ def build(
 @click.option("--replace", is_flag=True, help="Replace the wheel that the lock has.")
 @sources_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def compile(
     app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
 ) -> int:
@@ -77,12 +77,17 @@ def compile(
       rlbox compile vast-5090-flash --dry-run
       rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
-    from rlbox.image.compile import CompileOptions, compile_target_wheels, format_wheel_results, wheel_results_json
+    from rlbox.image.compile import (
+        CompileOptions,
+        compile_and_lock_missing_wheels,
+        format_wheel_results,
+        wheel_results_json,
+    )
 
     options = CompileOptions(
         wheel_names=wheels, max_jobs=jobs, verify=verify, replace_locked_wheel=replace, sources_profile=sources
     )
-    told = compile_target_wheels(app, name, options)
+    told = compile_and_lock_missing_wheels(app, name, options)
     if app.dry_run:
         count = len([one for one in told if one.wheel is None])
         would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"

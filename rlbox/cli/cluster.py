@@ -12,7 +12,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options
 from rlbox.cluster.options import ClusterOptions
 from rlbox.i18n import _
 
@@ -42,7 +42,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--timeout", type=NonNegativeNumber(), default=300.0, show_default=True, help="Seconds until all nodes are there."
 )
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def up(
     app: App,
     options: ClusterOptions,
@@ -71,7 +71,7 @@ def up(
     wanted = UpOptions(
         **dataclasses.asdict(options),
         first_port=port,
-        paths=paths,
+        required_paths=paths,
         image=image,
         plain_http=plain_http,
         prove=prove,
@@ -90,7 +90,7 @@ def up(
 
 @click.command()
 @_cluster_options
-@shared_options
+@pass_app_with_shared_options
 def status(app: App, options: ClusterOptions) -> int:
     """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
 
@@ -121,7 +121,7 @@ def status(app: App, options: ClusterOptions) -> int:
 @click.option("--env-file", default="", metavar="FILE", help="File with the secrets, before the environment and .env.")
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def submit(
     app: App,
     options: ClusterOptions,
@@ -172,7 +172,7 @@ def submit(
 @click.option("--job", default="", metavar="JOB", help="Only the output of a job's driver and workers.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
-@shared_options
+@pass_app_with_shared_options
 def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int | None) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
@@ -204,7 +204,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
 @click.command()
 @_cluster_options
 @click.argument("job", metavar="JOB")
-@shared_options
+@pass_app_with_shared_options
 def stop(app: App, options: ClusterOptions, job: str) -> int:
     """Stop JOB; the cluster stays. Stopping a job that has ended changes nothing and succeeds.
 
@@ -224,7 +224,7 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 @click.command()
 @_cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
-@shared_options
+@pass_app_with_shared_options
 def down(app: App, options: ClusterOptions, force: bool) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
@@ -249,7 +249,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 @_cluster_options
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--prove", is_flag=True, help="Run a calculation with a known result on the nodes of a running cluster.")
-@shared_options
+@pass_app_with_shared_options
 def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
     """Run every check of `up` on every node and print all problems. It also works on a running cluster.
 

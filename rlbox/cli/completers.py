@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from rlbox.app import App, make_project
+from rlbox.app import App, project_from_option_or_cwd
 from rlbox.config.project import Project
 from rlbox.errors import RlboxError
 from rlbox.run.backend import DEFAULT_TARGET
@@ -29,19 +29,19 @@ def _complete_by(list_names: Callable[[click.Context], Iterable[str]]) -> Comple
 
 
 def _project(ctx: click.Context) -> Project:
-    return make_project(ctx.params.get("project"))
+    return project_from_option_or_cwd(ctx.params.get("project"))
 
 
 def _list_runs(ctx: click.Context) -> Iterable[str]:
     """Return the runs, the latest first; none where the engine, and so the data disk, is on another machine."""
     from rlbox.engine.address import is_engine_local
-    from rlbox.run.data_disk import get_local_run_store
+    from rlbox.run.data_disk import locate_local_run_store
 
     if not is_engine_local():
         return ()
     app = App(project=_project(ctx), dry_run=True, verbosity=-1)
-    store = get_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
-    return [path.name for path in store.list_run_dirs()]
+    store = locate_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
+    return [path.name for path in store.list_run_dirs_newest_first()]
 
 
 def _list_profiles(ctx: click.Context) -> Iterable[str]:

@@ -6,14 +6,14 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from rlbox.app import App
-from rlbox.cli.options import shared_options
+from rlbox.cli.options import pass_app_with_shared_options
 
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(tuple(SHELLS)))
-@shared_options
+@pass_app_with_shared_options
 def completion(app: App, shell: str) -> None:
     """Print the completion script of SHELL.
 

@@ -8,7 +8,7 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options, target_and_data_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 
@@ -36,7 +36,7 @@ _FILE = click.Path(path_type=Path)
     help="Time limit for the complete check.",
 )
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def data(
     app: App,
     action: str,
@@ -62,21 +62,21 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.doctor.data_check import check_data, write_first_rows
+    from rlbox.doctor.data_check import check_training_data, write_first_rows
 
     if action == "tiny":
         return write_first_rows(app, file, to, rows or 2, python, timeout)
     expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
     reader_options: dict[str, str | int] = {"column": column, "tokenizer": tokenizer, "longest": longest}
-    return check_data(app, files, split, reader_options, expected, python, timeout)
+    return check_training_data(app, files, split, reader_options, expected, python, timeout)
 
 
 @click.command()
 @click.argument("action", type=click.Choice(["ls", "check"]))
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
     """List the checkpoints below PATH, by default on the data disk, or check that all are complete.
 
@@ -97,20 +97,20 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}
     series = [analyze_series(directory, rows) for directory, rows in sorted(found.items())]
-    shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.is_complete]
+    shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]
     text = format_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
     count = counted(total, "checkpoint", "checkpoints")
     app.print_status(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
-    return WorkFailed.exit_code if action == "check" and not all(one.is_complete for one in series) else 0
+    return WorkFailed.exit_code if action == "check" and not all(one.has_no_problems for one in series) else 0
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def warm(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
@@ -123,7 +123,7 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
       rlbox warm /data/models/Qwen3-8B
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.errors import WorkFailed
     from rlbox.system.limits import get_available_memory
     from rlbox.system.prefetch import (
@@ -136,17 +136,17 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
 
     report = measure_page_cache(paths)
     if app.dry_run:
-        with app.collecting_refusals("memory"):
+        with app.collecting_refusals_if_dry_run("memory"):
             require_free_memory(report, get_available_memory())
         would = (
-            f"read {size_text(report.bytes_of_incomplete_files)} into memory"
-            if report.bytes_of_incomplete_files
+            f"read {decimal_size_text(report.bytes_left_to_read)} into memory"
+            if report.bytes_left_to_read
             else "read nothing: it is in memory"
         )
         return app.planned(report.as_json(), format_report(report), would)
-    if report.bytes_of_incomplete_files:
+    if report.bytes_left_to_read:
         require_free_memory(report, get_available_memory())
-        with show_byte_progress(app, "into memory", report.bytes_of_incomplete_files) as on_bytes:
+        with show_byte_progress(app, "into memory", report.bytes_left_to_read) as on_bytes:
             report = read_into_page_cache(report, on_bytes)
     app.result(report.as_json(), format_report(report))
     if report.is_warm is False:

@@ -13,7 +13,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import shared_options, target_and_data_options
+from rlbox.cli.options import pass_app_with_shared_options, target_and_data_options
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 
@@ -45,7 +45,7 @@ _ASKED_S = 300.0
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def diagnose(
     app: App,
     logs: tuple[str, ...],
@@ -110,9 +110,9 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
 
 def _recorded_cause(runs: list[Path]) -> Cause | None:
     """Return why the first failed run of some ended, as its supervisor recorded it."""
-    from rlbox.record.state import find_run_cause, find_run_state
+    from rlbox.record.state import find_readable_run_state, find_run_cause
 
-    states = [state for run in runs if (state := find_run_state(run))]
+    states = [state for run in runs if (state := find_readable_run_state(run))]
     return next((cause for state in states if (cause := find_run_cause(state))), None)
 
 

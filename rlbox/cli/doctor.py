@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, gpus_option, place_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, gpus_option, pass_app_with_shared_options, place_option
 from rlbox.i18n import _
 
 
@@ -23,7 +23,7 @@ from rlbox.i18n import _
 @click.option("--budget", type=NonNegativeNumber(), default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def doctor(
     app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
 ) -> int:
@@ -54,7 +54,7 @@ def doctor(
 @click.command()
 @click.argument("action", type=click.Choice(["status", "up"]))
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def engine(app: App, action: str) -> int:
     """Show the state of this machine's Docker engine, or start one where none answers.
 
@@ -67,20 +67,24 @@ def engine(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.setup import install_and_start_engine, list_missing_setup_steps, probe_engine_status
+    from rlbox.engine.setup import (
+        describe_missing_setup_steps,
+        install_and_start_engine,
+        probe_engine_version_and_setup,
+    )
     from rlbox.errors import EngineError
 
     if app.dry_run:
         if action != "up":
             raise click.UsageError(_("--dry-run goes with up."))
         left: tuple[str, ...] = ()
-        with app.collecting_refusals("engine"):
-            left = list_missing_setup_steps()
+        with app.collecting_refusals_if_dry_run("engine"):
+            left = describe_missing_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
         install_and_start_engine(app.print_status)
-    status = probe_engine_status()
+    status = probe_engine_version_and_setup()
     app.result(status.to_json(), status.format())
     return 0 if status.is_running_and_set_up else EngineError.exit_code
 
@@ -95,7 +99,7 @@ _COUNT = click.IntRange(0, 1_000_000)
 @click.option("--nodes", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Machines.")
 @click.option("--colocated", is_flag=True, help="Training and generation take turns on the same GPUs.")
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
-@shared_options
+@pass_app_with_shared_options
 def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: bool, ray: str) -> int:
     """List the GPUs of this machine with their processes, Ray's view, and whether a split fits.
 
@@ -136,7 +140,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 )
 @place_option
 @gpus_option
-@shared_options
+@pass_app_with_shared_options
 def components(
     app: App,
     name: str | None,

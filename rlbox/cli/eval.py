@@ -12,7 +12,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, open_option, shared_options, write_page
+from rlbox.cli.options import dry_run_option, open_auto_yes_no_option, pass_app_with_shared_options, write_page
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -37,7 +37,7 @@ _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
 )
-@shared_options
+@pass_app_with_shared_options
 def check(
     app: App,
     export: Path,
@@ -62,17 +62,19 @@ def check(
         ExportCheckOptions,
         PackageMissingError,
         check_export,
-        find_model_beside_shards,
+        find_hf_model_in_checkpoint,
         format_report,
     )
 
     interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
     try:
         directory = find_export(export).path
-        if not (reference := model or find_model_beside_shards(directory, against)):
+        if not (reference := model or find_hf_model_in_checkpoint(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-        options = ExportCheckOptions(export=directory, trainer=against, model=reference, python=interpreter)
+        options = ExportCheckOptions(
+            export=directory, trainer_checkpoint=against, config_and_tokenizer_model=reference, python=interpreter
+        )
         report = check_export(options, lambda done, total: app.print_status(f"{done} of {total} tensors are compared"))
     except PackageMissingError as error:
         step = _("name an interpreter that has torch and transformers with --python FILE")
@@ -90,7 +92,7 @@ def check(
 
 @click.command("show")
 @click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
-@shared_options
+@pass_app_with_shared_options
 def show(app: App, path: Path) -> None:
     """Print the model of RESULT, and the scores of each benchmark with their intervals; -v lists the unsolved
     problems.
@@ -102,7 +104,7 @@ def show(app: App, path: Path) -> None:
     from rlbox.evaluation.comparison import format_result
 
     result = load_result(path)
-    facts = result.identify() | {"parts": dict(result.lock.parts)}
+    facts = result.get_name_step_digests() | {"parts": dict(result.lock.parts)}
     scores = {suite: dict(row) for suite, row in result.scores.items()}
     lines = format_result(result, list_unsolved=app.verbosity > 0)
     app.result({"result": facts, "scores": scores}, "\n".join(lines))
@@ -120,7 +122,7 @@ def _find_similar_names(name: str, names: list[str]) -> list[str]:
 @click.argument("one", metavar="RESULT", type=click.Path(path_type=Path))
 @click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
 @click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
-@shared_options
+@pass_app_with_shared_options
 def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
     """Compare RESULT with OTHER per benchmark: the difference and its interval, problems gained and lost.
 
@@ -165,7 +167,7 @@ def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
 @click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
-@shared_options
+@pass_app_with_shared_options
 def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
     """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
     baseline.
@@ -180,7 +182,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
     """
     from rlbox.evaluation.files import read_result_export_path, read_results
     from rlbox.evaluation.lock import LocksDifferError
-    from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_checkpoint, format_choice
+    from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_best_and_compare, format_choice
 
     try:
         with translate_errors():
@@ -188,7 +190,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
             if not results:
                 load_result(folder)  # which says where there are some
             reference = load_result(baseline) if baseline else None
-            choice = choose_checkpoint(results, baseline=reference, guard=guard, rule=build_selection_rule(by))
+            choice = choose_best_and_compare(
+                results, baseline=reference, guard_suite=guard, rule=build_selection_rule(by)
+            )
     except LocksDifferError as error:
         raise make_locks_error(error, folder) from error
     best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
@@ -200,9 +204,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--problem", default="", metavar="NAME", help="The page of this problem alone, with more of each text.")
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
-@open_option
+@open_auto_yes_no_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
@@ -215,11 +219,11 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
     from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import default_page_file_name, load_results, read_answers, render_scores
+    from rlbox.report.scores_page import load_results_with_folders, name_page_after_folder, read_answers, render_scores
     from rlbox.run.data_disk import load_run_masks
 
     try:
-        found = load_results(folder)
+        found = load_results_with_folders(folder)
     except ValueError as error:
         raise SpecError(str(error)) from error
     if not found:
@@ -234,7 +238,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
         )
     html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
     told = {"results": [one.name for one in results], "problems": len(problems)}
-    return write_page(app, html, out, default_page_file_name(folder, problem), told, opened)
+    return write_page(app, html, out, name_page_after_folder(folder, problem), told, opened)
 
 
 @click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")

@@ -13,7 +13,7 @@ import click
 
 from rlbox.amounts import columns
 from rlbox.app import App
-from rlbox.cli.options import dry_run_option, shared_options
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -89,7 +89,7 @@ def _load_suites(app: App, names: tuple[str, ...], source: _ProblemOptions) -> l
         source.packages,
         source.manifests or directory,
         python=source.python,
-        any_count=source.any_size,
+        allow_any_count=source.any_size,
     )
     try:
         return load_suites_with_problems(names, sources, _suites_directory(app))
@@ -169,7 +169,7 @@ def translate_errors() -> Iterator[None]:
 
 
 @click.command("suites")
-@shared_options
+@pass_app_with_shared_options
 def suites(app: App) -> None:
     """List the suites: those that rlbox brings, and those in suites/ of the project.
 
@@ -191,7 +191,7 @@ def suites(app: App) -> None:
 @click.command("prove")
 @click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
 @_problem_options
-@shared_options
+@pass_app_with_shared_options
 def prove(app: App, suites: tuple[str, ...], source: _ProblemOptions) -> int:
     """Judge the reference solutions of each SUITE, a name or a TOML file: what fails here, no model can pass here.
 
@@ -247,7 +247,7 @@ def prove(app: App, suites: tuple[str, ...], source: _ProblemOptions) -> int:
 )
 @_problem_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def judge(
     app: App,
     exports: tuple[Path, ...],
@@ -271,7 +271,7 @@ def judge(
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
     from rlbox.evaluation.evaluate import EvaluationError, EvaluationTask
-    from rlbox.evaluation.model_server import EngineOptions, parse_setting
+    from rlbox.evaluation.model_server import EngineOptions, parse_text_or_bool_setting
 
     if bool(url) == bool(engine):
         raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
@@ -281,13 +281,17 @@ def judge(
     loaded = _load_suites(app, suites, source)
     count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
     if app.dry_run:
-        app.not_checked("it is asked when it is judged", "server")
+        app.record_as_unchecked("it is asked when it is judged", "server")
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
     with translate_errors(), _open_sandbox(source, loaded) as sandbox_url:
         options = EngineOptions(
-            url=url, python=engine, port=port, servers=servers, settings=dict(parse_setting(text) for text in settings)
+            url=url,
+            python=engine,
+            port=port,
+            servers=servers,
+            settings=dict(parse_text_or_bool_setting(text) for text in settings),
         )
         evaluator = _create_evaluator(app, out, sandbox_url, options, at_once)
         outcome = evaluator.evaluate_all([EvaluationTask(export=export, suites=loaded) for export in found])
@@ -312,7 +316,7 @@ def _show_outcome(app: App, outcome: EvaluationOutcome, out: Path) -> None:
 
     lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
     rows = [
-        result.identify() | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}
+        result.get_name_step_digests() | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}
         for result in outcome.results
     ]
     app.result({"results": rows, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
@@ -324,15 +328,15 @@ def _create_evaluator(
     app: App, out: Path, sandbox_url: str, options: EngineOptions, concurrency: int
 ) -> CheckpointEvaluator:
     from rlbox.evaluation.evaluate import CheckpointEvaluator
-    from rlbox.evaluation.model_server import build_serve_function, record_engine_settings
+    from rlbox.evaluation.model_server import build_serve_function, describe_engine_for_lock
     from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import create_loopback_client
 
     return CheckpointEvaluator(
         sandbox=SandboxClient(sandbox_url, create_loopback_client(3600.0)),
         serve=build_serve_function(options, create_loopback_client(_SILENT_S), app.print_status),
-        engine=record_engine_settings(options.url, options.settings),
+        engine_for_lock=describe_engine_for_lock(options.url, options.settings),
         out=out,
-        concurrency=concurrency,
+        concurrency_per_server=concurrency,
         say=app.print_status,
     )

@@ -9,7 +9,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_fix, complete_target
-from rlbox.cli.options import shared_options
+from rlbox.cli.options import pass_app_with_shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -35,7 +35,7 @@ _NAMES = {
 @click.command()
 @click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=click.Choice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=_complete_fix_or_target)
-@shared_options
+@pass_app_with_shared_options
 def fixes(app: App, action: str, name: str | None) -> int:
     """List the fix catalog, show one fix, or explain which fixes a target gets, why, and with which settings.
 
@@ -109,20 +109,20 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
 
 def _explain(app: App, name: str) -> int:
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.fixes.view import evaluate_fixes, evaluations_json, format_evaluations
     from rlbox.target.lock import load_lock
 
-    loaded = load_target_and_catalogue(app.project, name)
-    versions = list_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    loaded = load_target_with_fix_packages(app.project, name)
+    versions = list_stack_versions(loaded.target, load_lock(app.project.own_or_shipped_lock_file(name)))
     refusal = None
     try:
-        select_and_render_fixes(loaded.fix_catalogue, loaded.target, versions)
+        select_and_render_fixes(loaded.all_fixes, loaded.target, versions)
     except SpecError as error:
         refusal = error
-    judged = evaluate_fixes(loaded.fix_catalogue, loaded.target, versions)
+    judged = evaluate_fixes(loaded.all_fixes, loaded.target, versions)
     data = evaluations_json(name, judged, refusal.what if refusal else "")
     app.result(data, format_evaluations(name, judged, show_file_contents=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there

@@ -70,7 +70,7 @@ class TranslatedGroup(click.Group):
 
 
 def _summary(command: click.Command) -> str:
-    paragraph = next(split_paragraphs(command.help or ""), "")
+    paragraph = next(unwrap_help_paragraphs(command.help or ""), "")
     return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")
 
 
@@ -84,7 +84,7 @@ class _TranslatedFormatter(click.HelpFormatter):
         self.write(f"{'':>{self.current_indent}}{_translated(heading)}：\n")
 
     def write_text(self, text: str) -> None:
-        for number, paragraph in enumerate(split_paragraphs(text)):
+        for number, paragraph in enumerate(unwrap_help_paragraphs(text)):
             self.write("\n" if number else "")
             text = _translated(paragraph)
             lines = text.split("\n") if "\n" in text else self._wrap(text, self.current_indent)
@@ -114,7 +114,7 @@ def _translated(text: str) -> str:
     return translate(_(text))
 
 
-def split_paragraphs(text: str) -> Iterator[str]:
+def unwrap_help_paragraphs(text: str) -> Iterator[str]:
     r"""Yield the paragraphs of a help text, each of one line; one below `\b` keeps its lines."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         kept = block.startswith("\b\n")

@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, force_option, gpus_option, shared_options
+from rlbox.cli.options import dry_run_option, force_option, gpus_option, pass_app_with_shared_options
 from rlbox.i18n import _
 from rlbox.image.forms.compose import GPU_METHODS
 from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
@@ -21,7 +21,7 @@ from rlbox.image.plan import load_image_plan
 
 
 @click.group(cls=TranslatedGroup, invoke_without_command=True)
-@shared_options
+@pass_app_with_shared_options
 @click.pass_context
 def images(ctx: click.Context, app: App) -> None:
     """List the images that rlbox built in this engine, with their project and state.
@@ -39,7 +39,7 @@ def images(ctx: click.Context, app: App) -> None:
 
 
 @click.command("ls")
-@shared_options
+@pass_app_with_shared_options
 def ls(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
     _list(app)
@@ -49,7 +49,7 @@ def ls(app: App) -> None:
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     """Remove images by the names that `rlbox images` lists, or by their target for this project's own.
 
@@ -60,14 +60,14 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm local --dry-run
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.errors import EngineError
     from rlbox.image.prune import (
-        format_images_to_remove,
+        format_would_remove_lines,
         list_all_rlbox_images,
-        remove_images,
         select_images,
         sum_distinct_image_bytes,
+        untag_or_remove_images,
     )
 
     rows = select_images(app.project, list_all_rlbox_images(app.project), names)
@@ -80,24 +80,24 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
                 container=held[0].containers[0]
             ),
         )
-    freed, lines = sum_distinct_image_bytes(rows), format_images_to_remove(rows)
+    freed, lines = sum_distinct_image_bytes(rows), format_would_remove_lines(rows)
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": freed}
     if app.dry_run:
-        text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
+        text = "\n".join([*lines, f"would free up to {decimal_size_text(freed)}"])
         return app.planned(data, text, f"remove {len(rows)} images")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, f"remove {len(rows)} images, up to {size_text(freed)}")
-    remove_images(rows)
-    app.result(data | {"removed": True}, f"freed up to {size_text(freed)}")
+    require_confirmation(app, yes, f"remove {len(rows)} images, up to {decimal_size_text(freed)}")
+    untag_or_remove_images(rows)
+    app.result(data | {"removed": True}, f"freed up to {decimal_size_text(freed)}")
     return 0
 
 
 def _list(app: App) -> None:
-    from rlbox.image.prune import format_images, list_all_rlbox_images
+    from rlbox.image.prune import format_image_size_state_table, list_all_rlbox_images
 
     rows = list_all_rlbox_images(app.project)
-    text = "\n".join(format_images(rows)) if rows else "no image yet"
+    text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
     app.result({"images": [asdict(row) for row in rows]}, text)
 
 
@@ -109,7 +109,7 @@ images.add_command(remove)
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def save(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads with Docker 23 and newer.
 
@@ -120,7 +120,7 @@ def save(app: App, name: str, file: Path) -> int:
     Examples:
       rlbox save local local.oci.tar
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.engine.archive import save_image_archive
     from rlbox.engine.connection import require_image
     from rlbox.system.files import require_writable_file
@@ -129,10 +129,10 @@ def save(app: App, name: str, file: Path) -> int:
     plan = load_image_plan(app.project, name)
     tag = plan.tag
     file = Path(os.path.abspath(file))
-    with app.collecting_refusals("file"):
+    with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
-    with app.collecting_refusals("image"):
+    with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
@@ -140,7 +140,7 @@ def save(app: App, name: str, file: Path) -> int:
     with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
         saved = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.manifest_digest, "bytes": saved.file_bytes}
-    app.result(data, f"{file}  {saved.manifest_digest}  {size_text(saved.file_bytes)}")
+    app.result(data, f"{file}  {saved.manifest_digest}  {decimal_size_text(saved.file_bytes)}")
     app.print_status(f"next: rlbox load {file.name} (on the other machine)")
     return 0
 
@@ -148,7 +148,7 @@ def save(app: App, name: str, file: Path) -> int:
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def load(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
@@ -160,7 +160,7 @@ def load(app: App, file: Path) -> int:
     Examples:
       rlbox load local.oci.tar
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.engine.archive import load_image_archive, read_verified_archive
     from rlbox.engine.connection import connect_engine
     from rlbox.image.names import convert_archive_tag
@@ -172,7 +172,7 @@ def load(app: App, file: Path) -> int:
     tags = [convert_archive_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
-        with app.collecting_refusals("engine"):
+        with app.collecting_refusals_if_dry_run("engine"):
             connect_engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
@@ -181,7 +181,7 @@ def load(app: App, file: Path) -> int:
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
     app.result(
         {**data, "layers": loaded.layer_count, "bytes": size},
-        f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {size_text(size)}",
+        f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {decimal_size_text(size)}",
     )
     app.print_status(f"next: docker run --rm {loaded.tag}")
     return 0
@@ -193,7 +193,7 @@ def load(app: App, file: Path) -> int:
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @force_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
@@ -206,7 +206,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     from rlbox.engine.connection import require_image
-    from rlbox.engine.push import push_image
+    from rlbox.engine.push import push_image_and_attach_sbom
     from rlbox.engine.reference import parse_push_destination
     from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
@@ -214,9 +214,11 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     forced = require_consistent_stack(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
-    with app.collecting_refusals("image"):
+    with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
-    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced)
+    return push_image_and_attach_sbom(
+        app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced
+    )
 
 
 @click.command()
@@ -229,7 +231,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 @click.option("--way", type=click.Choice(GPU_METHODS), help="compose: how its engine gives GPUs; default: gpus.")
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def export(
     app: App,
     name: str,
@@ -256,7 +258,7 @@ def export(
     if (gpus or way) and form != "compose":
         raise click.UsageError(_("--gpus and --way are for --format compose: apptainer takes --nv when it starts"))
     if output:
-        with app.collecting_refusals("file"):
+        with app.collecting_refusals_if_dry_run("file"):
             require_writable_file(Path(output), "another with --output")
     text = render_export(app, name, form, image_reference=image, gpus=gpus, gpu_method=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
@@ -284,7 +286,7 @@ def _next(name: str, form: str, file: str, image: str) -> str:
 @gpus_option
 @force_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:
     """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
 
@@ -294,7 +296,7 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.run.exec import open_shell_or_run_command
+    from rlbox.run.exec import open_shell_in_new_container
 
     require_consistent_stack(app, name, force=force)
-    return open_shell_or_run_command(app, name, command, data, gpus)
+    return open_shell_in_new_container(app, name, command, data, gpus)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options
 from rlbox.config.project import Project
 from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
@@ -168,7 +168,7 @@ def _parse_arch(text: str) -> str:
 @click.option("--gpus", metavar="N", type=click.IntRange(min=1), default=None, help="GPUs of the machine.")
 @click.option("--framework", metavar="FRAMEWORK", default="", help="verl, slime, openrlhf, trl, …: what its image has.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
     """Create a target and a job of your own in the project folder, named NAME or after the folder.
 

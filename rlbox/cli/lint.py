@@ -13,7 +13,7 @@ import click
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import shared_options
+from rlbox.cli.options import pass_app_with_shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -30,7 +30,7 @@ _SEVERITIES = ("error", "warning", "note")
     "--target", metavar="NAME", shell_complete=complete_target, help="Judge by the versions this target pins."
 )
 @click.option("--list", "as_list", is_flag=True, help="Print the table of rules.")
-@shared_options
+@pass_app_with_shared_options
 def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
     """Find outdated or wrong variables, flags, ports and commands in FILES, with the line and the form that works.
 
@@ -51,14 +51,14 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     if as_list:
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
         return 0
-    from rlbox.lint.files import list_spec_targets, load_pinned_versions, read_files
+    from rlbox.lint.files import list_spec_targets, load_spec_or_locked_versions, read_files
     from rlbox.lint.rules import lint_text
     from rlbox.lint.shell import load_bash_parser
 
     load_bash_parser()  # an error of its own where the extra is not installed
     specs = list_spec_targets(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
-    named = load_pinned_versions(app.project, target) if target else None
+    named = load_spec_or_locked_versions(app.project, target) if target else None
     problems: list[str] = []
     found: list[Finding] = []
     read = 0
@@ -66,7 +66,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         read += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
-            versions = named or (load_pinned_versions(app.project, owner) if owner else {})
+            versions = named or (load_spec_or_locked_versions(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:
@@ -133,7 +133,7 @@ def _version_ranges(rule: DriftRule) -> str:
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--solve", is_flag=True, help="Leave the lock aside, and print a set of versions that fits the spec.")
-@shared_options
+@pass_app_with_shared_options
 def stack(app: App, name: str, solve: bool) -> int:
     """Check the stack of TARGET against known compatibility rules: GPU, driver, CUDA, torch, engines, kernels.
 

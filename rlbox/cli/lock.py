@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run_option, place_option, shared_options, sources_option
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, place_option, sources_option
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -38,7 +38,7 @@ _DIRECTORY = click.Path(path_type=Path)
 )
 @sources_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def lock(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
 ) -> int:
@@ -88,13 +88,13 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 def _relock(
     app: App, name: str, moved: UpgradeRequest, sources: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
-    from rlbox.artifacts.relock import resolve_or_keep_lock
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.artifacts.relock import resolve_or_keep_lock_unwritten
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.planner.stack_check import require_no_conflict
 
-    loaded = load_target_and_catalogue(app.project, name)
+    loaded = load_target_with_fix_packages(app.project, name)
     require_no_conflict(app, loaded.target, None)
-    before, lock = resolve_or_keep_lock(
+    before, lock = resolve_or_keep_lock_unwritten(
         app,
         loaded.target,
         moved,
@@ -107,13 +107,15 @@ def _relock(
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 
     counts, sizes = count_group_packages(lock), sum_group_bytes(lock)
-    lines = [f"{group.ljust(12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
+    lines = [
+        f"{group.ljust(12)} {count:>4} packages {decimal_size_text(sizes[group]):>9}" for group, count in counts.items()
+    ]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
-    path = app.project.writable_lock_file(lock.target)
+    path = app.project.own_lock_file_to_write(lock.target)
     if app.dry_run:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
         return app.planned(told, "\n".join(lines), would)
@@ -134,7 +136,7 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
 @place_option
 @sources_option
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def fetch(
     app: App,
     name: str,
@@ -177,7 +179,7 @@ def fetch(
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
-@shared_options
+@pass_app_with_shared_options
 def egress(app: App, name: str, closed: bool, sources: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
@@ -190,13 +192,14 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
       rlbox egress local
       rlbox egress local --sources cn --json
     """
-    from rlbox.artifacts.egress import list_hosts_by_phase
+    from rlbox.artifacts.egress import list_unclosed_hosts_by_phase
 
     profile, found = _list_target_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
     app.result(
-        {"target": name, "sources": profile, "hosts": list_hosts_by_phase(found), "contacts": rows}, _table(shown)
+        {"target": name, "sources": profile, "hosts": list_unclosed_hosts_by_phase(found), "contacts": rows},
+        _table(shown),
     )
     if count := len(found) - len(shown):
         one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
@@ -218,16 +221,16 @@ def _list_target_contacts(app: App, target_name: str, sources_profile: str) -> t
 
 def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
-    fixed = load_target_and_catalogue(project, target_name)
-    lock = load_lock(project.lock_file(target_name))
-    baked = select_and_render_fixes(fixed.fix_catalogue, fixed.target, list_stack_versions(fixed.target, lock))
-    env = {**baked.overlay_env({}), **fixed.target.env}
+    fixed = load_target_with_fix_packages(project, target_name)
+    lock = load_lock(project.own_or_shipped_lock_file(target_name))
+    baked = select_and_render_fixes(fixed.all_fixes, fixed.target, list_stack_versions(fixed.target, lock))
+    env = {**baked.build_merged_env({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 
@@ -258,7 +261,7 @@ def _table(found: list[HostContact]) -> str:
     help="Target whose files to ask the mirrors for.",
 )
 @sources_option
-@shared_options
+@pass_app_with_shared_options
 def mirrors(app: App, action: str, target: str, sources: str) -> int:
     """List the mirrors of a sources profile in the order in which they are tried, or ask each of them.
 
@@ -315,7 +318,7 @@ def _probe(app: App, profile: Profile, target: str) -> int:
     from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
-    lock = load_lock(app.project.lock_file(target))
+    lock = load_lock(app.project.own_or_shipped_lock_file(target))
     if lock is None:
         raise SpecError(
             _("target {target} has no lock, and so no known file").format(target=target),

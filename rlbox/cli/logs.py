@@ -14,7 +14,12 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import open_browser, open_option, shared_options, target_and_data_options
+from rlbox.cli.options import (
+    open_auto_yes_no_option,
+    open_browser,
+    pass_app_with_shared_options,
+    target_and_data_options,
+)
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
@@ -44,7 +49,7 @@ _ASK_S = 1.0
     "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
 )
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def logs(
     app: App,
     name: str | None,
@@ -66,13 +71,13 @@ def logs(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.logs.run_logs import find_logs
+    from rlbox.logs.run_logs import list_logs
 
     if grow and attempt:
         raise click.UsageError(_("--attempt is about stages that have ended: --follow does not go with it."))
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     folder = run_store.find_run(name)
-    paths = find_logs(folder, stage, log, attempt)
+    paths = list_logs(folder, stage, log, attempt)
     if not paths and not (grow and _may_come(run_store, folder, stage)):
         raise _no_log(folder, attempt)
     if app.as_json:
@@ -87,16 +92,16 @@ def _may_come(run_store: RunStore, run_dir: Path, stage: str | None) -> bool:
     """Whether a run that goes on may yet write a log, in that stage or in any."""
     if not run_store.is_running(run_dir.name):
         return False
-    return stage is None or any(row.name == stage for row in run_store.load_verified_plan(run_dir).stages)
+    return stage is None or any(row.name == stage for row in run_store.load_plan_preferring_host_record(run_dir).stages)
 
 
 def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     """Return the error that says which logs there are."""
-    from rlbox.logs.run_logs import find_logs
+    from rlbox.logs.run_logs import list_logs
 
     root = run_dir / "stages"
     known: dict[str, list[str]] = {}
-    for path in find_logs(run_dir, None, None, attempt):
+    for path in list_logs(run_dir, None, None, attempt):
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
     there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
     if not there:
@@ -187,9 +192,9 @@ POINTS = 400
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
 )
-@open_option
+@open_auto_yes_no_option
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 

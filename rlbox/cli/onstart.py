@@ -11,7 +11,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import shared_options
+from rlbox.cli.options import pass_app_with_shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Shell commands of yours, run last at every start.",
 )
-@shared_options
+@pass_app_with_shared_options
 def onstart(app: App, name: str, added: Path | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
@@ -101,20 +101,22 @@ def _for_vast(app: App) -> Iterator[str]:
 
 
 def render_target_onstart(
-    app: App, target_name: str, added_script: str, upload_dir: str = "", *, force: bool = False
+    app: App, target_name: str, added_script: str, rlbox_upload_dir: str = "", *, ignore_stack_conflicts: bool = False
 ) -> tuple[Target, OnstartScript]:
     """Return a target and its on-start script, as `render_onstart` makes it; errors are those of the plan."""
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.forms.onstart import render_onstart
 
-    loaded = load_target_and_catalogue(app.project, target_name)
+    loaded = load_target_with_fix_packages(app.project, target_name)
     select_and_render_fixes(
-        loaded.fix_catalogue, loaded.target, list_stack_versions(loaded.target, None)
+        loaded.all_fixes, loaded.target, list_stack_versions(loaded.target, None)
     )  # for what they refuse
     folders = app.project.template_dirs()
-    return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, ignore_stack_conflicts=force)
+    return loaded.target, render_onstart(
+        loaded.target, folders, added_script, rlbox_upload_dir, ignore_stack_conflicts=ignore_stack_conflicts
+    )
 
 
 def _read_added_script(path: Path | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.app import App, make_project
+from rlbox.app import App, project_from_option_or_cwd
 from rlbox.cli.completers import complete_profile, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDryRunError
 from rlbox.config.project import Project
@@ -30,7 +30,7 @@ def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--project`, `--json`, `--lang`, `-v`, `-q` and hand the command an `App` as its first argument."""
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
@@ -48,7 +48,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
-        found = _there(make_project(project), named=bool(project))
+        found = _there(project_from_option_or_cwd(project), named=bool(project))
         set_fallback(lambda: _read_fix_translations(found))
         app = App(
             project=found,
@@ -108,7 +108,7 @@ class NonNegativeNumber(click.FloatRange):
         )
 
 
-class DurationSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class DurationWithUnitToSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """How long ago: `7d`, `12h`; in seconds, and 0 for nothing."""
 
     name = "time"
@@ -194,7 +194,7 @@ run_place_option = _place_option(PLACES, "In a container, on the host without on
 """One of all where runs can take place."""
 
 
-def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def open_auto_yes_no_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--open`: whether a page is shown in a browser."""
     return click.option(
         "--open",
@@ -236,7 +236,7 @@ def write_page(
         sys.stdout.buffer.write(data)
         return 0
     path = Path(out_option or default_path)
-    with app.collecting_refusals("file"):
+    with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(path, "another with --out")
     json_result = {**json_result, "report": os.path.abspath(path)}
     for gap in left_out_notes:

@@ -10,7 +10,13 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import dry_run_option, open_option, shared_options, target_and_data_options, write_page
+from rlbox.cli.options import (
+    dry_run_option,
+    open_auto_yes_no_option,
+    pass_app_with_shared_options,
+    target_and_data_options,
+    write_page,
+)
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
@@ -27,10 +33,10 @@ POINTS = 400
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@open_option
+@open_auto_yes_no_option
 @target_and_data_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def report(
     app: App,
     name: str | None,
@@ -85,7 +91,7 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
 @click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @target_and_data_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive of RUN (the latest by default): logs, evidence, configuration, facts of the machine.
 
@@ -96,7 +102,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.supervise.bundle import build_summary_and_errors, require_bundle_path, select_files, write_bundle
 
     run_store = open_existing_store_or_exec_remotely(app, target, data)
@@ -106,7 +112,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.print_status(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
-    with app.collecting_refusals("file"):
+    with app.collecting_refusals_if_dry_run("file"):
         require_bundle_path(run_dir, out)
     selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
@@ -114,27 +120,27 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         files = masks.mask_json(
             [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep_last_bytes} for taken in selection.taken]
         )
-        rows = [f"{size_text(row['keep']):>10}  {row['name']}" for row in files]
+        rows = [f"{decimal_size_text(row['keep']):>10}  {row['name']}" for row in files]
         rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
         return app.planned(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep_last_bytes for taken in selection.taken)
-    app.print_status(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
+    app.print_status(f"bundling {len(selection.taken)} files, {decimal_size_text(total)}; {len(left_out)} left out")
     texts = build_summary_and_errors(run_dir, _state(run_store, run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
     app.result({**told, "left_out": left_out}, str(out))
-    app.print_status(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    app.print_status(f"{decimal_size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0
 
 
 def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
     from rlbox.record.run_dir import load_plan_file
-    from rlbox.record.state import find_run_state
+    from rlbox.record.state import find_readable_run_state
 
     try:
         load_plan_file(run_dir)  # a torn plan raises
-        return run_store.load_verified_state(run_dir)
+        return run_store.load_state_checked_with_host_record(run_dir)
     except RlboxError:  # the plan is torn; the state may be whole
-        return find_run_state(run_dir)
+        return find_readable_run_state(run_dir)

@@ -12,8 +12,8 @@ from rlbox.cli.completers import complete_job, complete_run
 from rlbox.cli.options import (
     dry_run_option,
     gpus_option,
+    pass_app_with_shared_options,
     run_place_option,
-    shared_options,
     target_and_data_options,
     target_profile_and_set_options,
 )
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     "--cluster", default="", metavar="NAME", help="With --place cluster: one of several of yours on the same nodes."
 )
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def run(
     app: App,
     name: str | None,
@@ -102,7 +102,7 @@ def run(
       rlbox run --resume smoke-20260101
       rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
-    from rlbox.job.params import parse_settings
+    from rlbox.job.params import parse_settings_last_wins
     from rlbox.run.backend import CLUSTER, RunOptions
 
     if (nodes or cluster) and place != CLUSTER:
@@ -112,14 +112,14 @@ def run(
         target=target,
         data=data,
         profiles=profiles,
-        settings=parse_settings(settings),
+        param_settings=parse_settings_last_wins(settings),
         env_file=env_file,
         gpus=gpus,
         detach=detach,
         first_stage=first_stage,
         force=force,
-        open=open,
-        build=build,
+        allow_unauthenticated=open,
+        build_missing=build,
         publish=publish,
         nodes=nodes,
         cluster=cluster,
@@ -143,7 +143,7 @@ def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
     fixed = {
         "JOB": job,
         "--profile": options.profiles,
-        "--build": options.build,
+        "--build": options.build_missing,
         "--shift-ports": options.shift_ports,
     }
     for word, value in fixed.items():
@@ -156,7 +156,7 @@ def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
 
@@ -170,7 +170,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     reconcile_runs(app, run_store)
     run_dir = run_store.find_run(name)
-    plan = run_store.load_verified_plan(run_dir)
+    plan = run_store.load_plan_preferring_host_record(run_dir)
     with catch_stop_signals() as left:
         show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
         if left.name and run_store.is_running(plan.run_id):
@@ -184,7 +184,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
 @target_and_data_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
     """Stop RUN (by default the one in progress): end its stages in order, then kill the remaining processes.
 
@@ -195,7 +195,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    from rlbox.cli.runs import run_summary_json
+    from rlbox.cli.runs import run_state_summary_json
     from rlbox.run.launch import stop_run
     from rlbox.system.identity import get_user_name
 
@@ -210,7 +210,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return 0
     run_dir = run_store.find_run(going[0] if name is None else name)
     if run_dir.name not in going:
-        row = run_summary_json(run_store, run_dir, found)
+        row = run_state_summary_json(run_store, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
         app.print_status(f"run {row['run']} has already ended: there is nothing to stop")
         if app.dry_run:
@@ -223,9 +223,14 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return app.planned(told, "", would)
     app.print_status(f"stopping run {run_dir.name}")
     stop_run(
-        run_store, run_dir, run_store.load_verified_plan(run_dir), user=get_user_name(), via="rlbox stop", grace_s=grace
+        run_store,
+        run_dir,
+        run_store.load_plan_preferring_host_record(run_dir),
+        user=get_user_name(),
+        via="rlbox stop",
+        grace_s=grace,
     )
-    row = run_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
+    row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0
 
@@ -240,7 +245,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     "--calibrate", metavar="RUN", default="", help="Use the hours of this run, even if its parameters differ."
 )
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
-@shared_options
+@pass_app_with_shared_options
 def plan(
     app: App,
     name: str,
@@ -270,17 +275,17 @@ def plan(
       rlbox plan sft --price 1.60-2.40
     """
     from rlbox.job.load import load_job
-    from rlbox.job.params import parse_settings
-    from rlbox.planner.fit import BudgetOptions, print_plan_and_require_fit
+    from rlbox.job.params import parse_settings_last_wins
+    from rlbox.planner.fit import CostEstimateOptions, print_plan_and_require_fit
     from rlbox.planner.suggest import RunCommand
-    from rlbox.run.history import load_run_durations, load_stage_durations
+    from rlbox.run.history import load_durations_of_one_run, load_stage_durations
 
-    wish = RunCommand(profiles=profiles, settings=parse_settings(settings))
+    wish = RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings))
     place = target or load_job(app.project, name).target
     runs = (
-        load_run_durations(app, name, calibrate, place, data)
+        load_durations_of_one_run(app, name, calibrate, place, data)
         if calibrate
         else load_stage_durations(app, name, place, data)
     )
-    budget = BudgetOptions(measurements=runs, ignore_params=bool(calibrate), hourly_price=price)
+    budget = CostEstimateOptions(measurements=runs, ignore_params=bool(calibrate), hourly_price=price)
     return print_plan_and_require_fit(app, name, wish, target or "", machine or "", gpus, budget)

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from rlbox.amounts import columns, duration_text, moment, size_text
+from rlbox.amounts import columns, decimal_size_text, duration_text, moment
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import DurationSeconds, dry_run_option, shared_options, target_and_data_options
+from rlbox.cli.options import (
+    DurationWithUnitToSeconds,
+    dry_run_option,
+    pass_app_with_shared_options,
+    target_and_data_options,
+)
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
 
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 _GOING = ("starting", "running")
 
 
-def run_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
+def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.run_dir import load_plan_file
@@ -38,7 +43,7 @@ def run_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileRe
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
         load_plan_file(run_dir)  # a torn plan raises
-        state = run_store.load_verified_state(run_dir)
+        state = run_store.load_state_checked_with_host_record(run_dir)
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
     alive = run_dir.name in reconciled.alive or (
@@ -75,7 +80,7 @@ def _took(state: RunState) -> str:
 @click.command("show")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
     """Show RUN (by default the latest): its stages, its folder, its content.
 
@@ -91,7 +96,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
 
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     folder = run_store.find_run(name)
-    row = run_summary_json(run_store, folder, reconcile_runs(app, run_store))
+    row = run_state_summary_json(run_store, folder, reconcile_runs(app, run_store))
     facts = reconcile_and_list_candidates(run_store, app, [folder])[0]
     stages = _stages(run_store, folder)
     source = load_source_toml(folder)
@@ -104,7 +109,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
         "source": source,
     }
     told = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
-    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size_bytes))]
+    told += [("job", facts.job), ("folder", str(folder)), ("size", decimal_size_text(facts.size_bytes))]
     told += [("source", describe_source(source))] if source else []
     lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
     lines += [f"  note: {note}" for note in row["notes"]]
@@ -120,7 +125,7 @@ def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
 
     try:
         load_plan_file(folder)  # a torn plan raises
-        state = run_store.load_verified_state(folder)
+        state = run_store.load_state_checked_with_host_record(folder)
     except RlboxError:
         return []
     return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
@@ -130,7 +135,7 @@ def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
 @click.argument("before", metavar="RUN", shell_complete=complete_run)
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
@@ -162,7 +167,7 @@ _WHAT = "the removal of runs"
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @target_and_data_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
@@ -192,7 +197,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 @click.command("prune")
 @click.option(
     "--older",
-    type=DurationSeconds(),
+    type=DurationWithUnitToSeconds(),
     default="",
     metavar="TIME",
     help="Only runs that began so long ago, such as 7d or 12h.",
@@ -201,7 +206,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @target_and_data_options
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and say what stays and why.
 
@@ -212,23 +217,23 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --dry-run
       rlbox runs prune --older 7d --yes
     """
-    from rlbox.record.removal import decide_unused_removals
+    from rlbox.record.removal import decide_removals_keeping_latest_runs
     from rlbox.run.history import reconcile_and_list_candidates
 
     before = time.time() - older
     run_store = open_existing_store_or_exec_remotely(app, target, data)
-    rows = decide_unused_removals(
-        reconcile_and_list_candidates(run_store, app, run_store.list_run_dirs()),
+    rows = decide_removals_keeping_latest_runs(
+        reconcile_and_list_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_s=before,
-        remove_checkpoints=checkpoints,
+        remove_runs_with_checkpoints=checkpoints,
     )
     return _carry_out(app, run_store, rows, yes=yes)
 
 
 def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *, yes: bool) -> int:
-    from rlbox.amounts import counted, size_text
+    from rlbox.amounts import counted, decimal_size_text
     from rlbox.record.removal import format_removals
-    from rlbox.record.run_store import delete_run_dir_and_record
+    from rlbox.record.run_store import delete_run_dir_and_host_record
     from rlbox.run.data_disk import create_lock_owner
 
     going = [row for row in rows if not row.kept_because]
@@ -244,22 +249,24 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
     ]
     found = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
-        text = "\n".join([*format_removals(rows, done=False), f"would free {size_text(freed)}"])
+        text = "\n".join([*format_removals(rows, done=False), f"would free {decimal_size_text(freed)}"])
         return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
         lost = [path for row in going for path in row.lost_checkpoint_paths]
         for line in format_removals(going, done=False):
             app.print_status(line)
         what = counted(len(going), "run", "runs")
-        lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
-        require_confirmation(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
+        lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {decimal_size_text(freed)}"
+        require_confirmation(app, yes, lost_too if lost else f"remove {what}, {decimal_size_text(freed)}")
         hold = run_store.acquire_disk_lock(create_lock_owner(_WHAT))
         try:
             for row in going:
-                delete_run_dir_and_record(run_store, row.run)
+                delete_run_dir_and_host_record(run_store, row.run)
         finally:
-            hold.close()
-    app.result(found | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size_text(freed)}"]))
+            hold.close_own_handle()
+    app.result(
+        found | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {decimal_size_text(freed)}"])
+    )
     return 0
 
 
@@ -268,7 +275,7 @@ _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 @click.group(cls=TranslatedGroup, invoke_without_command=True)
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 @click.pass_context
 def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
@@ -292,7 +299,7 @@ def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
 
 @click.command("ls")
 @target_and_data_options
-@shared_options
+@pass_app_with_shared_options
 def ls(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
     _list(app, target, data)
@@ -301,7 +308,7 @@ def ls(app: App, target: str, data: str | None) -> None:
 def _list(app: App, target: str, data: str | None) -> None:
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     found = reconcile_runs(app, run_store)
-    rows = [run_summary_json(run_store, run, found) for run in run_store.list_run_dirs()]
+    rows = [run_state_summary_json(run_store, run, found) for run in run_store.list_run_dirs_newest_first()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 

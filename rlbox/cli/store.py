@@ -9,7 +9,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, shared_options
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
 from rlbox.errors import EngineError, NodeError, WorkFailed
 from rlbox.i18n import _
 
@@ -44,38 +44,38 @@ def _open_store(store_dir: str | None) -> ObjectStore:
 
 @store.command("ls")
 @_store_option
-@shared_options
+@pass_app_with_shared_options
 def ls(app: App, store_dir: str | None) -> None:
     "List the objects in the store, with their kind and the targets that use them."
-    from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe_object, map_sha256_to_stored_object
+    from rlbox.amounts import decimal_size_text
+    from rlbox.artifacts.store_upkeep import describe_object, map_sha256_to_recorded_file
 
     store = _open_store(store_dir)
-    known = map_sha256_to_stored_object(store)
+    known = map_sha256_to_recorded_file(store)
     rows, lines, total = [], [], 0
     for digest in store.list_digests():
         file, targets = known.get(digest, (None, ()))
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe_object(file, targets)}")
+        lines.append(f"{digest[:12]} {decimal_size_text(size):>10}  {describe_object(file, targets)}")
         total += size
     partials = {path.name: store.count_partial_bytes(path.name) for path in store.list_partials()}
-    lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
-    lines.append(f"{len(rows)} objects, {size_text(total)} in {store.root}")
+    lines += [f"{digest[:12]} {decimal_size_text(size):>10}  half written" for digest, size in partials.items()]
+    lines.append(f"{len(rows)} objects, {decimal_size_text(total)} in {store.root}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
 @store.command("verify")
 @click.option("--fix", is_flag=True, help="Remove damaged files, so that the next fetch brings them again.")
 @_store_option
-@shared_options
+@pass_app_with_shared_options
 def verify(app: App, store_dir: str | None, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
-    from rlbox.artifacts.store_upkeep import describe_object, find_damaged_digests, map_sha256_to_stored_object
+    from rlbox.artifacts.store_upkeep import describe_object, find_damaged_digests, map_sha256_to_recorded_file
 
     store = _open_store(store_dir)
-    damaged, known = find_damaged_digests(store), map_sha256_to_stored_object(store)
+    damaged, known = find_damaged_digests(store), map_sha256_to_recorded_file(store)
     count = len(list(store.list_digests()))
     lines = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in damaged]
     if damaged and not fix:
@@ -99,7 +99,7 @@ UNUSED_S = 30 * 86_400.0
 @click.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def prune(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
@@ -111,24 +111,28 @@ def prune(app: App, yes: bool) -> int:
       rlbox prune --dry-run
       rlbox prune --yes
     """
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
     from rlbox.artifacts.store_upkeep import (
-        find_unused_entries_of_other_caches,
-        find_unused_objects,
-        remove_cache_entries,
-        remove_objects_and_stale_records,
+        find_objects_unused_by_any_project,
+        find_unused_rlbox_cache_entries,
+        remove_objects_and_records_without_lock,
+        remove_rlbox_cache_entries,
     )
-    from rlbox.image.prune import format_images_to_remove, remove_images, sum_distinct_image_bytes
+    from rlbox.image.prune import format_would_remove_lines, sum_distinct_image_bytes, untag_or_remove_images
 
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
-    objects = find_unused_objects(store, app.project)
-    caches = find_unused_entries_of_other_caches(UNUSED_S)
+    objects = find_objects_unused_by_any_project(store, app.project)
+    caches = find_unused_rlbox_cache_entries(UNUSED_S)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
     freed = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
-    lines = format_images_to_remove(images)
-    lines += [f"would remove {len(objects)} files of {store.root}, {size_text(object_bytes)}"] if objects else []
-    lines += [f"would remove {len(caches)} caches not used for 30 days, {size_text(cache_bytes)}"] if caches else []
+    lines = format_would_remove_lines(images)
+    lines += (
+        [f"would remove {len(objects)} files of {store.root}, {decimal_size_text(object_bytes)}"] if objects else []
+    )
+    lines += (
+        [f"would remove {len(caches)} caches not used for 30 days, {decimal_size_text(cache_bytes)}"] if caches else []
+    )
     found = {
         "images": [row.name for row in images],
         "files": len(objects),
@@ -136,17 +140,17 @@ def prune(app: App, yes: bool) -> int:
         "bytes": freed,
     }
     if app.dry_run:
-        text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
-        return app.planned(found, text, f"free up to {size_text(freed)}" if lines else "remove nothing")
+        text = "\n".join([*lines, f"would free up to {decimal_size_text(freed)}"])
+        return app.planned(found, text, f"free up to {decimal_size_text(freed)}" if lines else "remove nothing")
     if lines:
         for line in lines:
             app.print_status(line)
         what = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
-        require_confirmation(app, yes, f"remove {what}, up to {size_text(freed)}")
-        remove_cache_entries(caches)  # which alone may refuse
-        remove_images(images)
-        remove_objects_and_stale_records(store, objects)
-    app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
+        require_confirmation(app, yes, f"remove {what}, up to {decimal_size_text(freed)}")
+        remove_rlbox_cache_entries(caches)  # which alone may refuse
+        untag_or_remove_images(images)
+        remove_objects_and_records_without_lock(store, objects)
+    app.result(found | {"removed": True}, f"freed up to {decimal_size_text(freed)}")
     return 0
 
 

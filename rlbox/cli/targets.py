@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.init import overwrite_project_file
-from rlbox.cli.options import dry_run_option, shared_options
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@shared_options
+@pass_app_with_shared_options
 def targets(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
@@ -56,7 +56,9 @@ def _test_status(app: App, name: str) -> str | None:
     from rlbox.target.tested import describe_test_status
 
     try:
-        return describe_test_status(load_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+        return describe_test_status(
+            load_target(app.project, name).target, load_lock(app.project.own_or_shipped_lock_file(name))
+        )
     except SpecError:
         return None
 
@@ -73,7 +75,7 @@ def _line(row: dict[str, Any], width: int) -> str:
     type=click.Choice(["target", "job", "profile", "fix"]),
     help="Print the JSON Schema of a file, for editors.",
 )
-@shared_options
+@pass_app_with_shared_options
 def show(app: App, name: str | None, schema: str | None) -> None:
     """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
 
@@ -92,16 +94,16 @@ def show(app: App, name: str | None, schema: str | None) -> None:
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
     if name not in app.project.targets() and name not in app.project.jobs():
-        from rlbox.image.show import show_image_if_known
+        from rlbox.image.show import show_engine_image_if_found
 
-        if show_image_if_known(app, name):
+        if show_engine_image_if_found(app, name):
             return
     kind, data = _load(app, name)
     rest, job_lines = data, []
     if kind == "job":
-        from rlbox.job.params import JOB_VIEW_KEYS, format_job_lines
+        from rlbox.job.params import JOB_VIEW_KEYS, format_params_profiles_secrets
 
-        job_lines = format_job_lines(_job(app, name))
+        job_lines = format_params_profiles_secrets(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in JOB_VIEW_KEYS or not value}
     app.result({kind: data}, "\n".join([f"# {kind} {name}", *job_lines, *map(str, _lines(rest))]))
 
@@ -113,7 +115,7 @@ def _job(app: App, name: str) -> Job:
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
@@ -126,7 +128,7 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
             _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
-    return "target", load_target_and_catalogue(app.project, name).target.model_dump(mode="json")
+    return "target", load_target_with_fix_packages(app.project, name).target.model_dump(mode="json")
 
 
 def _lines(data: Any, path: str = "") -> list[str]:
@@ -146,7 +148,7 @@ def _lines(data: Any, path: str = "") -> list[str]:
 )
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def render(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
@@ -205,13 +207,13 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     from rlbox.system.files import require_writable_or_creatable_directory
 
     wish = BuildOptions(hermetic=hermetic)
-    with app.collecting_refusals("folder"):
+    with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)
     if not app.dry_run:
         BuildInputs(app, plan, wish).fetch_and_write_context(folder)
         return
-    with app.collecting_refusals("lock"):
+    with app.collecting_refusals_if_dry_run("lock"):
         BuildInputs(app, plan, wish).plan_dry_run_request()
 
 

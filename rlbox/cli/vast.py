@@ -14,7 +14,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_job
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, force_option, shared_options, target_profile_and_set_options
+from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared_options, target_profile_and_set_options
 from rlbox.cli.vast_instances import (
     RentalOptions,
     confirm_and_rent,
@@ -25,7 +25,7 @@ from rlbox.cli.vast_instances import (
     logs,
     plan_rental,
     render_instance_onstart,
-    rent_options,
+    rental_options_as_terms,
     search,
     ssh,
     start,
@@ -64,7 +64,7 @@ class FetchResult:
 )
 @click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
     """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
 
@@ -76,21 +76,21 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     Example:
       rlbox vast fetch --help
     """
-    from rlbox.cli.vast_instances import load_instance_data_mount
+    from rlbox.cli.vast_instances import load_instance_target_data_mount
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.system.files import require_writable_or_creatable_directory
     from rlbox.vast.api import find_rlbox_instance
     from rlbox.vast.instance import list_result_files, ssh_address
-    from rlbox.vast.remote_job import require_path_below_disk
+    from rlbox.vast.remote_job import strip_disk_prefix_or_raise
 
     if only and not paths:
         raise click.UsageError(_("--only downloads the named paths: add a PATH on the instance's data disk."))
     one = find_rlbox_instance(number)
-    disk = load_instance_data_mount(app, one)
-    more = [require_path_below_disk(path, disk) for path in paths]
+    disk = load_instance_target_data_mount(app, one)
+    more = [strip_disk_prefix_or_raise(path, disk) for path in paths]
     home = _choose_download_dir(number, folder)
-    with app.collecting_refusals("folder"):
+    with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else list_result_files(connection, disk, more)
@@ -105,19 +105,19 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
 
 def _choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
-    from rlbox.vast.instance import locate_download_directory
+    from rlbox.vast.instance import load_recorded_download_directory
 
-    home = locate_download_directory(instance_number, directory_option.absolute() if directory_option else None)
+    home = load_recorded_download_directory(instance_number, directory_option.absolute() if directory_option else None)
     if not home.was_used and directory_option is None:
-        home = locate_download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
+        home = load_recorded_download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
     return home
 
 
 def _would_fetch(app: App, home: DownloadDirectory, files: Sequence[RemoteFile]) -> int:
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
 
     lacking = home.find_missing(files)
-    lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
+    lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in lacking)
     would = f"bring {_summary(lacking, files)}, to {home.path}"
     return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
 
@@ -146,10 +146,10 @@ def fetch_files(
 
 
 def _summary(lacking: Sequence[RemoteFile], files: Sequence[RemoteFile]) -> str:
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.ssh.files import total_bytes
 
-    return f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
+    return f"{len(lacking)} of {len(files)} files, {decimal_size_text(total_bytes(lacking))}"
 
 
 _QUICK_S, _MOST_BREAKS, _RETRY_PAUSE_S = 30.0, 5, 10.0
@@ -171,7 +171,7 @@ class _RentedRun:
 @click.command()
 @click.argument("job", metavar="JOB", shell_complete=complete_job)
 @target_profile_and_set_options
-@rent_options
+@rental_options_as_terms
 @click.option(
     "--upload", "uploads", metavar="PATH[=DEST]", multiple=True, help="Copy to DEST on the data disk; may be repeated."
 )
@@ -188,7 +188,7 @@ class _RentedRun:
 @click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def up(
     app: App,
     job: str,
@@ -226,12 +226,12 @@ def up(
     require_consistent_stack(app, name, force=force)
     remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep")
     brought = _uploads(uploads)
-    with app.collecting_refusals("job"):
+    with app.collecting_refusals_if_dry_run("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
-    with app.collecting_refusals("secrets"):
+    with app.collecting_refusals_if_dry_run("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        deal = plan_rental(app, name, terms, job=job, force=force)
+        deal = plan_rental(app, name, terms, job=job, ignore_stack_conflicts=force)
         if app.dry_run or deal.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
             would = f"{describe_rent_action(deal, terms)}, {then_run}"
@@ -239,7 +239,7 @@ def up(
         number = confirm_and_rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    onstart = render_instance_onstart(app, name, uploads_rlbox=True, force=force)[1].field_text
+    onstart = render_instance_onstart(app, name, uploads_rlbox=True, ignore_stack_conflicts=force)[1].field_text
     rented = _RentedRun(
         number=number,
         remote_job=remote_job,
@@ -303,15 +303,15 @@ def _start(app: App, connection: SshConnection, rented: _RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.system.progress import show_byte_progress
     from rlbox.vast.instance import (
-        install_rlbox_if_missing,
         start_agent_and_await_run,
+        sync_rlbox_unless_in_image,
         upload_job,
         upload_to_data_disk,
         wait_for_onstart,
     )
 
     number, remote_job = rented.number, rented.remote_job
-    install_rlbox_if_missing(connection, remote_job, app.project, rented.onstart, number, app.print_status)
+    sync_rlbox_unless_in_image(connection, remote_job, app.project, rented.onstart, number, app.print_status)
     wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.print_status)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
@@ -381,7 +381,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
 def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
     """Return files and folders of this machine with their places below the data disk."""
     from rlbox.errors import SpecError
-    from rlbox.vast.remote_job import require_path_below_disk
+    from rlbox.vast.remote_job import strip_disk_prefix_or_raise
 
     found = []
     for text in options:
@@ -392,7 +392,7 @@ def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
                 _("--upload {text}: there is no {source}").format(text=text, source=source),
                 next_step=_("name a file or a folder of this machine"),
             )
-        found.append((path, require_path_below_disk(goal or path.resolve().name, "/")))
+        found.append((path, strip_disk_prefix_or_raise(goal or path.resolve().name, "/")))
     return found
 
 
@@ -405,12 +405,12 @@ def _require_fit(
 ) -> None:
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
-    from rlbox.job.params import parse_settings, resolve_params
+    from rlbox.job.params import parse_settings_last_wins, resolve_params
     from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
     from rlbox.planner.suggest import RunCommand
     from rlbox.run.inputs import plan_container_run, require_matching_source
 
-    wish = RunCommand(command_words=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
+    wish = RunCommand(command_words=("vast", "up", job), profiles=profiles, settings=parse_settings_last_wins(settings))
     loaded = load_job(app.project, job)
     values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
     require_matching_source(app, loaded, values, is_local_run=False, accept_other_version=False)

@@ -14,7 +14,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlbox.vast.request import Instance, Quote
 
 
-def require_published(app: App, image: str) -> None:
+def require_published_if_registry_answers(app: App, image: str) -> None:
     """Raise `RegistryError` when an image is not in its registry; what cannot be told from here is only said.
 
     A registry that wants a login, or is not reached from here, may answer the platform.
@@ -40,7 +40,7 @@ def require_published(app: App, image: str) -> None:
             found = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:
-            app.not_checked(error.what, f"image {image}")
+            app.record_as_unchecked(error.what, f"image {image}")
         else:
             app.print_status(f"not checked: image {image}: {error.what}")
         return
@@ -59,7 +59,7 @@ def require_published(app: App, image: str) -> None:
 )
 @click.option("--disk", type=NonNegativeNumber(), default=0.0, help="GB of disk [disk.need_gib].")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
@@ -76,9 +76,14 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     from rlbox.vast.request import parse_docker_options
 
     target = require_vast_target_by_name(app, name)
-    needs = make_offer_filter(target, max_hourly_usd=price, disk_gb=disk, ports=parse_docker_options(target).port_count)
+    needs = make_offer_filter(
+        target,
+        max_hourly_usd_override=price,
+        disk_gb_override=disk,
+        extra_port_count=parse_docker_options(target).port_count,
+    )
     if app.dry_run:
-        with app.collecting_refusals("API key"):
+        with app.collecting_refusals_if_dry_run("API key"):
             require_api_key()
         data = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         return app.planned(data, needs.query(), "ask vast.ai for its offers")
@@ -154,7 +159,7 @@ _RENT_OPTIONS = (
 )
 
 
-def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def rental_options_as_terms(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add what says on which terms an instance is rented, handed on as `terms`."""
 
     @functools.wraps(function)
@@ -169,9 +174,9 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@rent_options
+@rental_options_as_terms
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def create(app: App, name: str, terms: RentalOptions) -> int:
     """Create an instance for TARGET with its on-start script, after printing the price.
 
@@ -195,7 +200,9 @@ def create(app: App, name: str, terms: RentalOptions) -> int:
     return 0
 
 
-def plan_rental(app: App, target_name: str, terms: RentalOptions, job: str = "", *, force: bool = False) -> Quote:
+def plan_rental(
+    app: App, target_name: str, terms: RentalOptions, job: str = "", *, ignore_stack_conflicts: bool = False
+) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
@@ -203,25 +210,31 @@ def plan_rental(app: App, target_name: str, terms: RentalOptions, job: str = "",
     from rlbox.vast.offers import make_offer_filter
     from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_docker_options
 
-    target, onstart = render_instance_onstart(app, target_name, uploads_rlbox=bool(job), force=force)
+    target, onstart = render_instance_onstart(
+        app, target_name, uploads_rlbox=bool(job), ignore_stack_conflicts=ignore_stack_conflicts
+    )
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, target_name)
     options = parse_docker_options(target, image)
     needs = make_offer_filter(
-        target, max_hourly_usd=terms.price, disk_gb=terms.disk, ports=options.port_count, bid_hourly_usd=terms.bid
+        target,
+        max_hourly_usd_override=terms.price,
+        disk_gb_override=terms.disk,
+        extra_port_count=options.port_count,
+        bid_hourly_usd=terms.bid,
     )
     request = make_create_request(target, needs, options, onstart, image=image, job=job)
-    with app.collecting_refusals("image"):
-        require_published(app, request.image)
+    with app.collecting_refusals_if_dry_run("image"):
+        require_published_if_registry_answers(app, request.image)
     offer = None
-    with app.collecting_refusals("offers"):
+    with app.collecting_refusals_if_dry_run("offers"):
         offer = _find_cheapest_offer(needs, terms.offer)
     return Quote(request=request, needs=needs, offer=offer, setup_summary=setup)
 
 
 def render_instance_onstart(
-    app: App, target_name: str, *, uploads_rlbox: bool, force: bool = False
+    app: App, target_name: str, *, uploads_rlbox: bool, ignore_stack_conflicts: bool = False
 ) -> tuple[Target, OnstartScript]:
     """Return a target and the on-start script of its instances; `uploads_rlbox`: rlbox is sent there.
 
@@ -229,29 +242,29 @@ def render_instance_onstart(
     """
     from rlbox.cli.onstart import render_target_onstart
     from rlbox.target.target import load_target
-    from rlbox.vast.remote_job import JOB_DIRECTORY, format_agent_start_shell
+    from rlbox.vast.remote_job import JOB_DIRECTORY, format_job_agent_start_shell
 
     disk = load_target(app.project, target_name).target.disk.mount
     return render_target_onstart(
         app,
         target_name,
-        format_agent_start_shell(disk),
+        format_job_agent_start_shell(disk),
         f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else "",
-        force=force,
+        ignore_stack_conflicts=ignore_stack_conflicts,
     )
 
 
 def _setup_line(app: App, name: str) -> str:
     """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
-    from rlbox.amounts import counted, size_text
+    from rlbox.amounts import counted, decimal_size_text
     from rlbox.image.plan import load_image_plan
     from rlbox.target.lock import load_lock
 
-    with app.collecting_refusals("lock"):
+    with app.collecting_refusals_if_dry_run("lock"):
         load_image_plan(app.project, name).require_current_lock()
-    lock = load_lock(app.project.lock_file(name))
+    lock = load_lock(app.project.own_or_shipped_lock_file(name))
     files = [package for group in lock.groups for package in group.packages] if lock else []
-    size = size_text(sum(package.size for package in files))
+    size = decimal_size_text(sum(package.size for package in files))
     return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
 
 
@@ -295,7 +308,7 @@ _ANY = {"ignore_unknown_options": True}
 
 
 @click.command("ls")
-@shared_options
+@pass_app_with_shared_options
 def list_them(app: App) -> None:
     """List the instances that rlbox created, with their prices; instances of other users are not shown.
 
@@ -319,7 +332,7 @@ def list_them(app: App) -> None:
 @click.command(context_settings=_ANY)
 @click.argument("number", metavar="ID", type=int)
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@shared_options
+@pass_app_with_shared_options
 def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
     """Open a shell on instance ID, or run one command there and return its exit code.
 
@@ -337,7 +350,7 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
-@shared_options
+@pass_app_with_shared_options
 def logs(app: App, number: int, follow: bool) -> int:
     """Print the logs of the latest run on instance ID.
 
@@ -348,11 +361,11 @@ def logs(app: App, number: int, follow: bool) -> int:
     from rlbox.ssh.connection import run_terminal
     from rlbox.vast.api import find_rlbox_instance
     from rlbox.vast.instance import ssh_address
-    from rlbox.vast.remote_job import format_rlbox_lookup_shell
+    from rlbox.vast.remote_job import format_rlbox_tool_assignment_shell
 
     one = find_rlbox_instance(number)
-    disk = load_instance_data_mount(app, one)
-    command = f"{format_rlbox_lookup_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
+    disk = load_instance_target_data_mount(app, one)
+    command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
         " -f" if follow else ""
     )
     return run_terminal(ssh_address(one), command)
@@ -361,7 +374,7 @@ def logs(app: App, number: int, follow: bool) -> int:
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def stop(app: App, number: int) -> int:
     """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
 
@@ -391,7 +404,7 @@ def stop(app: App, number: int) -> int:
     help="How long to wait until it is ready.",
 )
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def start(app: App, number: int, timeout: float) -> int:
     """Start instance ID again, and wait until it is ready; an interrupted job of `vast up` resumes
     automatically.
@@ -410,13 +423,13 @@ def start(app: App, number: int, timeout: float) -> int:
     set_instance_state(number, "running")
     ready = wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
-        wait_for_onstart(connection, load_instance_data_mount(app, one), number, timeout, app.print_status)
+        wait_for_onstart(connection, load_instance_target_data_mount(app, one), number, timeout, app.print_status)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
     app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
 
-def load_instance_data_mount(app: App, instance: Instance) -> str:
+def load_instance_target_data_mount(app: App, instance: Instance) -> str:
     """Return where the data disk of an instance is: where its target has it."""
     from rlbox.target.target import load_target
 
@@ -428,7 +441,7 @@ def load_instance_data_mount(app: App, instance: Instance) -> str:
 @click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
-@shared_options
+@pass_app_with_shared_options
 def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
 
@@ -439,11 +452,11 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
       rlbox vast destroy --help
     """
     from rlbox.vast.api import destroy_instance, list_instances
-    from rlbox.vast.request import select_rlbox_instances
+    from rlbox.vast.request import require_rlbox_instances
 
-    chosen = select_rlbox_instances(list_instances(), tuple(dict.fromkeys(ids)))
+    chosen = require_rlbox_instances(list_instances(), tuple(dict.fromkeys(ids)))
     for one in chosen if not unfetched else ():
-        with app.collecting_refusals("what is on the disk"):
+        with app.collecting_refusals_if_dry_run("what is on the disk"):
             _require_fetched(app, one)
     lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
     data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}
@@ -461,11 +474,11 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
 
 def _require_fetched(app: App, one: Instance) -> None:
     """Raise `NodeError` unless all that should come home of an instance is here."""
-    from rlbox.amounts import size_text
+    from rlbox.amounts import decimal_size_text
     from rlbox.errors import NodeError
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import total_bytes
-    from rlbox.vast.instance import list_result_files, locate_download_directory, ssh_address
+    from rlbox.vast.instance import list_result_files, load_recorded_download_directory, ssh_address
 
     step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=one.id)
     if one.status != "running":
@@ -476,12 +489,12 @@ def _require_fetched(app: App, one: Instance) -> None:
             next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),
         )
     with SshConnection(ssh_address(one)) as connection:
-        files, __ = list_result_files(connection, load_instance_data_mount(app, one))
-    if lacking := locate_download_directory(one.id).find_missing(files):
+        files, __ = list_result_files(connection, load_instance_target_data_mount(app, one))
+    if lacking := load_recorded_download_directory(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
-                id=one.id, count=len(lacking), size=size_text(total_bytes(lacking)), shown=shown
+                id=one.id, count=len(lacking), size=decimal_size_text(total_bytes(lacking)), shown=shown
             ),
             next_step=step,
         )

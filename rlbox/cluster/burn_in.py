@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from rlbox.amounts import columns, size_text
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.context import ClusterContext
 from rlbox.cluster.facts import NodeFacts
@@ -48,7 +48,7 @@ class AllReduceResult:
     @property
     def bandwidth_text(self) -> str:
         share = f" ({self.bytes_s * 8 / (self.link_mbit_s * 1e6):.0%} of its link)" if self.link_mbit_s else ""
-        return f"{size_text(self.bytes_s)}/s{share}"
+        return f"{decimal_size_text(self.bytes_s)}/s{share}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def _check_way(way: AllReduceResult, result: BurnInResult) -> Iterator[Finding]:
         remedy = _("use another node, and have the GPU, memory and processor of this one checked")
         yield Finding(id="reduce-wrong", title=title, seen=seen, where=where, remedy=remedy)
     elif len(way.nodes) == 2 and way.bytes_s < possible * _SLOW_LINK:
-        inner = f", {size_text(min(within))}/s within the nodes" if within else ""
+        inner = f", {decimal_size_text(min(within))}/s within the nodes" if within else ""
         title = _("the way between nodes is slow")
         yield Finding(id="link-slow", title=title, seen=f"{way.bandwidth_text}{inner}", where=where, remedy=look)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.amounts import GIB, columns, duration_text, gpu_memory_text, size_text
+from rlbox.amounts import GIB, columns, decimal_size_text, duration_text, gpu_memory_text
 from rlbox.app import App
 from rlbox.cluster.facts import Installation, NodeFacts, NodeGpu
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
@@ -187,7 +187,7 @@ def _check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             continue
         if not disk.writable:
             yield _error("disk-denied", where, mode, user=facts.user, path=disk.path)
-        free, need = size_text(disk.free), size_text(needs.disk.need_gib * GIB)
+        free, need = decimal_size_text(disk.free), decimal_size_text(needs.disk.need_gib * GIB)
         if disk.free < needs.disk.need_gib * GIB:
             yield _error("disk-full", where, _("{free} free, {size} needed").format(free=free, size=need))
         if disk.mode & 0o002 and not disk.mode & 0o1000:
@@ -198,7 +198,9 @@ def _check_memory(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     need = needs.hardware.memory_gib * GIB
     for name, facts in probe.facts.items():
         if facts.memory < need * _ALMOST_ALL:
-            seen = _("{memory}, {size} needed").format(memory=size_text(facts.memory), size=size_text(need))
+            seen = _("{memory}, {size} needed").format(
+                memory=decimal_size_text(facts.memory), size=decimal_size_text(need)
+            )
             yield _error("memory-small", name, seen)
 
 
@@ -351,7 +353,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     return "\n".join(columns(rows)) if len(rows) > 1 else ""
 
 
-def print_and_raise_findings(app: App, findings: Sequence[Finding]) -> None:
+def print_findings_raise_if_errors(app: App, findings: Sequence[Finding]) -> None:
     """Show what is wrong with nodes; `NodeError` when something of it is an error."""
     if table := format_findings(findings):
         app.print_status(table)

@@ -198,12 +198,12 @@ class Node:
             )
         return row
 
-    def stream(self, name: str, *, raw: bool = False, **arguments: Any) -> NodeStream:
-        """Start a call that goes on; `raw`: its lines are those of the program that it becomes."""
+    def stream(self, name: str, *, as_text_lines: bool = False, **arguments: Any) -> NodeStream:
+        """Start a call that goes on; `as_text_lines`: its lines are those of the program that it becomes."""
         process = self._start(name, arguments)
         if process.stderr:
             threading.Thread(target=process.stderr.read, daemon=True).start()
-        return NodeStream(self, process, raw=raw)
+        return NodeStream(self, process, raw=as_text_lines)
 
     def run_shell(self, command: str, stdin: IO[bytes]) -> None:
         """Run a shell command there with a file of this machine as its standard input; `NodeError` where it fails."""

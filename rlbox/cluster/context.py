@@ -34,7 +34,7 @@ class ExistingCluster:
     plan: ClusterPlan
     instances: Mapping[str, RayInstance] = field(default_factory=dict)
 
-    def is_running_on(self, node: str) -> bool:
+    def was_found_running_on(self, node: str) -> bool:
         instance = self.instances.get(node)
         return instance is not None and instance.is_running
 
@@ -51,7 +51,7 @@ class ClusterContext:
     @property
     def ray_version(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        lock = load_lock(self.app.project.lock_file(self.options.target))
+        lock = load_lock(self.app.project.own_or_shipped_lock_file(self.options.target))
         return list_stack_versions(self.target, lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
@@ -68,7 +68,7 @@ class ClusterContext:
             paths=required_paths,
         )
 
-    def find_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
+    def find_largest_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""
         instances: dict[str, dict[str, RayInstance]] = {}
         plans: dict[str, ClusterPlan] = {}
@@ -83,7 +83,7 @@ class ClusterContext:
         return ExistingCluster(plan=plans[most], instances=instances[most])
 
     def require_own_cluster(self, probe: ClusterProbe) -> ExistingCluster:
-        cluster = self.find_own_cluster(probe)
+        cluster = self.find_largest_own_cluster(probe)
         if cluster is None:
             raise NodeError(
                 _("there is no cluster {name} on {facts}").format(
@@ -107,7 +107,7 @@ class ClusterContext:
                 where=head,
                 next_step=finding.remedy if finding else _("name it: --nodes {members}").format(members=names),
             )
-        if not cluster.is_running_on(head):
+        if not cluster.was_found_running_on(head):
             raise NodeError(
                 _("the head of cluster {plan} does not run").format(plan=cluster.plan.name),
                 where=head,

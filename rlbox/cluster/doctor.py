@@ -41,7 +41,7 @@ def examine_cluster(
     """
     with open_context(app, options) as context:
         probe = context.probe(paths)
-        cluster = context.require_own_cluster(probe) if work else context.find_own_cluster(probe)
+        cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)
         status = find_status(context, probe, cluster) if cluster else None
         if probe.facts and cluster is None:
             ports = plan_ports(probe, context.name, context.target.cluster.port, BASE)

@@ -13,7 +13,7 @@ from rlbox.cluster.facts import NodeFacts, RayInstance
 from rlbox.cluster.jobs import ClusterJob, JobsApi
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, own_plan, relative_cluster_directory
+from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, cluster_directory_relative_to_disk, own_plan
 from rlbox.cluster.pool import lock_nodes
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError
@@ -53,7 +53,7 @@ def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = 
         if context.pool.nodes:
             with lock_nodes(context.pool):
                 probe = context.probe()
-                cluster = None if even_if_in_use else context.find_own_cluster(probe)
+                cluster = None if even_if_in_use else context.find_largest_own_cluster(probe)
                 if cluster:
                     require_unused(context, cluster)
                 gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
@@ -73,7 +73,7 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
     own = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
     remove_instances(node, own, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
-    paths = sorted(relative_cluster_directory(facts.uid, context.name, name) for name in names)
+    paths = sorted(cluster_directory_relative_to_disk(facts.uid, context.name, name) for name in names)
     containers = any(not one.is_inplace for one in own)
     cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=containers)
     gone = [one.name for one in own]
@@ -117,7 +117,7 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
     plan, option_text = cluster.plan, context.options.option_text
     down = f"rlbox cluster down {option_text} --force"
     head = context.pool.nodes.get(plan.head.name)
-    if head and not cluster.is_running_on(head.name):
+    if head and not cluster.was_found_running_on(head.name):
         return
     jobs: list[ClusterJob] = []
     runs: list[str] = []

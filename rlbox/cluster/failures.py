@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.cluster.facts import NodeDisk, RayInstance
 from rlbox.cluster.probe import ConnectionAttempt
 from rlbox.findings import Finding
@@ -136,7 +136,7 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
 
 def _format_space(disk: NodeDisk) -> str:
     return _("{path}: {free} of {size} free").format(
-        path=disk.path, free=size_text(disk.free), size=size_text(disk.size)
+        path=disk.path, free=decimal_size_text(disk.free), size=decimal_size_text(disk.size)
     )
 
 

@@ -125,7 +125,7 @@ def _pull(node: Node, image: RegistryImage, tag: str, report: ReportProgress) ->
             next_step=_("without --image it is sent from here; or let that node reach the registry"),
         )
     engine.tag_image(name, parse_reference(tag))
-    engine.remove_tag(name)
+    engine.try_untag_image(name)
     report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="pulled"))
 
 
@@ -133,7 +133,7 @@ def _pull(node: Node, image: RegistryImage, tag: str, report: ReportProgress) ->
 
 
 @contextmanager
-def save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) -> Iterator[ImageArchive]:
+def _save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) -> Iterator[ImageArchive]:
     """Yield the image of this machine's engine as an archive, which is removed behind the block."""
     base = cache_path("cluster-images")
     directory = base / str(os.getpid())
@@ -205,49 +205,49 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-class BroughtImage(NamedTuple):
+class ImageOnNodes(NamedTuple):
     """An image, or for nodes without an engine the checksum of their lock, and what each node's engine calls it."""
 
-    layers_config_sha256: str
+    image_or_lock_sha256: str
     engine_id_by_node: dict[str, str]
 
 
 def bring_image_to_nodes(
-    context: ClusterContext, probe: ClusterProbe, plan: ClusterPlan | None, image: RegistryImage | None
-) -> BroughtImage:
+    context: ClusterContext, probe: ClusterProbe, existing_plan: ClusterPlan | None, image_to_pull: RegistryImage | None
+) -> ImageOnNodes:
     """Return the image once all nodes have the very same.
 
-    For a node without an engine the checksum of the lock stands for the image. `plan` is that of a cluster that exists;
-    `image`: where nodes that lack it pull it themselves, None: it is sent from here.
+    For a node without an engine the checksum of the lock stands for the image. `existing_plan`: of a running cluster;
+    `image_to_pull`: where nodes that lack it pull it themselves, None: it is sent from here.
     """
-    inplace = {name for name in probe.facts if _is_inplace(probe, plan, name)}
+    inplace = {name for name in probe.facts if _is_inplace(probe, existing_plan, name)}
     local: Mapping[str, Any] = {}
     if inplace == set(probe.facts):
         identity = context.image.lock_checksum
-    elif image:
-        identity = image.layers_config_sha256
+    elif image_to_pull:
+        identity = image_to_pull.layers_config_sha256
     else:
         local = require_image(context.image.tag, context.options.target)
         identity = hash_layers_and_config(local)
-    if plan and plan.image_digest != identity:
+    if existing_plan and existing_plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
-                plan=plan.name, target=plan.target
+                plan=existing_plan.name, target=existing_plan.target
             ),
             next_step=_("rlbox cluster down {words}, then the same command again").format(
                 words=context.options.option_text
             ),
         )
-    pool = context.pool.select_connected([name for name in probe.facts if name not in inplace])
+    pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
     images = pool.map(lambda node: node.engine().find_image(context.image.tag))
-    lacking = pool.select_connected(
+    lacking = pool.select_skipping_unconnected(
         [name for name, found in images.items() if hash_layers_and_config(found) != identity]
     )
-    if lacking.nodes and image:
+    if lacking.nodes and image_to_pull:
         with show_progress(context.app) as report:
-            lacking.map(lambda node: _pull(node, image, context.image.tag, report))
+            lacking.map(lambda node: _pull(node, image_to_pull, context.image.tag, report))
     elif lacking.nodes:
-        with show_progress(context.app) as report, save_archive(local, context.image.tag, report) as archive:
+        with show_progress(context.app) as report, _save_archive(local, context.image.tag, report) as archive:
             lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.print_status, report))
     images |= lacking.map(lambda node: node.engine().find_image(context.image.tag))
     for name, found in images.items():
@@ -260,7 +260,7 @@ def bring_image_to_nodes(
                 next_step=_("the same command again"),
             )
     names = {name: str(found["Id"]) for name, found in images.items() if found}
-    return BroughtImage(identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)})
+    return ImageOnNodes(identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)})
 
 
 def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:

@@ -26,14 +26,14 @@ _STOP_S, _POLL_S = 60.0, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
-    """A job: `exit_code` is that of its driver, None where it has none yet; `ray_id` is in names of logs."""
+    """A job: `exit_code` is that of its driver, None where it has none yet; `ray_job_id` is in names of logs."""
 
     id: str
     status: str
     exit_code: int | None = None
     message: str = ""
     entrypoint: str = ""
-    ray_id: str = ""
+    ray_job_id: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -65,7 +65,7 @@ def read_job(row: Mapping[str, Any]) -> ClusterJob:
         exit_code=code if isinstance(code, int) else None,
         message=str(row.get("message") or ""),
         entrypoint=str(row.get("entrypoint") or ""),
-        ray_id=str(row.get("job_id") or ""),
+        ray_job_id=str(row.get("job_id") or ""),
     )
 
 
@@ -115,9 +115,9 @@ class JobsApi:
             )
         return read_job(row)
 
-    def submit(self, id_: str, entrypoint: str, working_dir: str | None) -> None:
-        """Have Ray start a job; `working_dir` is a directory as the head's programs see it."""
-        self._ask(call="submit", id=id_, entrypoint=entrypoint, working_dir=working_dir)
+    def submit(self, id_: str, entrypoint: str, working_dir_on_head: str | None) -> None:
+        """Have Ray start a job; `working_dir_on_head` is a directory as the head's programs see it."""
+        self._ask(call="submit", id=id_, entrypoint=entrypoint, working_dir=working_dir_on_head)
 
     def stop(self, id_: str) -> None:
         self._ask(call="stop", id=id_)

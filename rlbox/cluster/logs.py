@@ -51,7 +51,7 @@ def parse_leading_utc_time(line: str) -> float | None:
     return moment.timestamp()
 
 
-class LogReportParser:
+class LogLineTimestamper:
     """The time of each line of each log: its own, else that of the line before it.
 
     Parameters
@@ -64,7 +64,7 @@ class LogReportParser:
         self._offsets = offsets
         self._last: dict[tuple[str, str], float] = {}
 
-    def parse_lines(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
+    def timestamp_lines(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
         """Yield the lines of a node's report; those that follow later were written at the node's time of reading.
 
         Lines before the first that has a time have that of it; of a text without any all are of when it was written.
@@ -102,7 +102,7 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
         patterns = _choose_patterns(context, cluster, options.job)
         names = [name for name in context.pool.nodes if name in cluster.instances]
         streams = {name: start_log_stream(context, cluster, name, patterns, follow=options.follow) for name in names}
-        clocks, reports = LogReportParser(probe.clock_offsets_s), read_streams(streams)
+        clocks, reports = LogLineTimestamper(probe.clock_offsets_s), read_streams(streams)
         try:
             lines = sort_lines(_read_first(reports, clocks, set(streams)))
             first = 0 if options.lines is None else max(0, len(lines) - options.lines)
@@ -120,7 +120,7 @@ def _choose_patterns(context: ClusterContext, cluster: ExistingCluster, job: str
     if not job:
         return RAY_LOGS
     found = JobsApi(context.require_running_head(cluster), cluster.plan).get_job(job)
-    workers = (f"worker-*-{found.ray_id}-*.out", f"worker-*-{found.ray_id}-*.err") if found.ray_id else ()
+    workers = (f"worker-*-{found.ray_job_id}-*.out", f"worker-*-{found.ray_job_id}-*.err") if found.ray_job_id else ()
     return (f"job-driver-{found.id}.log", *workers)
 
 
@@ -137,7 +137,7 @@ def start_log_stream(
     return context.pool.nodes[node_name].stream(
         "logs",
         disk=context.pool.nodes[node_name].spec.data,
-        folder=cluster.plan.directory_below_disk(node_name),
+        folder=cluster.plan.directory_relative_to_disk(node_name),
         here=cluster.instances[node_name].is_inplace,
         names=list(patterns),
         most=max_bytes,
@@ -148,7 +148,7 @@ def start_log_stream(
 Reports = queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]
 
 
-def _read_first(reports: Reports, clocks: LogReportParser, names: set[str]) -> list[LogLine]:
+def _read_first(reports: Reports, clocks: LogLineTimestamper, names: set[str]) -> list[LogLine]:
     """Return what the logs of all nodes hold by now."""
     lines: list[LogLine] = []
     while names:
@@ -156,15 +156,15 @@ def _read_first(reports: Reports, clocks: LogReportParser, names: set[str]) -> l
         if isinstance(report, NodeError):
             raise report
         if report is not None:
-            lines += clocks.parse_lines(name, report)
+            lines += clocks.timestamp_lines(name, report)
         names = names - {name}
     return lines
 
 
-def _read_next(reports: Reports, clocks: LogReportParser) -> Iterator[LogLine]:
+def _read_next(reports: Reports, clocks: LogLineTimestamper) -> Iterator[LogLine]:
     """Yield what a node's logs gained; `NodeError` where the connection to it broke."""
     name, report = reports.get()
     if isinstance(report, NodeError):
         raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
     if report is not None:
-        yield from clocks.parse_lines(name, report)
+        yield from clocks.timestamp_lines(name, report)

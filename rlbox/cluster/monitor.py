@@ -10,7 +10,7 @@ from rlbox.cluster.connection import Node, UnreachableNode
 from rlbox.cluster.context import ClusterContext, ExistingCluster
 from rlbox.cluster.facts import read_disk, read_instances
 from rlbox.cluster.failures import Failure, MemberFacts, find_member_failures, format_failure_findings
-from rlbox.cluster.status import connect_from_other_nodes, find_status
+from rlbox.cluster.status import connect_from_others_by_target, find_status
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 
@@ -31,7 +31,9 @@ class NodeMonitor:
 
     def __init__(self, context: ClusterContext, cluster: ExistingCluster, offsets: Mapping[str, float]) -> None:
         self._context, self._cluster, self._offsets = context, cluster, offsets
-        self._pool = context.pool.select_connected([name for name in context.pool.nodes if name in cluster.instances])
+        self._pool = context.pool.select_skipping_unconnected(
+            [name for name in context.pool.nodes if name in cluster.instances]
+        )
         self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
         self._shown: set[tuple[str, str]] = set()
         self._silent: set[str] = set()
@@ -46,7 +48,7 @@ class NodeMonitor:
         """Ask every node that was heard the last time, and say what happened."""
         with self._lock:
             names = [name for name in self._pool.nodes if name not in self._silent]
-            members, errors = self._pool.select_connected(names).try_map(self._ask)
+            members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
             failures = find_member_failures(members.values())
             for name, error in errors.items():
                 self._silent.add(name)
@@ -73,7 +75,7 @@ class NodeMonitor:
         members = [member for member in self._cluster.plan.members if member.name == name]
         failures: tuple[Failure, ...] = ()
         for pause in (_SETTLE_S, 0.0):
-            attempts = connect_from_other_nodes(self._context.pool, self._cluster.plan, members)[name]
+            attempts = connect_from_others_by_target(self._context.pool, self._cluster.plan, members)[name]
             failures = find_member_failures([MemberFacts(name=name, unreached=said, attempts=attempts)])
             if not any(one.id == "connection-cut" for one in failures) or self._closed.wait(pause):
                 break
@@ -99,7 +101,7 @@ class NodeMonitor:
         if not self._silent:
             with contextlib.suppress(RlboxError):
                 probe = self._context.probe()
-                cluster = self._context.find_own_cluster(probe) or self._cluster
+                cluster = self._context.find_largest_own_cluster(probe) or self._cluster
                 findings = find_status(self._context, probe, cluster).failures
         for finding in findings:
             self._show(finding)

@@ -39,12 +39,14 @@ class NodeSpec:
         return self.name == LOCAL
 
 
-def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[NodeSpec, ...]:
+def resolve_node_specs(
+    target: Target, override_names_csv: str = "", default_data_disk: str = ""
+) -> tuple[NodeSpec, ...]:
     """Return the nodes, the head first.
 
     Parameters
     ----------
-    names_csv
+    override_names_csv
         Of `--nodes`, with commas between; what the target says of one of them holds.
     default_data_disk
         Data disk of every node that names none itself; empty: that of the target.
@@ -56,7 +58,11 @@ def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: s
     """
     own = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
     known = {row.name: row for row in own}
-    rows = [known.get(name, ClusterNode(name=name)) for name in _split_names(names_csv)] if names_csv else own
+    rows = (
+        [known.get(name, ClusterNode(name=name)) for name in _split_names(override_names_csv)]
+        if override_names_csv
+        else own
+    )
     disk = default_data_disk or target.disk.host
     if not rows:
         raise SpecError(

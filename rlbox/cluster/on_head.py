@@ -31,10 +31,10 @@ _STATUS_FILE = "nodes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HeadCommand:
-    """A command line: `rlbox_args` after `rlbox`, with `env` more variables and secrets, for the run named `run`."""
+    """A command line: `rlbox_args` after `rlbox`, with `env` more variables and secrets, for the run named `run_id`."""
 
     rlbox_args: tuple[str, ...]
-    run: str
+    run_id: str
     env: Mapping[str, str]
     secrets: Mapping[str, Secret]
     terminal: bool = False
@@ -56,7 +56,7 @@ def require_usable_cluster(app: App, options: ClusterOptions) -> UsableCluster:
 
 def ray_directory(plan: ClusterPlan, mount: str) -> str:
     """Return the directory of the head's Ray, as containers name it on the data disk."""
-    return f"{mount}/{plan.directory_below_disk(plan.head.name)}/{RAY_DIRECTORY}"
+    return f"{mount}/{plan.directory_relative_to_disk(plan.head.name)}/{RAY_DIRECTORY}"
 
 
 def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterProbe, Node]:
@@ -85,20 +85,20 @@ def run_rlbox_on_head_node(app: App, options: ClusterOptions, command: HeadComma
     """
     with open_context(app, options) as context:
         cluster, probe, head = _require_usable(context)
-        line = format_head_run_command(cluster.plan, "logs", command.run)
+        line = format_head_run_command(cluster.plan, "logs", command.run_id)
         app.print_status(f"the run is on node {head.name}; from here: {line}")
         monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
         try:
             code = _run(app, head, cluster, command, monitor)
             if code:
-                _write_evidence(app, head, command.run, monitor)
+                _write_evidence(app, head, command.run_id, monitor)
             return code
         finally:
             monitor.close()
 
 
 def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, monitor: NodeMonitor) -> int:
-    from rlbox.engine.remote_helper import HelperContainer, run_helper_container
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
     from rlbox.ssh.tunnel import EngineTunnel
 
     plan, socket = cluster.plan, str(head.machine["engine_socket"])
@@ -123,13 +123,13 @@ def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, m
         terminal=command.terminal,
     )
     try:
-        return run_helper_container(tunnel, app.project, helper)
+        return run_helper_and_fetch_files(tunnel, app.project, helper)
     except EngineError as error:
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.probe_and_list_findings()]
         raise NodeError(
             "".join([error.what, *lines]),
             where=head.name,
-            next_step=format_head_run_command(plan, "logs", command.run),
+            next_step=format_head_run_command(plan, "logs", command.run_id),
         ) from error
 
 

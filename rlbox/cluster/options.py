@@ -29,7 +29,7 @@ class UpOptions(ClusterOptions):
     first_port: int = 0
     prove: bool = False
     limit_s: float = 300.0
-    paths: tuple[str, ...] = ()
+    required_paths: tuple[str, ...] = ()
     image: str = ""
     plain_http: bool = False
 

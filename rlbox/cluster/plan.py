@@ -85,7 +85,7 @@ class PortPlan:
 
 
 def choose_ports(
-    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], requested_base: int = 0, lowest_base: int = BASE
+    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], forced_base: int = 0, lowest_base: int = BASE
 ) -> PortPlan:
     """Return the ports of a new cluster.
 
@@ -95,7 +95,7 @@ def choose_ports(
         Ports that somebody listens on, on any of the nodes.
     other_plans
         Plans of the other clusters there, whether they listen at the moment or not.
-    requested_base
+    forced_base
         What the user wants; 0: the first that fit, from `lowest_base` on.
 
     Raises
@@ -107,9 +107,9 @@ def choose_ports(
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another
     workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
-    bases = (requested_base,) if requested_base else (lowest_base + number * STRIDE for number in range(_MOST))
+    bases = (forced_base,) if forced_base else (lowest_base + number * STRIDE for number in range(_MOST))
     for at in bases:
-        if requested_base or used.isdisjoint(range(at, at + STRIDE)):
+        if forced_base or used.isdisjoint(range(at, at + STRIDE)):
             return PortPlan(base=at, workers=workers)
     raise NodeError(
         _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=lowest_base),
@@ -186,10 +186,10 @@ class ClusterPlan:
         """Return the node of a name."""
         return next((member for member in self.members if member.name == name), None)
 
-    def directory_below_disk(self, node: str) -> str:
+    def directory_relative_to_disk(self, node: str) -> str:
         """Return the cluster's directory below the data disk of a node."""
         uid = next(member.uid for member in self.members if member.name == node)
-        return relative_cluster_directory(uid, self.name, node)
+        return cluster_directory_relative_to_disk(uid, self.name, node)
 
     def with_identities(self, identities: Mapping[str, str]) -> ClusterPlan:
         """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
@@ -204,7 +204,7 @@ class ClusterPlan:
         return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
 
 
-def relative_cluster_directory(uid: int, name: str, node: str) -> str:
+def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
     """Return the directory of a user's cluster below a data disk; on a disk that nodes share there is one for each."""
     return f"{RECORDS}/{uid}/{name}/{node}"
 

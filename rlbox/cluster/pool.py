@@ -29,7 +29,7 @@ class NodePool:
     def __init__(self, nodes: Mapping[str, Node], unreached: Sequence[Finding] = ()) -> None:
         self.nodes, self.unreached = dict(nodes), tuple(unreached)
 
-    def select_connected(self, names: Sequence[str]) -> NodePool:
+    def select_skipping_unconnected(self, names: Sequence[str]) -> NodePool:
         return NodePool({name: self.nodes[name] for name in names if name in self.nodes})
 
     def map(self, function: Callable[[Node], T]) -> dict[str, T]:

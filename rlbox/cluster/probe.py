@@ -156,7 +156,7 @@ def attempt_connections(
     return tuple(attempt for attempts in results.values() for attempt in attempts)
 
 
-def plan_ports(probe: ClusterProbe, cluster_name: str, requested_base: int, lowest_base: int) -> PortPlan:
+def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
     """Return the ports of a new cluster: none that somebody listens on, or another cluster there has."""
     listening = {port for facts in probe.facts.values() for port in facts.listening}
     others = []
@@ -165,7 +165,7 @@ def plan_ports(probe: ClusterProbe, cluster_name: str, requested_base: int, lowe
             plan = plan_of_labels(instance.labels)
             if plan and own_plan(instance.labels, cluster_name, facts.uid) is None:
                 others.append(plan.ports)
-    return choose_ports(listening, others, requested_base, lowest_base)
+    return choose_ports(listening, others, forced_base, lowest_base)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[d
         return {int(port): str(holder) for port, holder in streams[node.name].next()["taken"].items()}
 
     try:
-        yield pool.select_connected(list(ports)).map(start)
+        yield pool.select_skipping_unconnected(list(ports)).map(start)
     finally:
         for stream in streams.values():
             stream.close()

@@ -33,7 +33,7 @@ class RayState:
     nodes: tuple[RayNode, ...] = ()
     error: str = ""
 
-    def find_alive(self, name: str) -> RayNode | None:
+    def find_alive_node(self, name: str) -> RayNode | None:
         return next((node for node in self.nodes if node.name == name and node.alive), None)
 
 
@@ -50,13 +50,13 @@ def _adapter() -> TypeAdapter[RayState]:
     return TypeAdapter(RayState)
 
 
-def find_member_faults(plan: ClusterPlan, state: RayState, ended_ray_node_ids: Collection[str] = ()) -> dict[str, str]:
+def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: Collection[str] = ()) -> dict[str, str]:
     """Return the nodes of a plan that are not as they should be, each with what is missing.
 
-    `ended_ray_node_ids` are ids of nodes that were ended: Ray calls one alive for half a minute, and gives it work.
+    `stale_ray_node_ids` are ids of nodes that were ended: Ray calls one alive for half a minute, and gives it work.
     """
-    known = [node for node in state.nodes if node.id not in ended_ray_node_ids]
-    leaving = {node.name for node in state.nodes if node.id in ended_ray_node_ids and node.alive}
+    known = [node for node in state.nodes if node.id not in stale_ray_node_ids]
+    leaving = {node.name for node in state.nodes if node.id in stale_ray_node_ids and node.alive}
     missing = {}
     for member in plan.members:
         lives = [node for node in known if node.name == member.name]

@@ -24,7 +24,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
-from rlbox.provision.shell_environment import get_inherited_names_and_prefixes
+from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
 from rlbox.values import OWN, VENV, Mount
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
-    path = f"{mount}/{plan.directory_below_disk(member.name)}/{TOKEN_FILE}"
+    path = f"{mount}/{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}"
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
     return env
 
@@ -103,7 +103,7 @@ def plan_member_container(
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
     """Return the container of a node; `image` as its engine names it, `caller_uid_gid` is `uid:gid` there."""
-    directory = f"{member.data}/{plan.directory_below_disk(member.name)}/{RAY_DIRECTORY}"
+    directory = f"{member.data}/{plan.directory_relative_to_disk(member.name)}/{RAY_DIRECTORY}"
     return plan_container(
         image,
         dataclasses.replace(limits, network="host"),
@@ -155,10 +155,12 @@ class ContainerRuntime:
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         """Run the stack's interpreter beside it; yield the lines that it prints."""
-        return self.node.engine().stream_exec_stdout_lines(container_name(self.plan), (python_path(self.member), *args))
+        return self.node.engine().stream_exec_stdout_ignoring_exit(
+            container_name(self.plan), (python_path(self.member), *args)
+        )
 
-    def read_log_tail(self, instance_id: str, lines: int) -> str:
-        return self.node.engine().read_log_tail(instance_id, lines)
+    def read_log_tail(self, container_id: str, lines: int) -> str:
+        return self.node.engine().read_log_tail(container_id, lines)
 
     def data_disk_inside(self, container_mount: str) -> str:
         """Return where its programs see the node's data disk, which containers mount at `container_mount`."""
@@ -178,28 +180,28 @@ class ProcessRuntime:
             "own": self.member.place,
             "argv": ["sh", f"{self.member.place}/libexec/entrypoint.sh", *argv],
             "env": ray_env(self.plan, self.member, self.member.data),
-            **get_inherited_names_and_prefixes(),
+            **get_inherited_names_prefixes_path(),
         }
 
-    def start_ray(self, limits: ContainerDefaults, image: str) -> None:
+    def start_ray(self, ignored_limits: ContainerDefaults, recorded_image: str) -> None:
         self.node.call(
             "start-processes",
             disk=self.member.data,
-            folder=self.plan.directory_below_disk(self.member.name),
+            folder=self.plan.directory_relative_to_disk(self.member.name),
             container=container_name(self.plan),
-            image=image,
+            image=recorded_image,
             labels=create_labels(self.plan, self.member),
             **self._program(*image_ray_start_argv(self.plan, self.member)),
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         program = self._program(python_path(self.member), *args)
-        with closing(self.node.stream("execute", raw=True, **program)) as stream:
+        with closing(self.node.stream("execute", as_text_lines=True, **program)) as stream:
             for row in stream:
                 yield str(row["line"])
 
-    def read_log_tail(self, instance_id: str, lines: int) -> str:
-        row = self.node.call("process-output", disk=self.member.data, id=instance_id, lines=lines)
+    def read_log_tail(self, record_id: str, lines: int) -> str:
+        row = self.node.call("process-output", disk=self.member.data, id=record_id, lines=lines)
         return str(row["text"])
 
     def data_disk_inside(self, container_mount: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import columns, size_text
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
@@ -107,8 +107,8 @@ def _format_node(node: NodeStatus) -> tuple[str, ...]:
         node.container,
         node.missing or "alive",
         f"{node.gpus_used:g}/{node.gpus}",
-        size_text(node.store) if node.store else "-",
-        size_text(node.disk_free) if node.disk_free else "-",
+        decimal_size_text(node.store) if node.store else "-",
+        decimal_size_text(node.disk_free) if node.disk_free else "-",
     )
 
 
@@ -119,7 +119,7 @@ def create_status(
     missing = find_member_faults(plan, state)
     nodes = []
     for member in plan.members:
-        ray = state.find_alive(member.name)
+        ray = state.find_alive_node(member.name)
         total, free = (ray.total, ray.free) if ray else ({}, {})
         nodes.append(
             NodeStatus(
@@ -146,7 +146,7 @@ def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
     """Return how a cluster is; `NodeError` where no node that answers knows it."""
     with open_context(app, options) as context:
         probe = context.probe()
-        cluster = context.find_own_cluster(probe)
+        cluster = context.find_largest_own_cluster(probe)
         if cluster is None:
             for line in context.pool.format_unreached():
                 app.print_status(line)
@@ -159,7 +159,7 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
     head = context.pool.nodes.get(plan.head.name)
     if head is None:
         state = RayState(error="its head is none of the nodes that answer")
-    elif not cluster.is_running_on(head.name):
+    elif not cluster.was_found_running_on(head.name):
         state = RayState(error="its head does not run")
     else:
         state = query_ray_nodes(head, plan)
@@ -202,12 +202,12 @@ def _list_member_facts(
     plan = cluster.plan
     unreached = {one.where: f"{one.title}: {one.seen}" for one in context.pool.unreached}
     missing = {plan.head.name: state.error} if state.error else find_member_faults(plan, state)
-    attempts = connect_from_other_nodes(
+    attempts = connect_from_others_by_target(
         context.pool, plan, [member for member in plan.members if member.name in unreached]
     )
     for member in plan.members:
         facts, instance = probe.facts.get(member.name), cluster.instances.get(member.name)
-        started_on = find_machine_identity_at_start(member, instance)
+        started_on = find_labelled_or_planned_identity(member, instance)
         yield MemberFacts(
             name=member.name,
             instance=instance,
@@ -221,14 +221,14 @@ def _list_member_facts(
         )
 
 
-def find_machine_identity_at_start(member: ClusterMember, instance: RayInstance | None) -> str:
+def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> str:
     """Return the identity that a node's machine had as its Ray was started: after a repair its own label has it."""
     own = plan_of_labels(instance.labels) if instance else None
     found = own.member(member.name) if own else None
     return found.identity if found else member.identity
 
 
-def connect_from_other_nodes(
+def connect_from_others_by_target(
     pool: NodePool, plan: ClusterPlan, unreached_members: Sequence[ClusterMember]
 ) -> Mapping[str, tuple[ConnectionAttempt, ...]]:
     """Return how the other nodes reach those that are not heard of: at sshd's usual port, and at Ray's."""
@@ -237,6 +237,8 @@ def connect_from_other_nodes(
     names = {one.name for one in unreached_members}
     sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in names]
     attempts = (
-        attempt_connections(pool.select_connected(sources), dict.fromkeys(sources, endpoints)) if endpoints else ()
+        attempt_connections(pool.select_skipping_unconnected(sources), dict.fromkeys(sources, endpoints))
+        if endpoints
+        else ()
     )
     return {one.name: tuple(row for row in attempts if row.target == one.name) for one in unreached_members}

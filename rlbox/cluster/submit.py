@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.amounts import MIB, size_text
+from rlbox.amounts import MIB, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.connection import Node, NodeStream
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
@@ -85,7 +85,9 @@ def _check_size(directory: Path, sizes: Mapping[str, int]) -> None:
     largest, size = parts.most_common(1)[0]
     raise SpecError(
         _("the working directory has {total}, and Ray takes {most}: {named}").format(
-            total=size_text(total), most=size_text(LARGEST_PACKAGE), named=f"{largest} {size_text(size)}"
+            total=decimal_size_text(total),
+            most=decimal_size_text(LARGEST_PACKAGE),
+            named=f"{largest} {decimal_size_text(size)}",
         ),
         where=str(directory),
         next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
@@ -165,7 +167,7 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
     files = _find_inputs(app, options).files
     data = {"command": list(options.command), "files": dict(files or {})}
     with open_context(app, options) as context:
-        with app.collecting_refusals("cluster"):
+        with app.collecting_refusals_if_dry_run("cluster"):
             context.require_running_head(context.require_own_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
         return app.planned(data, "" if files is None else _format_files(options, files), would)
@@ -180,8 +182,8 @@ def _find_inputs(app: App, options: SubmitOptions) -> _JobInputs:
     found = find_secrets(
         options.secrets,
         (),
-        env_file=Path(options.env_file) if options.env_file else None,
-        env_file_dirs=[app.project.folder],
+        overriding_env_file=Path(options.env_file) if options.env_file else None,
+        fallback_env_file_dirs=[app.project.folder],
         environ=os.environ,
         aliases=(),
         logged_texts=options.command,
@@ -191,7 +193,7 @@ def _find_inputs(app: App, options: SubmitOptions) -> _JobInputs:
 
 
 def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
-    return f"working directory {options.folder}: {len(files)} files, {size_text(sum(files.values()))}"
+    return f"working directory {options.folder}: {len(files)} files, {decimal_size_text(sum(files.values()))}"
 
 
 def _send_job(
@@ -201,7 +203,7 @@ def _send_job(
 
     Secrets are in a file that the job's command reads and removes, and in no command line.
     """
-    directory = plan.directory_below_disk(head.name)
+    directory = plan.directory_relative_to_disk(head.name)
     disk = select_runtime(head, plan, plan.head).data_disk_inside(context.image.container.mount)
     working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
     if inputs.files is not None:

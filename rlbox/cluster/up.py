@@ -12,7 +12,7 @@ from typing import Any
 from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
-from rlbox.cluster.checks import check_installation, check_nodes, print_and_raise_findings
+from rlbox.cluster.checks import check_installation, check_nodes, print_findings_raise_if_errors
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.down import remove_instances, require_unused
@@ -57,8 +57,8 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
         Ray has not got every node in time.
     """
     with open_context(app, options) as context, lock_nodes(context.pool):
-        probe = context.probe(options.paths)
-        cluster = context.find_own_cluster(probe) if not context.pool.unreached else None
+        probe = context.probe(options.required_paths)
+        cluster = context.find_largest_own_cluster(probe) if not context.pool.unreached else None
         if cluster:
             return _repair(context, options, probe, cluster)
         return _create(context, options, _complete_probe(context, probe, options))
@@ -67,17 +67,17 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
 def dry_run_up(app: App, options: UpOptions) -> int:
     """Say what would be started, and what is refused; return the exit code of a dry run."""
     with open_context(app, options) as context:
-        probe = context.probe(options.paths)
-        if cluster := context.find_own_cluster(probe):
-            dead = [member.name for member in cluster.plan.members if not cluster.is_running_on(member.name)]
+        probe = context.probe(options.required_paths)
+        if cluster := context.find_largest_own_cluster(probe):
+            dead = [member.name for member in cluster.plan.members if not cluster.was_found_running_on(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
             return app.planned({"cluster": cluster.plan.as_json()}, "", would)
-        with app.collecting_refusals("nodes"):
+        with app.collecting_refusals_if_dry_run("nodes"):
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_node_inplace, probe.facts)):
-            with app.collecting_refusals("image"):
+            with app.collecting_refusals_if_dry_run("image"):
                 _find_image(options) or require_image(context.image.tag, options.target)
-        with app.collecting_refusals("authentication"):
+        with app.collecting_refusals_if_dry_run("authentication"):
             _require_tokens(context)
         data = {"nodes": {name: asdict(one) for name, one in probe.addresses.items()}}
         text = ""
@@ -94,7 +94,9 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
     base = options.first_port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
-    print_and_raise_findings(context.app, check_nodes(probe, context.needs(options.paths), context.pool.unreached))
+    print_findings_raise_if_errors(
+        context.app, check_nodes(probe, context.needs(options.required_paths), context.pool.unreached)
+    )
     return probe
 
 
@@ -142,7 +144,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
     _require_same_nodes(context, plan)
     state = _ask_started(context, cluster)
     missing = find_member_faults(plan, state)
-    dead = [one.name for one in plan.members if not cluster.is_running_on(one.name) or one.name in missing]
+    dead = [one.name for one in plan.members if not cluster.was_found_running_on(one.name) or one.name in missing]
     if dead:
         if state.error:
             require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
@@ -166,7 +168,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
 def _ask_started(context: ClusterContext, cluster: ExistingCluster) -> RayState:
     """Return what Ray says, once its head is there: a killed `up` may have started it a moment ago."""
     head, until = context.pool.nodes[cluster.plan.head.name], time.monotonic() + _HEAD_S
-    while (state := query_ray_nodes(head, cluster.plan)).error and cluster.is_running_on(head.name):
+    while (state := query_ray_nodes(head, cluster.plan)).error and cluster.was_found_running_on(head.name):
         if time.monotonic() > until:
             break
         time.sleep(_POLL_S)
@@ -226,7 +228,7 @@ def _check_installations(context: ClusterContext, probe: ClusterProbe, plan: Clu
     for member in plan.members:
         if member.is_inplace and member.name in probe.facts:
             found = probe.facts[member.name].installation
-            print_and_raise_findings(
+            print_findings_raise_if_errors(
                 context.app, tuple(check_installation(member.name, found, member.data, context.needs()))
             )
 
@@ -246,12 +248,14 @@ def _undone_on_error(
         own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
         remove_instances(node, own, 0)
         if is_new:
-            node.call("clear", disk=node.spec.data, paths=[plan.directory_below_disk(node.name)], containers=bool(own))
+            node.call(
+                "clear", disk=node.spec.data, paths=[plan.directory_relative_to_disk(node.name)], containers=bool(own)
+            )
 
     try:
         yield
     except BaseException:
-        __, errors = context.pool.select_connected(names).try_map(undo)
+        __, errors = context.pool.select_skipping_unconnected(names).try_map(undo)
         for name, error in errors.items():
             context.app.print_status(f"of this call something may be left on node {name}: {error.what}")
         raise
@@ -262,7 +266,7 @@ def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> N
     texts = {f"{RAY_DIRECTORY}/.keep": "", TOKEN_FILE: token.reveal()}
 
     def write(node: Node) -> None:
-        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory_below_disk(node.name)
+        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory_relative_to_disk(node.name)
         for name, text in texts.items():
             node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
 
@@ -272,7 +276,7 @@ def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> N
 def _read_token(context: ClusterContext, plan: ClusterPlan) -> Secret:
     """Return the token of a cluster from the first node that has it; a new one where none does."""
     for member in plan.members:
-        path = f"{plan.directory_below_disk(member.name)}/{TOKEN_FILE}"
+        path = f"{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}"
         if text := context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]:
             return Secret(str(text))
     return Secret(secrets.token_hex(32))
@@ -304,7 +308,7 @@ def _start_members(
         time.sleep(_POLL_S)
         state = query_ray_nodes(head, plan)
         # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
-        if waiting and (head.name not in names or state.find_alive(head.name)):
+        if waiting and (head.name not in names or state.find_alive_node(head.name)):
             _start(context, plan, waiting, images)
             waiting = []
         missing = find_member_faults(plan, state, ended)
@@ -330,7 +334,7 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
     def start(node: Node) -> None:
         select_runtime(node, plan, members[node.name]).start_ray(context.image.container, images[node.name])
 
-    __, errors = context.pool.select_connected(names).try_map(start)
+    __, errors = context.pool.select_skipping_unconnected(names).try_map(start)
     if errors:
         raise NodeError(
             _("Ray could not be started\n{lines}").format(

@@ -62,7 +62,7 @@ def tokenize_pattern(pattern: str) -> Iterator[PatternToken]:
         at += len(part)
 
 
-def validate_pattern(pattern: str) -> str:
+def validate_selective_re2_pattern(pattern: str) -> str:
     """Return `pattern`, an expression that RE2 takes and that asks something of a line.
 
     Raises ValueError: what is wrong, where in the expression, and what to write instead.

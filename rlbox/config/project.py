@@ -61,23 +61,23 @@ class Project:
     def fix_files(self) -> dict[str, Path]:
         return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
-    def lock_file(self, name: str) -> Path:
+    def own_or_shipped_lock_file(self, name: str) -> Path:
         spec = self.require_target_file(name)
-        own = self.writable_lock_file(name)
+        own = self.own_lock_file_to_write(name)
         return own if own.is_file() else spec.with_name("lock.json")
 
-    def writable_lock_file(self, name: str) -> Path:
+    def own_lock_file_to_write(self, name: str) -> Path:
         """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
         return self.folder / "images" / name / "lock.json"
 
-    def require_patch_files(self, name: str, files: Sequence[str]) -> list[Path]:
+    def require_patch_files(self, target_name: str, patch_file_names: Sequence[str]) -> list[Path]:
         """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""
-        folder = self.require_target_file(name).with_name("patches")
-        if missing := [file for file in files if not (folder / file).is_file()]:
+        folder = self.require_target_file(target_name).with_name("patches")
+        if missing := [file for file in patch_file_names if not (folder / file).is_file()]:
             raise SpecError(
                 _("patches: there is no file {missing}").format(missing=", ".join(missing)), where=str(folder)
             )
-        return [folder / file for file in files]
+        return [folder / file for file in patch_file_names]
 
     def template_dirs(self) -> list[Path]:
         return [root / "templates" for root in self.roots if (root / "templates").is_dir()]

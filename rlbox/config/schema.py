@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from rlbox.config.pattern import validate_pattern
+from rlbox.config.pattern import validate_selective_re2_pattern
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 
@@ -38,8 +38,8 @@ AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
 SingleLine = Annotated[str, AfterValidator(_one_line)]
 
 
-PatternText = Annotated[str, AfterValidator(validate_pattern)]
-OptionalPattern = Annotated[str, AfterValidator(lambda text: text and validate_pattern(text))]
+PatternText = Annotated[str, AfterValidator(validate_selective_re2_pattern)]
+OptionalPattern = Annotated[str, AfterValidator(lambda text: text and validate_selective_re2_pattern(text))]
 """A pattern of RE2, or an empty text for none."""
 
 

@@ -49,7 +49,7 @@ class Candidate:
 
     `score` says how surely it is a failure of its own, `quote_bonus` adds to it where others repeat it.
     `is_wrapper`: its words only pass on, or are the end of, something else. `time` is in seconds, with how far it may
-    be off; without clocks `log_order` counts, the index of its log among all by name.
+    be off; without clocks `log_index_by_name` counts, the index of its log among all by name.
     """
 
     event: Event
@@ -62,7 +62,7 @@ class Candidate:
     benign_reason: str = ""
     is_wrapper: bool = False
     time: EventTime | None = None
-    log_order: int = 0
+    log_index_by_name: int = 0
     full_line: str = ""
     quote_bonus: float = 0.0
 
@@ -76,24 +76,24 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event(event: Event, signatures: SignatureSet, program_kinds: str = "") -> Candidate:
-    if event.is_excused:
+def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: str = "") -> Candidate:
+    if event.is_declared_harmless:
         return Candidate(event, "noise", None, event.main_line_number, event.text, benign_reason="declared")
-    matches = signatures.match_event(event, program_kinds)
+    matches = signatures.match_event(event, text_for_near_regex)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     statements = list(event.split_into_statements())
     if benign and (known is None or benign.signature.rank > known.signature.rank):
-        number, text, kind, _ = statements[benign.statement_index]
+        number, text, kind, _ = statements[benign.statement_index_in_event]
         return Candidate(event, "noise", benign, number, text, kind, benign_reason="signature")
     if known:
         known = _select_match(event, known, matches)
-        number, text, kind, tail = statements[known.statement_index]
+        number, text, kind, tail = statements[known.statement_index_in_event]
         words = event.classify_statement(text, kind)
         candidate = Candidate(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
         candidate.is_wrapper = words in ("relayed", "death")
-        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.tail_index >= 0:
-            candidate.line_number, candidate.text = tail[known.tail_index]
+        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.index_in_statement_tail >= 0:
+            candidate.line_number, candidate.text = tail[known.index_in_statement_tail]
         if event.log_level in (0, 1, LEVEL_WARNING) and not _matters_at_low_level(event):
             candidate.causal_role, candidate.benign_reason = "noise", "level"
     else:
@@ -109,11 +109,15 @@ def classify_event(event: Event, signatures: SignatureSet, program_kinds: str = 
 
 def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = bool(event.exceptions) and event.exceptions[known.statement_index].quotes_other and known.tail_index < 0
-    if not quotes and not _is_incidental(event, known.statement_index):
+    quotes = (
+        bool(event.exceptions)
+        and event.exceptions[known.statement_index_in_event].quotes_other
+        and known.index_in_statement_tail < 0
+    )
+    if not quotes and not _is_incidental(event, known.statement_index_in_event):
         return known
     alike = (one for one in matches if one.signature.role == known.signature.role)
-    return next((one for one in alike if one.statement_index > known.statement_index), known)
+    return next((one for one in alike if one.statement_index_in_event > known.statement_index_in_event), known)
 
 
 def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
@@ -165,7 +169,7 @@ def _score_candidate(candidate: Candidate) -> float:
     event, score = candidate.event, 0.0
     if candidate.match:
         score += 2
-    if candidate.is_wrapper and candidate.match and candidate.match.tail_index >= 0:
+    if candidate.is_wrapper and candidate.match and candidate.match.index_in_statement_tail >= 0:
         return score
     if candidate.is_wrapper:
         score -= 1
@@ -200,7 +204,7 @@ def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["
     steps = len({mark.text for mark in after if mark.sign == "step"})
     if _is_shutdown(candidate, log_events):
         return "shutdown"
-    if says_work_continued(candidate):
+    if _says_work_continued(candidate):
         return "survived"
     if counts["ray"] and (candidate.event.log_level >= LEVEL_ERROR or _is_quote(candidate, log_events)):
         return "survived"
@@ -231,9 +235,11 @@ def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     found = []
-    first = bisect_right(read.progress_marks, candidate.event.last_exception_line_number, key=lambda mark: mark.number)
+    first = bisect_right(
+        read.progress_marks, candidate.event.last_exception_line_number, key=lambda mark: mark.line_number
+    )
     for mark in read.progress_marks[first:]:
-        if mark.sign == "start" and candidate.event.last_repeat_line < mark.number:
+        if mark.sign == "start" and candidate.event.last_repeat_line < mark.line_number:
             break
         found.append(mark)
     return _select_relevant_marks(candidate, found, read)
@@ -266,13 +272,13 @@ def _is_earlier(mark: ProgressMark, clock: str) -> bool:
 def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
     """Whether an error is in the tail of a helper's log that its owner quotes."""
     begun = candidate.event.first_number
-    quotes = (mark for mark in read.progress_marks if mark.sign == "quote" and mark.number < begun)
-    return any(begun - mark.number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
+    quotes = (mark for mark in read.progress_marks if mark.sign == "quote" and mark.line_number < begun)
+    return any(begun - mark.line_number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
 
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     """Whether the job had been told to stop before, or had said that it finished."""
-    before = [mark for mark in read.progress_marks[-20:] if mark.number < candidate.event.first_number]
+    before = [mark for mark in read.progress_marks[-20:] if mark.line_number < candidate.event.first_number]
     if candidate.causal_role != "root":
         return any(mark.sign == "stop" for mark in before)
     if (
@@ -286,7 +292,7 @@ def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     return before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
 
 
-def says_work_continued(candidate: Candidate) -> bool:
+def _says_work_continued(candidate: Candidate) -> bool:
     """Whether the text behind an error, which came once, says that the work continues."""
     event = candidate.event
     if event.count > 1 and not event.exceptions:

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
 
@@ -68,14 +68,14 @@ def get_run_exit_code(cause: Cause | None) -> int:
     return TimedOut.exit_code if cause.kind in TIMEOUT_KINDS else WorkFailed.exit_code
 
 
-def describe_exit(returncode: int) -> str:
-    """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)` (`returncode` -9)."""
-    if returncode >= 0:
-        return f"exit code {returncode}"
+def describe_exit(exit_code_or_negative_signal: int) -> str:
+    """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)` (`exit_code_or_negative_signal` -9)."""
+    if exit_code_or_negative_signal >= 0:
+        return f"exit code {exit_code_or_negative_signal}"
     try:
-        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+        return f"signal {-exit_code_or_negative_signal} ({signal.Signals(-exit_code_or_negative_signal).name})"
     except ValueError:
-        return f"signal {-returncode}"
+        return f"signal {-exit_code_or_negative_signal}"
 
 
 def get_stage_log_path(stage: StagePlan) -> str:
@@ -100,7 +100,7 @@ def make_port_conflict_cause(port: str, number: int, holder: str) -> Cause:
 def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
     return Cause(
         kind="disk",
-        what=f"data disk full: {size_text(free_bytes)} free at {path}",
+        what=f"data disk full: {decimal_size_text(free_bytes)} free at {path}",
         where=path,
         next_step="free space there, then run again",
     )
@@ -145,10 +145,10 @@ def make_container_exit_info(
         return SupervisorExit(
             kind="engine", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail
         )
-    return make_process_exit_info(exit_code, stderr_tail, container_name)
+    return make_killed_or_ended_exit_info(exit_code, stderr_tail, container_name)
 
 
-def make_process_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> SupervisorExit:
+def make_killed_or_ended_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> SupervisorExit:
     kind: ExitKind = "killed" if exit_code < 0 or exit_code == _KILLED else "ended"
     return SupervisorExit(kind=kind, exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
 
@@ -182,7 +182,7 @@ def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: s
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
 
 
-def make_record_contradiction_cause(contradiction: str, run_id: str) -> Cause:
+def make_record_contradicts_supervisor_cause(contradiction: str, run_id: str) -> Cause:
     """The record of a run contradicts the supervisor, or the engine of its container."""
     return Cause(
         kind="contradiction",

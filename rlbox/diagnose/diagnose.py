@@ -99,7 +99,7 @@ class GrowingLogs:
     @property
     def diagnosis(self) -> Diagnosis:
         """What the complete lines say; the same object while nothing relevant was added."""
-        state = tuple((id(log.reader), *log.reader.events.change_token) for log in self._logs)
+        state = tuple((id(log.reader), *log.reader.events.counts_affecting_analysis) for log in self._logs)
         if self._known is None or self._known[0] != state:
             reads = [log.reader.events.collect_events_so_far() for log in self._logs]
             facts = [

@@ -13,7 +13,7 @@ from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
     describe_log_to_fetch,
-    find_raising_package_code,
+    find_raising_code_if_package,
     locate_failure,
 )
 from rlbox.diagnose.root_cause import Analysis, Link, build_chain
@@ -58,7 +58,7 @@ class Diagnosis:
         return self.root is not None
 
     @property
-    def cause_id_or_unknown(self) -> str | None:
+    def cause_id_unknown_or_none(self) -> str | None:
         """The id of the cause, `unknown`, or None where nothing was fatal."""
         return (self.root.cause_id or UNKNOWN) if self.root else None
 
@@ -92,7 +92,7 @@ class Diagnosis:
         return {
             "schema": 1,
             "fatal": self.is_fatal,
-            "cause": self.cause_id_or_unknown,
+            "cause": self.cause_id_unknown_or_none,
             "fix": self.fix_id,
             "title": self.title,
             "confidence": self.confidence,
@@ -130,7 +130,7 @@ class Diagnosis:
     def _step(self, link: Link) -> dict[str, Any]:
         candidate = link.candidate
         return {
-            "class": link.kind,
+            "class": link.role_in_chain,
             **self._place(candidate),
             "at": candidate.event.log_line.clock,
             "time": round(candidate.time[0], 6) if candidate.time else None,
@@ -202,7 +202,7 @@ def build_diagnosis(
         signature_count=signature_count,
         missing_log_description=describe_log_to_fetch(root, location),
         location=location,
-        raised_in=find_raising_package_code(root),
+        raised_in=find_raising_code_if_package(root),
     )
 
 

@@ -165,7 +165,7 @@ class EventReader:
         return self.read
 
     @property
-    def change_token(self) -> tuple[int, ...]:
+    def counts_affecting_analysis(self) -> tuple[int, ...]:
         """A value that changes whenever the analysis may change."""
         tails = sum(len(event.tail) for event in self._tails.values())
         open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
@@ -199,7 +199,7 @@ class EventReader:
 
     def _see_row(self, row: LogLine, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if not row.body.strip() and (not row.has_prefix or row.has_only_timestamp_prefix):
+        if not row.body.strip() and (not row.has_prefix or row.has_timestamp_but_no_level):
             for writer in [writer for writer, trace in self._open.items() if not trace.prefixed]:
                 self._feed(writer, row)
             self._tails.pop(row.writer, None)
@@ -301,7 +301,7 @@ class EventReader:
         other = (
             row.has_prefix
             and bool(row.clock)
-            and not (row.has_only_timestamp_prefix and event.log_line.has_only_timestamp_prefix)
+            and not (row.has_timestamp_but_no_level and event.log_line.has_timestamp_but_no_level)
         )
         if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
@@ -340,15 +340,15 @@ class EventReader:
         return self._catalogue.has_match(row.body)
 
     def _dressed(self, event: Event) -> Event:
-        event.log_index, event.block_line_and_byte = self._file, self._block
+        event.log_index, event.block_first_line_and_byte = self._file, self._block
         event.nearest_clock = "" if event.log_line.clock else self._clock
-        event.step_like_lines_above = self._around.get_step_like_lines_above(event.first_number)
+        event.step_like_lines_above = self._around.get_kept_step_like_lines_above(event.first_number)
         if self._excused:
             heads = (
                 (event.first_number, event.log_line.text),
                 *((one.number, one.full_line) for one in event.exceptions),
             )
-            event.is_excused = any(self._excused(number, text) for number, text in heads)
+            event.is_declared_harmless = any(self._excused(number, text) for number, text in heads)
         return event
 
     def _keep(self, event: Event) -> None:

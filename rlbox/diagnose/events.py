@@ -28,9 +28,10 @@ class Event:
 
     `main_line_number` is the line that says it, `first_number` and `last_number` its first and last line. `certainty`
     is that of `rate_failure_certainty`. `count` is how many equal ones its writer wrote, `last_repeat_line` is that of
-    the last one. `is_handled`: it was logged as a warning or less; `is_excused`: the job declares it harmless.
-    `nearest_clock` is the clock of a line above it, where its own shows none. `block_line_and_byte` are those of the
-    first line of its block, so that it can be sought. `step_like_lines_above` are lines that may come again.
+    the last one. `is_handled`: it was logged as a warning or less; `is_declared_harmless`: the job declares it
+    harmless. `nearest_clock` is the clock of a line above it, where its own shows none. `block_first_line_and_byte`
+    are those of the first line of its block, so that it can be sought. `step_like_lines_above` are lines that may come
+    again.
     """
 
     main_line_number: int
@@ -43,13 +44,13 @@ class Event:
     exceptions: tuple[RaisedException, ...] = ()
     tail: list[tuple[int, str]] = field(default_factory=list)
     is_handled: bool = False
-    is_excused: bool = False
+    is_declared_harmless: bool = False
     names_exception: bool = False
     log_index: int = 0
     count: int = 1
     last_repeat_line: int = 0
     nearest_clock: str = ""
-    block_line_and_byte: tuple[int, int] = (1, 0)
+    block_first_line_and_byte: tuple[int, int] = (1, 0)
     step_like_lines_above: tuple[RecurringLine, ...] = ()
     work_continued: bool = False
 
@@ -83,12 +84,12 @@ class Event:
         for raised in self.exceptions:
             yield Statement(raised.number, raised.text, raised.class_name, raised.tail)
 
-    def classify_statement(self, text: str, exception_name: str) -> CausalRole:
+    def classify_statement(self, message_line: str, exception_name: str) -> CausalRole:
         if self.log_level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
-        if any(one.quotes_other and one.text == text for one in self.exceptions):
+        if any(one.quotes_other and one.text == message_line for one in self.exceptions):
             return "relayed"
-        return classify_causal_role(text, exception_name)
+        return classify_causal_role(message_line, exception_name)
 
 
 def make_line_event(line: LogLine, certainty: int, *, names_exception: bool = False) -> Event:
@@ -109,7 +110,7 @@ def make_traceback_event(parser: TracebackParser, certainty: int) -> Event | Non
     if not parser.exceptions:
         return None
     first = parser.exceptions[0]
-    head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded else parser.head
+    head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded_at_info_level else parser.head
     event = Event(
         first.number,
         first.text,
@@ -175,14 +176,14 @@ class RecentLines:
                 _find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
-    def get_step_like_lines_above(self, number: int) -> tuple[RecurringLine, ...]:
-        return self._above.get(number, ())
+    def get_kept_step_like_lines_above(self, line_number: int) -> tuple[RecurringLine, ...]:
+        return self._above.get(line_number, ())
 
-    def find_step_like_lines_at_end(self, line_count: int) -> tuple[RecurringLine, ...]:
+    def find_step_like_lines_at_end(self, log_line_count: int) -> tuple[RecurringLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
-        return tuple(_find_step_like_lines(self._lines(line_count + 1 - COMPARED_LINES, line_count + 1)))
+        return tuple(_find_step_like_lines(self._lines(log_line_count + 1 - COMPARED_LINES, log_line_count + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [

@@ -48,14 +48,14 @@ class KnownCause:
 class FatalPosition:
     """The first fatal line of a log, and where it is.
 
-    The line numbered `block_number` begins at byte `block_offset`, so that the line is found by a seek.
+    The line numbered `seek_line_number` begins at byte `seek_byte_offset`, so that the line is found by a seek.
     `stated_clock` is the time as the line states it.
     """
 
     number: int
     text: str
-    block_number: int
-    block_offset: int
+    seek_line_number: int
+    seek_byte_offset: int
     grade: Grade = "fatal"
     writer: str = ""
     stated_clock: str = ""
@@ -79,10 +79,10 @@ class FirstFatalFinder:
     @property
     def first_fatal(self) -> FatalPosition | None:
         """None when nothing looks fatal so far."""
-        state = self._reader.change_token
+        state = self._reader.counts_affecting_analysis
         if state != self._seen:
             root = self._judge.analyze([self._reader.collect_events_so_far()]).root
-            self._found, self._seen = (make_position(root) if root else None), state
+            self._found, self._seen = (_make_position(root) if root else None), state
         return self._found
 
     def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
@@ -98,15 +98,15 @@ class FirstFatalFinder:
         self._found, self._seen = None, ()
 
 
-def make_position(candidate: Candidate) -> FatalPosition:
+def _make_position(candidate: Candidate) -> FatalPosition:
     event = candidate.event
     signature = candidate.match.signature if candidate.match else None
     known = KnownCause(fix_id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
     return FatalPosition(
         number=candidate.line_number,
         text=get_clipped_full_line(candidate),
-        block_number=event.block_line_and_byte[0],
-        block_offset=event.block_line_and_byte[1],
+        seek_line_number=event.block_first_line_and_byte[0],
+        seek_byte_offset=event.block_first_line_and_byte[1],
         grade=_GRADES[candidate.causal_role],
         writer=event.writer,
         stated_clock=event.log_line.clock or next((one.clock for one in event.exceptions if one.clock), ""),
@@ -136,7 +136,9 @@ def read_fatal_line(log: Path, position: FatalPosition, *, follow_links: bool = 
     """Return the line with those around it; alone when the log cannot be read any more."""
     try:
         with open(open_regular_fd(log, follow_links=follow_links), "rb") as file:
-            offset = find_offset_lines_after(file, position.block_offset, position.number - position.block_number)
+            offset = find_offset_lines_after(
+                file, position.seek_byte_offset, position.number - position.seek_line_number
+            )
             start, above = find_offset_lines_before(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
@@ -208,11 +210,13 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     if diagnosis.root is None:
         return ""
     event = diagnosis.root.event
-    source, (block, offset) = sources[event.log_index], event.block_line_and_byte
+    source, (block, offset) = sources[event.log_index], event.block_first_line_and_byte
     path = source.path_unless_stdin
     if path is None or source.archive_member or has_compressed_suffix(path):
         return ""
-    spot = FatalPosition(number=diagnosis.root.line_number, text=event.text, block_number=block, block_offset=offset)
+    spot = FatalPosition(
+        number=diagnosis.root.line_number, text=event.text, seek_line_number=block, seek_byte_offset=offset
+    )
     line = read_fatal_line(path, spot, follow_links=True)
     before, after = line.before[-lines:], line.after[:lines]
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]

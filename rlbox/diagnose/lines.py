@@ -168,7 +168,8 @@ class LogLine:
     """A line, split. `number` counts from 1; `body` is the text without prefixes, its indent kept.
 
     `writer` is the process or worker as its prefix names it; `rank` is -1 and the other texts are empty where the line
-    does not say. `level` is a number of `LEVELS`, or `NO_LEVEL`. `source` is file and line of the logging statement.
+    does not say. `level` is a number of `LEVELS`, or `NO_LEVEL`. `logging_call_site` is file and line of the logging
+    statement.
     """
 
     number: int
@@ -179,15 +180,15 @@ class LogLine:
     rank: int = -1
     level: int = NO_LEVEL
     clock: str = ""
-    source: str = ""
+    logging_call_site: str = ""
     has_prefix: bool = False
     follows_progress_bar: bool = False
     clock_count: int = 0
 
     @property
-    def has_only_timestamp_prefix(self) -> bool:
+    def has_timestamp_but_no_level(self) -> bool:
         """Whether nothing but one clock is in front of it, as containers write it."""
-        return self.clock_count == 1 and not self.source and self.level == NO_LEVEL
+        return self.clock_count == 1 and not self.logging_call_site and self.level == NO_LEVEL
 
 
 def parse_line(number: int, text: str) -> LogLine:

@@ -157,7 +157,7 @@ _INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 
 
 @dataclass(slots=True)
-class RankMap:
+class _RankMap:
     """The node of each rank, and the rank of each node's local number."""
 
     node_by_rank: dict[int, str] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class CodeLocation:
     where: str
 
 
-def find_raising_package_code(root: Candidate) -> CodeLocation | None:
+def find_raising_code_if_package(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter are passed over: `json` raises for whoever calls it.
@@ -236,8 +236,8 @@ def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: 
 
 def _map_ranks(
     reads: Sequence[LogEvents], candidates: Sequence[Candidate], names: Sequence[str], directories: Sequence[str]
-) -> RankMap:
-    places = RankMap()
+) -> _RankMap:
+    places = _RankMap()
     for index, read in enumerate(reads):
         if (rank := _parse_rank_in_name(names[index])) is not None:
             places.node_by_rank.setdefault(rank, directories[index])
@@ -254,7 +254,7 @@ def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
     for event in read.events:
         yield event.log_line
     for mark in read.progress_marks:
-        yield parse_line(mark.number, mark.text)
+        yield parse_line(mark.line_number, mark.text)
 
 
 def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -284,7 +284,7 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
     return others.pop() if len(others) == 1 and waited - {""} else ""
 
 
-def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | None]:
+def _find_process_rank(root: Candidate, places: _RankMap) -> tuple[str, int | None]:
     found = _LOCAL_IN_LINE.search(root.event.log_line.text)
     if found and found.group(2) in places.rank_and_host_by_pid:
         rank, host = places.rank_and_host_by_pid[found.group(2)]
@@ -292,7 +292,7 @@ def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | Non
     return "", None
 
 
-def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | None:
+def _find_rank(root: Candidate, name: str, node: str, places: _RankMap) -> int | None:
     row = root.event.log_line
     local = _LOCAL.search(row.writer)
     if local and row.writer.endswith(local.group(0)):

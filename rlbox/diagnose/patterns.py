@@ -46,7 +46,7 @@ def load_patterns(table: str, key: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def list_pattern_keys(table: str) -> tuple[str, ...]:
+def _list_pattern_keys(table: str) -> tuple[str, ...]:
     return tuple(_tables()[table])
 
 
@@ -112,7 +112,7 @@ ProgressSign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved"
 class ProgressMark:
     """A line with a sign of progress: its beginning, its time, and who wrote it (`rank` -1: unknown)."""
 
-    number: int
+    line_number: int
     sign: Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
     text: str
     clock: str = ""
@@ -129,7 +129,7 @@ def find_progress_sign(text: str) -> ProgressSign | None:
 @functools.cache
 def _sign_pattern() -> re.Pattern[str]:
     return re.compile(
-        "|".join(f"(?P<{sign}>{'|'.join(load_patterns('sign', sign))})" for sign in list_pattern_keys("sign"))
+        "|".join(f"(?P<{sign}>{'|'.join(load_patterns('sign', sign))})" for sign in _list_pattern_keys("sign"))
     )
 
 
@@ -142,7 +142,7 @@ def compile_progress_prefilter() -> Any:
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
     text = "|".join(
-        _behind_prefixes(part) for sign in list_pattern_keys("sign") for part in load_patterns("sign", sign)
+        _behind_prefixes(part) for sign in _list_pattern_keys("sign") for part in load_patterns("sign", sign)
     )
     return re2.compile(f"(?m)(?:{text})".encode(), options)
 
@@ -160,13 +160,13 @@ HEAD_BYTES = 1 << 18
 
 def find_program_kinds(log_head: bytes) -> frozenset[Literal["building", "pip", "serving", "training"]]:
     """Return which of them a log is about."""
-    kinds = (kind for kind in list_pattern_keys("spoken") if _kind_pattern(kind).search(log_head))
+    kinds = (kind for kind in _list_pattern_keys("spoken") if _kind_pattern(kind).search(log_head))
     return frozenset(kinds)  # type: ignore[arg-type]
 
 
-def format_kinds_for_near_pattern(kinds: frozenset[str]) -> str:
+def format_text_for_near_regex(program_kinds: frozenset[str]) -> str:
     """Return the text that signatures' `near` is matched with; training counts more than serving."""
-    told = kinds - {"serving"} if "training" in kinds else kinds
+    told = program_kinds - {"serving"} if "training" in program_kinds else program_kinds
     return f"spoken {' '.join(sorted(told))}"
 
 

@@ -74,7 +74,11 @@ def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _format_cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
-    if cause := diagnosis.cause_id_or_unknown if diagnosis.cause_id_or_unknown != UNKNOWN else diagnosis.fix_id:
+    if (
+        cause := diagnosis.cause_id_unknown_or_none
+        if diagnosis.cause_id_unknown_or_none != UNKNOWN
+        else diagnosis.fix_id
+    ):
         title = diagnosis.title or ""
         return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
     if diagnosis.raised_in:
@@ -86,7 +90,7 @@ def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
-        has_remedy = remedy and diagnosis.cause_id_or_unknown != UNKNOWN
+        has_remedy = remedy and diagnosis.cause_id_unknown_or_none != UNKNOWN
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
@@ -136,7 +140,7 @@ def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
     times = _(" ({count} times)").format(count=candidate.event.count) if candidate.event.count > 1 else ""
     of = f" {link.cause_index + 1}" if link.cause_index > 0 else ""
     start = f"  {place + 1}. {_format_line(diagnosis, candidate)}"
-    return join("", (start, times, f" [{link.kind}, ", LINK_REASONS[link.reason], of, "]"))
+    return join("", (start, times, f" [{link.role_in_chain}, ", LINK_REASONS[link.reason], of, "]"))
 
 
 def _format_healthy(diagnosis: Diagnosis) -> str:

@@ -27,7 +27,7 @@ from rlbox.diagnose.patterns import (
     CausalRole,
     ProgressMark,
     classify_causal_role,
-    format_kinds_for_near_pattern,
+    format_text_for_near_regex,
     is_never_fatal,
 )
 from rlbox.diagnose.signatures import SignatureSet
@@ -100,7 +100,7 @@ class CrossLogTimeline:
         return found
 
 
-def is_order_known(first: Candidate, second: Candidate) -> bool:
+def _is_order_known(first: Candidate, second: Candidate) -> bool:
     if first.time is None or second.time is None:
         return False
     return abs(first.time[0] - second.time[0]) > max(first.time[1], second.time[1])
@@ -117,7 +117,7 @@ def precedes(first: Candidate, second: Candidate) -> bool:
             return apart_s < 0
     if same_file:
         return first.event.first_number < second.event.first_number
-    return (first.log_order, first.event.first_number) < (second.log_order, second.event.first_number)
+    return (first.log_index_by_name, first.event.first_number) < (second.log_index_by_name, second.event.first_number)
 
 
 def find_first(candidates: Sequence[Candidate]) -> Candidate:
@@ -140,7 +140,11 @@ def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _key(candidate: Candidate) -> tuple[float, int, int]:
-    return (candidate.time[0] if candidate.time else float("inf"), candidate.log_order, candidate.event.first_number)
+    return (
+        candidate.time[0] if candidate.time else float("inf"),
+        candidate.log_index_by_name,
+        candidate.event.first_number,
+    )
 
 
 def _by_number(name: str) -> list[int | str]:
@@ -210,10 +214,13 @@ class RootCauseAnalyzer:
         timeline = CrossLogTimeline(logs, log_names)
         kept: dict[int, tuple[tuple[int, ...], Candidate]] = {}
         for read in logs:
-            words = format_kinds_for_near_pattern(read.program_kinds)
+            words = format_text_for_near_regex(read.program_kinds)
             for event in read.events:
                 candidate = _reclassify_at_end(self._assess(event, words, kept), read)
-                candidate.time, candidate.log_order = timeline.get_time(candidate), timeline.log_orders[event.log_index]
+                candidate.time, candidate.log_index_by_name = (
+                    timeline.get_time(candidate),
+                    timeline.log_orders[event.log_index],
+                )
                 if candidate.causal_role != "noise":
                     candidate.benign_reason = find_benign_reason(candidate, read)
                 (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
@@ -367,7 +374,7 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     return find_first(
         [
             chosen,
-            *(one for one in alike if not _is_elsewhere(one, chosen) or is_order_known(one, chosen)),
+            *(one for one in alike if not _is_elsewhere(one, chosen) or _is_order_known(one, chosen)),
         ]
     )
 
@@ -421,7 +428,7 @@ class Link:
     cause_index: int
 
     @property
-    def kind(self) -> CausalRole:
+    def role_in_chain(self) -> CausalRole:
         """The class in this chain: the first is the root; a wrapper of the root's cause is relayed."""
         if self.cause_index < 0:
             return "root"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.config.pattern import create_re2_options, validate_pattern
+from rlbox.config.pattern import create_re2_options, validate_selective_re2_pattern
 from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
@@ -20,7 +20,7 @@ from rlbox.logs.lines import make_line_block
 from rlbox.logs.patterns import compile_pattern, find_matching_line_indexes
 from rlbox.system.safe_files import read_bytes
 
-Role = Literal["root", "relayed", "victim", "death", "benign"]
+CausalRoleOrBenign = Literal["root", "relayed", "victim", "death", "benign"]
 _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
 _TAIL = 12
 _SET_MEMORY = 256 << 20
@@ -50,7 +50,7 @@ class LogSignature:
     unless: str = ""
     near: str = ""
     far: str = ""
-    role: Role = "root"
+    role: CausalRoleOrBenign = "root"
     rank: int = 0
     after: str = ""
     anchor: tuple[str, ...] = ()
@@ -62,15 +62,15 @@ class LogSignature:
 
 @dataclass(frozen=True, slots=True)
 class SignatureMatch:
-    """A signature that an event shows, in its statement at the place `statement_index` of them.
+    """A signature that an event shows, in its statement at the place `statement_index_in_event` of them.
 
-    `tail_index` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where
-    the statement's own line does, or only all of them together.
+    `index_in_statement_tail` is the place, among the lines that the statement goes on with, of the one that alone
+    shows it; -1 where the statement's own line does, or only all of them together.
     """
 
     signature: LogSignature
-    statement_index: int
-    tail_index: int = -1
+    statement_index_in_event: int
+    index_in_statement_tail: int = -1
 
 
 class SignatureSet:
@@ -112,10 +112,10 @@ class SignatureSet:
     def has_match(self, text: str) -> bool:
         return bool(self.find_fitting(text))
 
-    def match_event(self, event: Event, program_kinds: str = "") -> list[SignatureMatch]:
+    def match_event(self, event: Event, text_for_near_regex: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
 
-        `program_kinds` are words of the whole log that say which programs it is of.
+        `text_for_near_regex` are words of the whole log that say which programs it is of.
         """
         found = []
         around: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class SignatureSet:
             whole = "\n".join(lines)
             for signature in self.find_fitting(whole):
                 if signature.near or signature.far:
-                    around = around or _list_surroundings(event, program_kinds)
+                    around = around or _list_surroundings(event, text_for_near_regex)
                     if not _fits_surroundings(signature, around):
                         continue
                 pattern = compile_pattern(signature.pattern)
@@ -142,7 +142,7 @@ def _expression(text: str) -> str:
 def _precedence(match: SignatureMatch) -> tuple[int, ...]:
     signature = match.signature
     less = (-int(value) for value in signature.specificity)
-    return (_ORDER[signature.role], match.statement_index, not signature.cause, *less)
+    return (_ORDER[signature.role], match.statement_index_in_event, not signature.cause, *less)
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
@@ -158,7 +158,7 @@ def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     row = event.log_line
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
-    return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], program_kinds)
+    return (*frames, *tail, f"lane {row.writer}", f"source {row.logging_call_site}", row.text[:300], program_kinds)
 
 
 def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
@@ -170,7 +170,7 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
     for fix in fix_manifests:
         heals = fix.get("heals") or [""]
         for row in fix.get("signature", ()):
-            role: Role = row.get("role") or ("benign" if fix.get("benign") else "root")
+            role: CausalRoleOrBenign = row.get("role") or ("benign" if fix.get("benign") else "root")
             found.append(
                 LogSignature(
                     cause=row.get("cause", heals[0]),
@@ -190,8 +190,8 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
     return tuple(found)
 
 
-def parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
-    """Return signatures that a run carries as `dump_signatures` wrote them; none of what is no list.
+def _parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
+    """Return signatures that a run carries as `dump_signatures_json` wrote them; none of what is no list.
 
     Keys that this version does not know are left out: runs of earlier versions carry `needs`.
     """
@@ -201,12 +201,12 @@ def parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
     try:
         rows = ({**row, "anchor": tuple(row.get("anchor", ()))} for row in data)
         found = [LogSignature(**{key: value for key, value in row.items() if key in known}) for row in rows]
-        return tuple(one for one in found if validate_pattern(one.pattern))
+        return tuple(one for one in found if validate_selective_re2_pattern(one.pattern))
     except (TypeError, AttributeError, ValueError):
         return ()
 
 
-def dump_signatures(signatures: Sequence[LogSignature]) -> str:
+def dump_signatures_json(signatures: Sequence[LogSignature]) -> str:
     return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -265,7 +265,7 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
     for signature, row in zip(extract_signatures([fix]), fix.get("signature", ()), strict=True):
         example = row.get("example", "")
         try:
-            validate_pattern(signature.pattern)
+            validate_selective_re2_pattern(signature.pattern)
         except ValueError as error:
             yield str(error)
             continue
@@ -283,6 +283,6 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
 def read_signature_file_or_empty(path: Path) -> SignatureSet:
     """Return the signatures stored with a run; none when they are missing or unreadable."""
     try:
-        return SignatureSet(parse_signatures_leniently(parse_json(read_bytes(path))))
+        return SignatureSet(_parse_signatures_leniently(parse_json(read_bytes(path))))
     except (OSError, ValueError):
         return SignatureSet(())

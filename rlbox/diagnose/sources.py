@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.logs.run_logs import find_logs
+from rlbox.logs.run_logs import list_logs
 from rlbox.system.compression import zstd
 from rlbox.system.safe_files import open_regular_fd
 
@@ -85,7 +85,7 @@ def find_run_sources(run_dir: Path) -> list[LogSource]:
     """
     found = [
         LogSource(name=str(path.relative_to(run_dir)), path_unless_stdin=path)
-        for path in find_logs(run_dir, None, None)
+        for path in list_logs(run_dir, None, None)
     ]
     if not found:
         raise SpecError(

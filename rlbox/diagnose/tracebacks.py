@@ -99,7 +99,7 @@ class TracebackParser:
             self.try_add_line(row)
 
     @property
-    def is_forwarded(self) -> bool:
+    def is_forwarded_at_info_level(self) -> bool:
         """Whether another process's output is logged line by line, at a level that says nothing of it."""
         return self._levelled and self.head.level in (0, 1)
 
@@ -144,7 +144,7 @@ class TracebackParser:
             if not self._within and not self._link and not self._goes_on():
                 self.closed = True
                 return False
-            self._within, self.has_only_timestamp_prefix = True, row.has_only_timestamp_prefix
+            self._within, self.has_only_timestamp_prefix = True, row.has_timestamp_but_no_level
             self._levelled = row.level == self.head.level
             if len(self._frames) < MAX_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
@@ -217,10 +217,10 @@ class TracebackParser:
             return True
         if (
             row.has_prefix
-            and (row.clock or row.source)
-            and not (self.has_only_timestamp_prefix and row.has_only_timestamp_prefix)
+            and (row.clock or row.logging_call_site)
+            and not (self.has_only_timestamp_prefix and row.has_timestamp_but_no_level)
         ):
-            same = row.source == self.head.source and bool(row.source)
+            same = row.logging_call_site == self.head.logging_call_site and bool(row.logging_call_site)
             return not (same and self.prefixed)
         return row.has_prefix != self.head.has_prefix and bool(self._blank)
 

@@ -16,7 +16,13 @@ from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
 from rlbox.config.schema import SingleLine, SpecModel, validate_spec
-from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_cuda_and_nvml, check_gpu_kernels, probe_gpu_facts
+from rlbox.doctor.gpus import (
+    GpuFacts,
+    check_all_reduce,
+    check_cuda_nvml_gpu_memory,
+    check_torch_and_triton_kernels,
+    probe_cuda_and_nvml,
+)
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     LinkerFacts,
@@ -26,7 +32,7 @@ from rlbox.doctor.stack import (
     check_linker,
     check_ray_task,
     check_torch_and_extensions,
-    create_temporary_stack_probe,
+    open_scratch_dir_stack_probe,
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -71,11 +77,11 @@ class Component(SpecModel):
     kernel: PythonCode = Field("", description="lines of Python with torch that run a first kernel of its own")
 
     @property
-    def import_name(self) -> str:
+    def first_import_module(self) -> str:
         return self.imports[0].partition(":")[0]
 
     @property
-    def packages(self) -> tuple[str, ...]:
+    def alternative_package_names(self) -> tuple[str, ...]:
         """The names that it can have in a lock."""
         return (self.package, *self.also) if self.package else self.also
 
@@ -110,14 +116,14 @@ class ComponentResult:
 class StackInfo:
     """The stack under test: canonical names and versions of its packages, the importable modules of the table.
 
-    `devices` counts the GPUs whose device files are here.
+    `gpu_device_count` counts the GPUs whose device files are here.
     """
 
-    python: str
-    version: str
+    interpreter_path: str
+    python_version: str
     packages: Mapping[str, str]
     modules: frozenset[str]
-    devices: int
+    gpu_device_count: int
     requirements: Requirements
 
     @property
@@ -126,7 +132,7 @@ class StackInfo:
 
     @property
     def venv_dir(self) -> str:
-        return self.python.removesuffix("/bin/python")
+        return self.interpreter_path.removesuffix("/bin/python")
 
 
 def _build_component_result(
@@ -140,7 +146,7 @@ def _build_component_result(
         Does the same by hand, for a program that was ended.
     """
     if facts.exit_code is None:
-        python = f"{shlex.quote(stack.python)} -X faulthandler -c {shlex.quote(code)}"
+        python = f"{shlex.quote(stack.interpreter_path)} -X faulthandler -c {shlex.quote(code)}"
         return ComponentResult(
             name=name, state="late", detail=f"no answer in {duration_text(facts.seconds)}", seconds=facts.seconds,
             # In the foreground, or timeout sends ABRT once more, which ends the interpreter while it writes its stacks.
@@ -158,7 +164,7 @@ def _failed(name: str, detail: str, next_step: str = "", seconds: float = 0.0) -
     return ComponentResult(name=name, state="failed", detail=detail, next_step=next_step, seconds=seconds)
 
 
-def report_torch(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(step["step"]): step for step in facts.steps}
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
@@ -176,11 +182,13 @@ def _report_torch_on_gpus(facts: ProgramFacts, stack: StackInfo, cuda: str) -> C
     name = "torch on GPUs"
     if not cuda:
         return ComponentResult(name=name, state="absent", detail="this torch is built for the CPU")
-    if not stack.devices:
+    if not stack.gpu_device_count:
         return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     gpus = [step for step in facts.steps if step["step"] == "gpu"]
     good, bad = [step for step in gpus if step.get("ok")], [step for step in gpus if not step.get("ok")]
-    findings = [finding for finding in check_gpu_kernels(facts, stack.requirements) if finding.id != "jit-triton"]
+    findings = [
+        finding for finding in check_torch_and_triton_kernels(facts, stack.requirements) if finding.id != "jit-triton"
+    ]
     if bad and not findings:
         findings = [Finding(id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(bad[0].get("error")))]
     if not gpus and not findings:
@@ -195,7 +203,7 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
     name = "Triton JIT"
     if "triton" not in stack.packages:
         return ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
-    if not stack.devices:  # it can still show that it makes machine code
+    if not stack.gpu_device_count:  # it can still show that it makes machine code
         compiled = steps.get("triton-compile")
         if compiled is None:
             return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
@@ -204,7 +212,9 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
             return ComponentResult(name=name, state="ok", detail=detail)
         next_step = "the error names what it misses; TRITON_CACHE_DIR must be writable"
         return _failed(name, f"Triton cannot compile: {compiled.get('error')}", next_step)
-    findings = [finding for finding in check_gpu_kernels(facts, stack.requirements) if finding.id == "jit-triton"]
+    findings = [
+        finding for finding in check_torch_and_triton_kernels(facts, stack.requirements) if finding.id == "jit-triton"
+    ]
     if "triton" not in steps and not findings:
         findings = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     detail = f"{stack.packages['triton']}, compiles and runs a kernel"
@@ -214,13 +224,13 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
 def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     name = "CUDA driver"
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
-    if int(driver.get("code", -1)) == -1 and not stack.devices:
+    if int(driver.get("code", -1)) == -1 and not stack.gpu_device_count:
         return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
     return _build_component_result(
-        name, facts.cuda, stack, check_cuda_and_nvml(facts, stack.requirements), detail, _DRIVER_CODE
+        name, facts.cuda, stack, check_cuda_nvml_gpu_memory(facts, stack.requirements), detail, _DRIVER_CODE
     )
 
 
@@ -238,7 +248,7 @@ def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     return _build_component_result("Ray", facts, stack, findings, detail, _RAY_CODE)
 
 
-def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+def report_c_compiler_and_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     ended, name = ProgramFacts(), "C compiler"
     compiler = _build_component_result(
@@ -255,7 +265,7 @@ def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentRes
             continue
         linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
         result = _build_component_result(name, ended, stack, check_linker(linked), "links", "")
-        if result.state == "failed" and library == "cuda" and not stack.devices:
+        if result.state == "failed" and library == "cuda" and not stack.gpu_device_count:
             detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
             result = ComponentResult(name=name, state="no-gpu", detail=detail)
         yield result
@@ -263,34 +273,39 @@ def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentRes
 
 def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     last = facts.steps[-1] if facts.steps else {}
-    version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
+    version = next((stack.packages[name] for name in component.alternative_package_names if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
     if imported or facts.exit_code is None:
         detail = f"{version}, " if version else ""
         detail += f"imports {', '.join(component.imports).replace(':', '.')}"
-        detail += ", runs a kernel" if last.get("step") == "kernel" and stack.devices else ""
+        detail += ", runs a kernel" if last.get("step") == "kernel" and stack.gpu_device_count else ""
         ended = replace(facts, exit_code=0) if imported else facts
-        return _build_component_result(component.name, ended, stack, (), detail, f"import {component.import_name}")
+        return _build_component_result(
+            component.name, ended, stack, (), detail, f"import {component.first_import_module}"
+        )
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
         return _failed(component.name, detail, next_step, facts.seconds)
-    if not stack.devices and _DRIVER in str(last.get("all", "")):
+    if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
         detail = f"{NO_GPU}: it needs {_DRIVER}"
         return ComponentResult(name=component.name, state="no-gpu", detail=detail, seconds=facts.seconds)
     signal = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
     error = str(last.get("error") or signal or facts.last_error or "ended without a word")
     detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
-    shown = f"{stack.python} -c 'import {component.import_name}' shows all of it; compare the versions with the lock"
+    shown = (
+        f"{stack.interpreter_path} -c 'import {component.first_import_module}' shows all of it;"
+        " compare the versions with the lock"
+    )
     return _failed(component.name, detail, shown, facts.seconds)
 
 
 def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
     """Return the result of a component whose module is not there: a failure where the lock has it."""
-    locked = next((name for name in component.packages if name in stack.requirements.packages), "")
+    locked = next((name for name in component.alternative_package_names if name in stack.requirements.packages), "")
     if not locked:
         return ComponentResult(name=component.name, state="absent", detail=NOT_INSTALLED)
-    detail = f"the lock has {locked}, and {component.import_name} is not there"
+    detail = f"the lock has {locked}, and {component.first_import_module} is not there"
     return _failed(
         component.name, detail, "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
     )
@@ -308,10 +323,12 @@ def run_component_checks(
     """
     deadline = time.monotonic() + timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
-    with create_temporary_stack_probe(stack, environ) as probe:
+    with open_scratch_dir_stack_probe(stack, environ) as probe:
         try:
             info = _probe_stack(probe, stack)
-            yield ComponentResult(name="Python", state="ok", detail=f"{info.version}, {len(info.packages)} packages")
+            yield ComponentResult(
+                name="Python", state="ok", detail=f"{info.python_version}, {len(info.packages)} packages"
+            )
             futures = [workers.submit(check) for check in _list_checks(probe, info, deadline)]
             for future in as_completed(futures):
                 yield from future.result()
@@ -320,7 +337,7 @@ def run_component_checks(
 
 
 def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
-    modules = [component.import_name for component in load_stack_components()]
+    modules = [component.first_import_module for component in load_stack_components()]
     facts = probe.run("probe_installed.py", *modules, monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
@@ -330,11 +347,11 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
         )  # fmt: skip
     installed = facts.steps[-1]
     return StackInfo(
-        python=stack.python,
-        version=str(installed["python"]),
+        interpreter_path=stack.python,
+        python_version=str(installed["python"]),
         packages=installed["packages"],
         modules=frozenset(installed["modules"]),
-        devices=probe_cuda_driver().device_count,
+        gpu_device_count=probe_cuda_driver().device_count,
         requirements=stack.requirements,
     )
 
@@ -344,17 +361,21 @@ def _list_checks(
 ) -> Iterator[Callable[[], Sequence[ComponentResult]]]:
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     arch = (stack.requirements.arch or _DEFAULT_ARCH).removeprefix("sm_")
-    missing = [component for component in load_stack_components() if component.import_name not in stack.modules]
+    missing = [component for component in load_stack_components() if component.first_import_module not in stack.modules]
     if "torch" in stack.packages:
-        yield lambda: list(report_torch(probe.run("probe_torch.py", arch, monotonic_deadline=deadline), stack))
+        yield lambda: list(
+            report_torch_and_triton(probe.run("probe_torch.py", arch, monotonic_deadline=deadline), stack)
+        )
     else:
         missing.append(Component(name="torch", package="torch", imports=("torch",)))
     if "ray" in stack.packages:
         yield lambda: [report_ray(probe.run_cpu_ray_task(deadline), stack)]
     else:
         missing.append(Component(name="Ray", package="ray", imports=("ray",)))
-    yield lambda: [report_driver_start(probe_gpu_facts(probe, deadline), stack)]
-    yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack))
+    yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
+    yield lambda: list(
+        report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
+    )
     for component in load_stack_components():
         if component not in missing:
             yield partial(_import_component, probe, stack, deadline, component)
@@ -372,9 +393,9 @@ def _import_component(
 def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
     if not stack._uses_cuda or "torch" not in stack.packages:
         return ComponentResult(name="NCCL", state="absent", detail=NOT_INSTALLED)
-    if not stack.devices:
+    if not stack.gpu_device_count:
         return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
-    count = min(stack.devices, stack.requirements.gpus or stack.devices)
+    count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
     return report_nccl(probe.run("probe_allreduce.py", str(count), monotonic_deadline=deadline), count, stack)
 
 

@@ -13,14 +13,19 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.doctor.checks import FIXES, QUICK_CHECKS, SLOW_CHECKS, CheckContext, CheckThreads, select_checks
-from rlbox.doctor.disks import find_directories
-from rlbox.doctor.fix_checks import add_fix_checks_to_breaks, select_fix_checks
+from rlbox.doctor.disks import list_run_directories
+from rlbox.doctor.fix_checks import let_findings_explain_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import DriverRequirements, find_stack_cuda_version
 from rlbox.doctor.network import run_ray_start_to_list_ports
 from rlbox.doctor.processes import list_processes_in_same_container
-from rlbox.doctor.report import Report, merge_and_split_findings
-from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
-from rlbox.doctor.stack import StackProbe, create_bytecode_cache_dir, get_install_dir, get_venv_dir
+from rlbox.doctor.report import Report, merge_and_split_off_explained
+from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
+from rlbox.doctor.stack import (
+    StackProbe,
+    create_bytecode_dir_removing_others,
+    get_install_dir,
+    get_venv_beside_install_dir,
+)
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
@@ -35,35 +40,35 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
     context = _make_context(environ, start + budget_s)
-    quick, slow = CheckThreads(context.deadline_s - 0.3 * budget_s), CheckThreads(context.deadline_s)
+    quick, slow = CheckThreads(context.monotonic_deadline - 0.3 * budget_s), CheckThreads(context.monotonic_deadline)
     quick.start_thread_per_check(QUICK_CHECKS, context)
-    quick.wait_until_deadline()
+    quick.wait_and_collect_until_deadline()
     early = [finding for findings in quick.findings.values() for finding in findings]
     directory = _make_temporary_directory()
     try:
         context = replace(context, stack=_make_stack_probe(context, early, directory))
         slow_checks = select_checks(SLOW_CHECKS, context, early)
         slow.start_thread_per_check(slow_checks, context)
-        slow.wait_until_deadline()
+        slow.wait_and_collect_until_deadline()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
     fix_checks = select_fix_checks(context.manifest, "doctor")
-    own = add_fix_checks_to_breaks([*early, *late], fix_checks, context.requirements.data_mount)
-    findings, follows = merge_and_split_findings(own, slow.findings.get(FIXES, ()))
+    own = let_findings_explain_fix_checks([*early, *late], fix_checks, context.requirements.data_mount)
+    findings, follows = merge_and_split_off_explained(own, slow.findings.get(FIXES, ()))
     return Report(
         findings=findings,
         follows=follows,
         checks=len(QUICK_CHECKS) + len(slow_checks) + len(fix_checks),
-        unfinished=(*quick.unfinished, *slow.unfinished, *context.unfinished),
+        unfinished=(*quick.unfinished_messages, *slow.unfinished_messages, *context.unfinished_messages),
         seconds=time.monotonic() - start,
     )
 
 
 def _make_context(environ: Mapping[str, str], deadline_s: float) -> CheckContext:
     lock, manifest = (read_json_object_or_empty(path, follow_links=True) for path in _image_files(environ))
-    venv = get_venv_dir(get_install_dir(environ))
-    requirements = parse_requirements(override_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
+    venv = get_venv_beside_install_dir(get_install_dir(environ))
+    requirements = parse_requirements(override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))
     driver_requirements = DriverRequirements(
         require_cuda_variable=environ.get("NVIDIA_REQUIRE_CUDA", ""),
@@ -73,9 +78,9 @@ def _make_context(environ: Mapping[str, str], deadline_s: float) -> CheckContext
     return CheckContext(
         environ=environ,
         requirements=requirements,
-        deadline_s=deadline_s,
-        env_file_dirs=tuple(dict.fromkeys((os.getcwd(), requirements.data_mount, environ.get("HOME", "/")))),
-        directories=find_directories(environ, requirements.data_mount),
+        monotonic_deadline=deadline_s,
+        dotenv_dirs=tuple(dict.fromkeys((os.getcwd(), requirements.data_mount, environ.get("HOME", "/")))),
+        directories_to_check=list_run_directories(environ, requirements.data_mount),
         get_driver_requirements=lambda: driver_requirements,
         get_required_ports=partial(_list_required_ports, requirements, venv),
         manifest=manifest,
@@ -101,7 +106,7 @@ def _make_stack_probe(context: CheckContext, early: Sequence[Finding], directory
     bytecode = ""
     if not any(finding.id.startswith("data-disk") for finding in early):
         lock, __ = _image_files(context.environ)
-        bytecode = create_bytecode_cache_dir(context.environ, context.requirements.data_mount, lock)
+        bytecode = create_bytecode_dir_removing_others(context.environ, context.requirements.data_mount, lock)
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     return StackProbe(context.environ, f"{context.venv}/bin/python", directory, token, bytecode)
 

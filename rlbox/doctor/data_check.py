@@ -15,7 +15,7 @@ from typing import Any
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.stack import StackLocation, create_temporary_stack_probe, find_named_or_local_stack
+from rlbox.doctor.stack import StackLocation, find_named_or_local_stack, open_scratch_dir_stack_probe
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -35,10 +35,10 @@ class _DataReport:
     notes: tuple[str, ...]
 
 
-def check_data(
+def check_training_data(
     app: App,
     files: Mapping[str, Path],
-    split_mapping_file: Path | None,
+    train_val_split_json: Path | None,
     reader_options: Mapping[str, str | int],
     expected_rows: FileRows,
     python: str,
@@ -50,16 +50,16 @@ def check_data(
     ----------
     files
         `train`, and `val` where there is one.
-    split_mapping_file
+    train_val_split_json
         JSON that says which row went where.
     reader_options
         Of `probe_data.py`: `column`, `tokenizer`, `longest` (tokens).
     """
-    for path in [*files.values(), *([split_mapping_file] if split_mapping_file else [])]:
+    for path in [*files.values(), *([train_val_split_json] if train_val_split_json else [])]:
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
     steps = _run_reader(_find_stack(python), {"files": paths, **reader_options}, timeout_s)
-    mapping = split_mapping_file.read_text(encoding="utf-8", errors="replace") if split_mapping_file else None
+    mapping = train_val_split_json.read_text(encoding="utf-8", errors="replace") if train_val_split_json else None
     report = _build_data_report(steps, expected_rows, int(reader_options["longest"]), mapping)
     lines = [
         *report.facts,
@@ -133,12 +133,14 @@ def _check_split(text: str, files: FileRows) -> Iterator[str]:
         yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:5])}"
 
 
-def write_first_rows(app: App, source: Path, target: Path | None, rows: int, python: str, timeout_s: float) -> ExitCode:
+def write_first_rows(
+    app: App, source: Path, target_else_data_output_dir: Path | None, rows: int, python: str, timeout_s: float
+) -> ExitCode:
     """Write the first rows of a file to a file of their own, and return rlbox's exit code."""
     _require_file(source)
-    path = (target or _default_tiny_file(source)).absolute()
+    path = (target_else_data_output_dir or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
-    with app.collecting_refusals("file"):
+    with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(path, "another with --output")
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {source} to {path}")
@@ -177,7 +179,7 @@ def _find_stack(python: str) -> StackLocation:
 
 def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> list[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`."""
-    with create_temporary_stack_probe(stack, dict(os.environ)) as probe:
+    with open_scratch_dir_stack_probe(stack, dict(os.environ)) as probe:
         facts = probe.run("probe_data.py", json.dumps(request), monotonic_deadline=time.monotonic() + timeout_s)
     error = next((str(step["error"]) for step in facts.steps if not step.get("ok")), "")
     if facts.exit_code is None:

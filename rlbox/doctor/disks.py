@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlbox.amounts import GIB, MIB, exact_duration_text, size_text
+from rlbox.amounts import GIB, MIB, decimal_size_text, exact_duration_text
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
 from rlbox.i18n import _
@@ -37,9 +37,9 @@ DIRECTORY_VARIABLES = (
 
 
 class RunDirectory(NamedTuple):
-    """A directory that a run writes to; `role` is data, tmp, or the variable that names it."""
+    """A directory that a run writes to; `data_tmp_or_variable_name` is data, tmp, or the variable that names it."""
 
-    role: str
+    data_tmp_or_variable_name: str
     path: str
 
 
@@ -48,17 +48,21 @@ def _make_finding(
     covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
 ) -> Finding:  # fmt: skip
     titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
-    subject = titles.get(directory.role, _("the folder of {role}").format(role=directory.role))
-    prefix = {"data": "data-disk", "tmp": "tmp"}.get(directory.role, "folder")
+    subject = titles.get(
+        directory.data_tmp_or_variable_name, _("the folder of {role}").format(role=directory.data_tmp_or_variable_name)
+    )
+    prefix = {"data": "data-disk", "tmp": "tmp"}.get(directory.data_tmp_or_variable_name, "folder")
     return Finding(
         id=f"{prefix}-{problem}",
         title=title.format(title=subject),
         level=level,
         seen=seen,
-        where=directory.path if directory.role in titles else f"{directory.role}={directory.path}",
+        where=directory.path
+        if directory.data_tmp_or_variable_name in titles
+        else f"{directory.data_tmp_or_variable_name}={directory.path}",
         remedy=remedy,
         repair=repair,
-        breaks=_BREAKS.get(directory.role, ("compile-caches",)) if level == "error" else (),
+        breaks=_BREAKS.get(directory.data_tmp_or_variable_name, ("compile-caches",)) if level == "error" else (),
         covers=covers,
     )
 
@@ -71,22 +75,22 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
 
 
-def find_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDirectory]:
+def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDirectory]:
     """Return the directories to look at; a variable that names none is left out."""
     temporary = environ.get("TMPDIR") or "/tmp"  # noqa: S108 - where programs write
     named = [RunDirectory(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
     return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]
 
 
-def check_host_data_disk(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
+def check_host_data_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with a directory of this host that is to be the data disk."""
     if not directories:
         remedy = _("give --data DIR, or set RLBOX_DATA or disk.host")
         yield Finding(id="data-disk-unnamed", title=_("no data disk is named"), where="disk.host", remedy=remedy)
-    yield from check_directories(directories, requirements, on_host=True)
+    yield from check_directories_by_writing(directories, requirements, on_host=True)
 
 
-def check_directories(
+def check_directories_by_writing(
     directories: Sequence[RunDirectory], requirements: Requirements, *, on_host: bool = False
 ) -> Iterator[Finding]:
     """Yield what is wrong with the directories; a full disk that several of them are on is one finding.
@@ -126,7 +130,7 @@ def is_responsive(path: str) -> bool:
 
 
 def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool) -> _Examination:
-    is_main = directory.role in ("data", "tmp")
+    is_main = directory.data_tmp_or_variable_name in ("data", "tmp")
     path = directory.path if is_main else _find_existing_parent(directory.path)
     if not os.path.isdir(path):
         return _Examination(findings=[_make_missing_finding(directory, path, on_host)])
@@ -159,7 +163,7 @@ def _find_existing_parent(path: str) -> str:
 def _check_free_space(
     directory: RunDirectory, requirements: Requirements, space: os.statvfs_result
 ) -> Iterator[Finding]:
-    is_data = directory.role == "data"
+    is_data = directory.data_tmp_or_variable_name == "data"
     free = space.f_bavail * space.f_frsize
     need = requirements.disk_gib * GIB if is_data else _TMP_WARNING
     if free >= need:
@@ -174,7 +178,8 @@ def _check_free_space(
         directory,
         "full", _("{title} is too full"),
         _("{free} free of {total}, {need} are needed").format
-            (free=size_text(free), total=size_text(space.f_blocks * space.f_frsize), need=size_text(need)),
+            (free=decimal_size_text(free), total=decimal_size_text(space.f_blocks * space.f_frsize),
+             need=decimal_size_text(need)),
         _("free space there{more}").format(more=more), level="error" if tight else "warning",
         covers=("disk-full", "paths-off-data-disk"),
     )  # fmt: skip
@@ -189,12 +194,12 @@ def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> 
     else:
         title, seen = _("{title} is missing"), _("no such folder")
         remedy = _("mkdir -p {path}").format(path=quoted)
-        repair = ("folder", directory.path) if directory.role != "data" else ()
-    if directory.role == "data" and on_host:
+        repair = ("folder", directory.path) if directory.data_tmp_or_variable_name != "data" else ()
+    if directory.data_tmp_or_variable_name == "data" and on_host:
         remedy = _("mkdir -p {where} (or mount it there), or name another with --data DIR").format(where=quoted)
-    elif directory.role == "data":
+    elif directory.data_tmp_or_variable_name == "data":
         remedy = _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=directory.path)
-    covers = ("disk-full", "paths-off-data-disk") if directory.role == "data" else ()
+    covers = ("disk-full", "paths-off-data-disk") if directory.data_tmp_or_variable_name == "data" else ()
     return _make_finding(directory, "missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
 
 
@@ -210,10 +215,10 @@ def _make_write_finding(
             )
         case errno.ENOSPC | errno.EDQUOT:
             seen = _("{error}: {free} free of {total}").format(
-                error=reason, free=size_text(space.f_bavail * space.f_frsize),
-                total=size_text(space.f_blocks * space.f_frsize),
+                error=reason, free=decimal_size_text(space.f_bavail * space.f_frsize),
+                total=decimal_size_text(space.f_blocks * space.f_frsize),
             )  # fmt: skip
-            more = _(", or name another disk with --data DIR") if directory.role == "data" else ""
+            more = _(", or name another disk with --data DIR") if directory.data_tmp_or_variable_name == "data" else ""
             remedy = _("free space there{role}").format(role=more)
             covers = ("disk-full", "paths-off-data-disk")
             return _make_finding(directory, "full", _("{title} is full"), seen, remedy, covers=covers)
@@ -225,7 +230,7 @@ def _make_write_finding(
             owner = _("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
                 target=path, st_uid=status.st_uid, s_imode=stat.S_IMODE(status.st_mode)
             )
-            mode = "1777" if directory.role == "tmp" else "0755"
+            mode = "1777" if directory.data_tmp_or_variable_name == "tmp" else "0755"
             return _make_finding(
                 directory,
                 "denied",

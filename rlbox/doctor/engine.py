@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.amounts import GIB, duration_text, size_text
+from rlbox.amounts import GIB, decimal_size_text, duration_text
 from rlbox.doctor.processes import make_live_runs_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
@@ -41,11 +41,11 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
             remedy=error.next_step, breaks=("image-*",),
         )  # fmt: skip
         return
-    yield from check_engine_info(info, requirements)
+    yield from check_engine_and_probe_host(info, requirements)
     yield from check_containers([_parse_container(row) for row in rows if (row.get("Labels") or {}).get(RUN_LABEL)])
 
 
-def check_engine_info(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
+def check_engine_and_probe_host(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with an engine by what its API says of it."""
     address = open_engine_tunnel_if_remote()
     version = parse_version(str(info.get("ServerVersion", "")))
@@ -67,7 +67,7 @@ def check_engine_info(info: Mapping[str, Any], requirements: Requirements) -> It
     if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ROOM:
         yield Finding(
             id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
-            seen=_("{room} free").format(room=size_text(free)), where=str(root),
+            seen=_("{room} free").format(room=decimal_size_text(free)), where=str(root),
             remedy=_("remove unused images (`docker image ls`), or move its data-root"),
             covers=("disk-full",),
         )  # fmt: skip

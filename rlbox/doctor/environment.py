@@ -29,7 +29,7 @@ class DotEnvFile:
 
     path: str
     values: Mapping[str, str] = field(default_factory=dict)
-    broken_lines: tuple[str, ...] = ()
+    broken_line_messages: tuple[str, ...] = ()
 
 
 def parse_dotenv(path: str, text: str) -> DotEnvFile:
@@ -51,7 +51,7 @@ def parse_dotenv(path: str, text: str) -> DotEnvFile:
             message = _("line {number}: a carriage return ends the value of {name}")
             broken.append(message.format(number=number, name=name))
         values[name] = value.strip().strip("'\"")
-    return DotEnvFile(path=path, values=values, broken_lines=tuple(broken))
+    return DotEnvFile(path=path, values=values, broken_line_messages=tuple(broken))
 
 
 def read_dotenv_files(directories: Sequence[str]) -> list[DotEnvFile]:
@@ -69,10 +69,10 @@ def read_dotenv_files(directories: Sequence[str]) -> list[DotEnvFile]:
 
 
 def check_environment(
-    environ: Mapping[str, str], env_file_dirs: Sequence[str], requirements: Requirements
+    environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
     """Yield what is wrong with the environment of a shell in a container."""
-    yield from check_tokens(environ, env_file_dirs, requirements)
+    yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
     if wrong := [f"{name}={environ[name]}" for name in _THREADS if not _are_positive(environ.get(name, "1"))]:
         yield Finding(
             id="threads-value", title=_("a number of threads is none"), seen=", ".join(wrong), where=_("environment"),
@@ -101,11 +101,11 @@ def _are_positive(numbers: str) -> bool:
     return all((whole_number(part.strip()) or 0) > 0 for part in numbers.split(","))
 
 
-def check_tokens(
-    environ: Mapping[str, str], env_file_dirs: Sequence[str], requirements: Requirements
+def check_tokens_and_dotenv_files(
+    environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
     """Yield what is wrong with tokens and `.env` files, which concerns a host too; only names of tokens are told."""
-    files = read_dotenv_files(env_file_dirs)
+    files = read_dotenv_files(dotenv_dirs)
     for file in files:
         yield from _check_dotenv(file, environ)
     in_files = {name for file in files for name in file.values}
@@ -126,10 +126,10 @@ def check_tokens(
 
 
 def _check_dotenv(file: DotEnvFile, environ: Mapping[str, str]) -> Iterator[Finding]:
-    if file.broken_lines:
+    if file.broken_line_messages:
         yield Finding(
             id="env-file-broken", title=_("a shell reads lines of .env differently"),
-            seen="; ".join(file.broken_lines[:4]),
+            seen="; ".join(file.broken_line_messages[:4]),
             where=file.path,
             remedy=_("write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)"),
             breaks=("env-not-exported", "token-*"), covers=("windows-line-ends",),

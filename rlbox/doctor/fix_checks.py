@@ -32,7 +32,7 @@ class FixCheck:
     id: str
     title: str
     remedy: str
-    failure_ids: tuple[str, ...]
+    healed_failure_ids: tuple[str, ...]
     script: str
     is_only_partly_applied: bool = False
 
@@ -45,7 +45,7 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck
             id=str(row["id"]),
             title=str(row["title"]),
             remedy=str(row["remedy"]),
-            failure_ids=tuple(map(str, row.get("heals", ()))),
+            healed_failure_ids=tuple(map(str, row.get("heals", ()))),
             script=str(row["check"]["run"]),
             is_only_partly_applied=bool(row["check"].get("partial")),
         )
@@ -70,11 +70,13 @@ def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeA
             seen=lines[-1] if lines else _("its check ended with {code}").format(code=code),
             where=_("what should be: {title}").format(title=_(check.title)),
             remedy=check.remedy,
-            covers=check.failure_ids,
+            covers=check.healed_failure_ids,
         )
 
 
-def add_fix_checks_to_breaks(findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str) -> list[Finding]:
+def let_findings_explain_fix_checks(
+    findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str
+) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
     paths = {"data-disk-": data_mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
     result = []
@@ -151,7 +153,7 @@ def _run_checks(
     findings = [
         finding
         for part, program in started
-        for finding in parse_failed_checks(part, _parse_outcomes(program.communicate(end).stdout))
+        for finding in parse_failed_checks(part, _parse_outcomes(program.read_output_and_kill_all(end).stdout))
     ]
     order = [check.id for check in checks]
     return tuple(sorted(findings, key=lambda finding: order.index(finding.id)))

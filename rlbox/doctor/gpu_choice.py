@@ -24,7 +24,7 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    create_cuda_visible_devices_env,
+    create_host_gpu_env,
     parse_gpus_option,
     probe_gpu_support,
 )
@@ -65,13 +65,13 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
     """
     asked = get_gpus_option_or_env(gpus_option)
     access = NO_GPUS
-    with app.collecting_refusals("GPUs"):
+    with app.collecting_refusals_if_dry_run("GPUs"):
         wish = parse_gpus_option(asked, image.container.gpus)
         if wish.is_none and not image.container.gpus:
             return NO_GPUS
         access = assume_cdi_access(wish)
         access = choose_gpu_access(
-            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), export_request_env=bool(asked)
+            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), set_rlbox_gpus_env=bool(asked)
         )
         if not wish.is_none:
             app.print_status(f"GPUs: {access.describe()}")
@@ -84,13 +84,13 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     Raises
     ------
     SpecError, NodeError
-        Those of `parse_gpus_option` and `create_cuda_visible_devices_env`.
+        Those of `parse_gpus_option` and `create_host_gpu_env`.
     """
     if not (asked := get_gpus_option_or_env(gpus_option)):
         return {}
     env = {}
-    with app.collecting_refusals("GPUs"):
-        env = create_cuda_visible_devices_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
+    with app.collecting_refusals_if_dry_run("GPUs"):
+        env = create_host_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
         app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -125,9 +125,9 @@ def require_usable_gpus(
         grade=limits.gpu_grade,
     )
     requirements = override_gpus(
-        requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).count_text
+        requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).count_all_or_none
     )
-    needs = make_driver_requirements(app, image, image_env)
+    needs = load_driver_requirements(app, image, image_env)
     for finding in (
         *check_driver(probe_cuda_driver(), needs, requirements),
         *find_gpus_of_other_arch(probe_gpu_models(), requirements),
@@ -149,11 +149,11 @@ def find_oldest_driver_branch(app: App, target: str) -> str:
 
 
 def _packages(app: App, target: str) -> dict[str, str]:
-    lock = load_lock(app.project.lock_file(target))
+    lock = load_lock(app.project.own_or_shipped_lock_file(target))
     return {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
 
 
-def make_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str, str]) -> DriverRequirements:
+def load_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str, str]) -> DriverRequirements:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
     packages = _packages(app, image.target)
     require = image_env.get("NVIDIA_REQUIRE_CUDA", "")
@@ -164,5 +164,5 @@ def make_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str,
         require_cuda_variable=require,
         torch_cuda=find_stack_cuda_version(packages),
         has_compat_libraries=compat,
-        cuda12_target=variant,
+        target_for_older_drivers=variant,
     )

@@ -44,12 +44,12 @@ class LocalGpu:
     holders: tuple[GpuProcess, ...] = ()
 
     @property
-    def has_90_percent_memory_free(self) -> bool:
+    def is_memory_nearly_unused(self) -> bool:
         return self.used_bytes <= max(_BUSY_SHARE * self.total_bytes, _BUSY_BYTES)
 
     def as_json(self) -> dict[str, Any]:
         holders = [{"pid": holder.pid, "who": holder.description} for holder in self.holders]
-        memory = {"used": self.used_bytes, "total": self.total_bytes, "free": self.has_90_percent_memory_free}
+        memory = {"used": self.used_bytes, "total": self.total_bytes, "free": self.is_memory_nearly_unused}
         return {"index": self.index, "name": self.name, "holders": holders, **memory}
 
 
@@ -172,8 +172,8 @@ def _check_local_gpus(inventory: GpuInventory, request: GpuSplitRequest) -> Iter
     if visible is not None and (shown := _count_visible(visible)) < share <= len(gpus):
         yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
     needed = -(-request.needed // request.nodes)
-    free = [gpu for gpu in gpus if gpu.has_90_percent_memory_free]
-    held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.has_90_percent_memory_free)
+    free = [gpu for gpu in gpus if gpu.is_memory_nearly_unused]
+    held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.is_memory_nearly_unused)
     if len(gpus) >= needed > len(free):
         yield f"{needed} GPUs are needed here, {len(free)} are free: {held}"
     elif held and not (request.needed or request.required_total):
@@ -243,7 +243,7 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
 def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
     lines = []
     for gpu in inventory.gpus:
-        state = "free" if gpu.has_90_percent_memory_free else "held"
+        state = "free" if gpu.is_memory_nearly_unused else "held"
         used, total = gpu_memory_text(gpu.used_bytes), gpu_memory_text(gpu.total_bytes)
         lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {used} of {total}")
         lines += [f"       pid {holder.pid}  {holder.description}" for holder in gpu.holders]

@@ -24,13 +24,13 @@ class DriverRequirements:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
     `has_compat_libraries` says that it holds CUDA's forward compatibility library, which data-centre cards alone can
-    use. `cuda12_target` is the target of the same stack for older drivers, where there is one.
+    use. `target_for_older_drivers` is the target of the same stack for older drivers, where there is one.
     """
 
     require_cuda_variable: str = ""
     torch_cuda: str = ""
     has_compat_libraries: bool = False
-    cuda12_target: str = ""
+    target_for_older_drivers: str = ""
 
 
 def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
@@ -70,7 +70,11 @@ def _check_driver_version(
         "workstation": "(a workstation card has no forward compatibility), ",
         "consumer": "(a consumer card has no forward compatibility), ",
     }.get(requirements.grade, "")
-    variant = _("take the target {variant}, ").format(variant=needs.cuda12_target) if needs.cuda12_target else ""
+    variant = (
+        _("take the target {variant}, ").format(variant=needs.target_for_older_drivers)
+        if needs.target_for_older_drivers
+        else ""
+    )
     # A minor version is NVIDIA_REQUIRE_CUDA's.
     branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
     least = _(" to {branch} or newer").format(branch=branch) if branch else ""
@@ -172,7 +176,7 @@ class GpuFacts:
     nvml_error: str = ""
 
 
-def check_cuda_and_nvml(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
         yield from check_gpu_count(int(driver["count"]), requirements)
@@ -213,7 +217,7 @@ def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def probe_gpu_facts(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
+def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
     cuda = stack.run("probe_cuda.py", monotonic_deadline=monotonic_deadline)
     try:
         return GpuFacts(cuda=cuda, memory=probe_gpu_memory_or_raise())
@@ -221,7 +225,7 @@ def probe_gpu_facts(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 
 
-def check_gpu_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_torch_and_triton_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
             yield Finding(

@@ -24,7 +24,7 @@ from rlbox.doctor.engine import note_missing_or_outdated_image
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
     get_gpus_option_or_env,
-    make_driver_requirements,
+    load_driver_requirements,
     make_visible_gpus_env,
 )
 from rlbox.doctor.gpus import DriverRequirements
@@ -33,7 +33,7 @@ from rlbox.doctor.report import (
     Report,
     format_report,
     format_summary,
-    merge_and_split_findings,
+    merge_and_split_off_explained,
     merge_reports,
     parse_report,
 )
@@ -42,7 +42,7 @@ from rlbox.doctor.stack import find_local_stack
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import require_data_dir, would_create_default_data_dir
+from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
 from rlbox.findings import Finding
@@ -51,7 +51,7 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import doctor_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.job.load import load_ports_of_target_jobs
+from rlbox.job.load import load_target_ports_by_job_port
 from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.target import load_target
@@ -59,7 +59,7 @@ from rlbox.target.target import load_target
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
-def run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
+def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
     """Return what is wrong with this host for a target (none: with what every target needs).
 
     Parameters
@@ -71,22 +71,22 @@ def run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_opt
     image = load_image_plan(app.project, target) if target else None
     gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
     directory = _find_data_dir(image, data_dir)
-    requirements = override_gpus(_load_requirements(app, image), gpus.count_text)
+    requirements = override_gpus(_load_requirements(app, image), gpus.count_all_or_none)
     context = _make_context(app, image, requirements, directory, start + budget_s)
-    threads = CheckThreads(context.deadline_s)
+    threads = CheckThreads(context.monotonic_deadline)
     checks = select_checks(HOST_CHECKS, context)
     in_container = _ImageCheck(app, image, directory, gpus_option, budget_s) if image else None
     try:
         if in_container:
             threads.start("image", in_container.run)
         threads.start_thread_per_check(checks, context)
-        threads.wait_until_deadline()
+        threads.wait_and_collect_until_deadline()
     finally:
         if in_container and in_container.has_started and threads.is_running("image"):
             in_container.end(partial(threads.is_running, "image"))
-    findings, follows = merge_and_split_findings(row for found in threads.findings.values() for row in found)
+    findings, follows = merge_and_split_off_explained(row for found in threads.findings.values() for row in found)
     host = Report(
-        findings=findings, follows=follows, checks=len(threads.findings), unfinished=tuple(threads.unfinished)
+        findings=findings, follows=follows, checks=len(threads.findings), unfinished=tuple(threads.unfinished_messages)
     )
     reports = [in_container.report] if in_container and in_container.report else []
     return merge_reports([host, *reports], time.monotonic() - start)
@@ -96,7 +96,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
         return Requirements()
     target = load_target(app.project, image.target).target
-    ports = load_ports_of_target_jobs(app.project, target.name)
+    ports = load_target_ports_by_job_port(app.project, target.name)
     return parse_requirements(
         {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )
@@ -107,9 +107,9 @@ def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None
     if named and not is_responsive(path := os.path.abspath(os.path.expanduser(named))):
         return Path(path)
     if data_dir is not None or os.environ.get("RLBOX_DATA"):
-        return require_data_dir("", data_dir)
+        return resolve_nonsystem_data_dir("", data_dir)
     try:
-        return require_data_dir(image.container.host, None) if image else None
+        return resolve_nonsystem_data_dir(image.container.host, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
@@ -124,10 +124,10 @@ def _make_context(
     return CheckContext(
         environ=dict(os.environ),
         requirements=requirements,
-        deadline_s=deadline_s,
-        env_file_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
-        directories=directories if (image or data_dir) and not is_made_by_run else None,
-        get_driver_requirements=lambda: make_driver_requirements(app, image, {}) if image else DriverRequirements(),
+        monotonic_deadline=deadline_s,
+        dotenv_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
+        directories_to_check=directories if (image or data_dir) and not is_made_by_run else None,
+        get_driver_requirements=lambda: load_driver_requirements(app, image, {}) if image else DriverRequirements(),
         get_required_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
         list_mirrors=lambda: _list_mirrors(app, image) if image else (),
     )
@@ -262,7 +262,7 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
         return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
-    return run_host_checks(app, name, data, gpus, budget_s)
+    return _run_host_checks(app, name, data, gpus, budget_s)
 
 
 def repair_findings(findings: Iterable[Finding]) -> Iterator[str]:

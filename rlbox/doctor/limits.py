@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlbox.amounts import GIB, MIB, size_text, size_text_with_gib
+from rlbox.amounts import GIB, MIB, decimal_and_gib_size_text, decimal_size_text
 from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
@@ -75,14 +75,14 @@ def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Findin
     elif total < 0.9 * wanted * GIB:
         name, title = "shm-too-small", _("shared memory is too small")
         seen = _("{shm_total}, the target wants {asked_text}").format(
-            shm_total=size_text(total), asked_text=size_text_with_gib(wanted)
+            shm_total=decimal_size_text(total), asked_text=decimal_and_gib_size_text(wanted)
         )
         level = "error" if total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB else "warning"
     elif facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
         name, title = "shm-full", _("shared memory is nearly full")
         seen = _("{shm_free} free of {total}; largest: {files}").format(
-            shm_free=size_text(facts.shm_free), total=size_text(total),
-            files=", ".join(f"{path} {size_text(count)}" for path, count in facts.shm_largest),
+            shm_free=decimal_size_text(facts.shm_free), total=decimal_size_text(total),
+            files=", ".join(f"{path} {decimal_size_text(count)}" for path, count in facts.shm_largest),
         )  # fmt: skip
         level = "error" if facts.shm_free < 128 * MIB else "warning"
         remedy = _("remove what ended jobs left there, or end the job that uses it")
@@ -124,7 +124,7 @@ def _check_memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Fin
             id="memory-limit", title=_("the memory limit is too low"),
             level="error" if facts.memory_max < _MEMORY_FLOOR else "warning",
             seen=_("{memory_max}, the target wants {size}").format
-                (memory_max=size_text(facts.memory_max), size=size_text(max(wanted, _MEMORY_FLOOR))),
+                (memory_max=decimal_size_text(facts.memory_max), size=decimal_size_text(max(wanted, _MEMORY_FLOOR))),
             where="memory.max",
             remedy=_("start the container with --memory={memory_gib:g}g").format
                 (memory_gib=max(requirements.memory_gib, 4)),
@@ -133,7 +133,7 @@ def _check_memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Fin
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
         yield Finding(
             id="memory-low", title=_("hardly any memory is free"),
-            seen=_("{memory_free} free").format(memory_free=size_text(facts.memory_free)),
+            seen=_("{memory_free} free").format(memory_free=decimal_size_text(facts.memory_free)),
             where=_("memory"), remedy=_("end what uses it (`ps aux --sort=-rss | head`)"), breaks=breaks,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
 from rlbox.system.network_settings import find_custom_ca_bundle, read_pip_and_proxy_settings
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
 
 _MAX_CLOCK_SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
@@ -39,8 +39,8 @@ _PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "a
 class Endpoint:
     """An address to ask. `name` is the variable or mirror; `is_optional`: others can stand in, or nothing is fetched.
 
-    Once asked, `error` says why it is of no use (empty: it answered), `skew_s` is this machine's clock less the
-    server's.
+    Once asked, `error` says why it is of no use (empty: it answered), `own_clock_ahead_s` is this machine's clock less
+    the server's.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Endpoint:
     kind: Literal["mirror", "proxy", "ray"] = "mirror"
     is_optional: bool = False
     error: str = ""
-    skew_s: float | None = None
+    own_clock_ahead_s: float | None = None
 
 
 def check_network(
@@ -64,13 +64,13 @@ def check_network(
         Further addresses to ask, those of a sources profile; the environment's and pip's are found here.
     """
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
-        answers = pool.map(_ask, [*mirrors, *list_endpoints(environ)])
+        answers = pool.map(_ask, [*mirrors, *read_env_and_pip_endpoints(environ)])
         findings = [
             *_check_localhost(),
             *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
             *_check_ports(ports),
         ]
-        return [*findings, *make_endpoint_findings(list(answers))]
+        return [*findings, *make_endpoint_and_clock_findings(list(answers))]
 
 
 def _check_localhost() -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _check_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> 
 def _check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
     taken: dict[str, list[tuple[str, int]]] = {}
     for name, number in ports.items():
-        if holder := describe_port_holder(number):
+        if holder := describe_port_holder_unless_free(number):
             taken.setdefault(holder, []).append((name, number))
     for holder, rows in taken.items():
         texts = ", ".join(f"{number} ({name})" for name, number in rows)
@@ -126,12 +126,16 @@ def _check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def make_endpoint_findings(probed_endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
+def make_endpoint_and_clock_findings(probed_endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
     """Yield what is wrong with addresses that were asked, and the clock as their answers tell it."""
     for endpoint in probed_endpoints:
         if endpoint.error:
             yield _make_dead_finding(endpoint)
-    skew = min((endpoint.skew_s for endpoint in probed_endpoints if endpoint.skew_s is not None), key=abs, default=0.0)
+    skew = min(
+        (endpoint.own_clock_ahead_s for endpoint in probed_endpoints if endpoint.own_clock_ahead_s is not None),
+        key=abs,
+        default=0.0,
+    )
     if abs(skew) > _MAX_CLOCK_SKEW_S:
         text = _("{took} ahead") if skew > 0 else _("{took} behind")
         yield Finding(
@@ -162,7 +166,7 @@ def _make_dead_finding(endpoint: Endpoint) -> Finding:
     )  # fmt: skip
 
 
-def list_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
+def read_env_and_pip_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
     """Return the addresses that the environment and pip's configuration name; the same address once."""
     is_offline = any(environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _OFFLINE_VARIABLES)
     found: dict[str, Endpoint] = {}
@@ -204,7 +208,7 @@ def _request(endpoint: Endpoint) -> Endpoint:
             http.stream("GET", endpoint.url) as answer,
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
-            return replace(endpoint, error=error, skew_s=_parse_skew(answer.headers.get("date", "")))
+            return replace(endpoint, error=error, own_clock_ahead_s=_parse_skew(answer.headers.get("date", "")))
     except (NoResponseError, OSError) as problem:
         return replace(endpoint, error=explain_no_response(problem))
 

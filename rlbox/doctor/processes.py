@@ -50,13 +50,13 @@ class ProcessInfo:
         It is this doctor, what started that, or what that started.
     is_in_live_run
         A living run of rlbox owns it, of whatever data disk.
-    run
+    supervised_run
         The run that it is the supervisor of.
     ended_run
         The run that it was started for, whose supervisor is gone.
     is_orphan
         What started it ended before it.
-    started_by
+    living_starter_name
         The living program that it is below, none of a run: a shell, a test, a script.
     """
 
@@ -68,19 +68,19 @@ class ProcessInfo:
     is_own_user: bool = True
     is_doctor: bool = False
     is_in_live_run: bool = False
-    run: str = ""
+    supervised_run: str = ""
     ended_run: str = ""
-    started_by: str = ""
+    living_starter_name: str = ""
     is_orphan: bool = False
     is_zombie: bool = False
-    is_stack_program: bool = False
+    runs_from_stack_venv: bool = False
 
     @property
     def is_left_over(self) -> bool:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
-        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.started_by:
+        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.living_starter_name:
             return False
-        is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.is_stack_program)
+        is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
         return bool(self.ended_run) or is_part
 
 
@@ -89,9 +89,9 @@ def is_run_process(name: str, command_line: str) -> bool:
     return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 
-def check_processes(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
+def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
-    if runs := list(dict.fromkeys(process.run for process in processes if process.run)):
+    if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
         yield make_live_runs_finding(runs, place_phrase="here", finding_where="processes", stop_args=runs[0])
     if stale := [process for process in processes if process.is_left_over]:
         yield Finding(
@@ -129,14 +129,14 @@ def make_live_runs_finding(runs: Sequence[str], *, place_phrase: str, finding_wh
     )
 
 
-def list_processes_in_same_container(stack_venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
+def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tuple[ProcessInfo, ...]:
     """Return every process that shares this one's control group and process numbers.
 
     Those of containers, and of machines in namespaces, are not a host's business: their numbers are others there.
 
     Parameters
     ----------
-    stack_venv_dir
+    venv_of_stack_programs
         Folder of the stack's environment: its interpreter is known by that path.
     """
     everything = probe_processes()
@@ -166,12 +166,14 @@ def list_processes_in_same_container(stack_venv_dir: str = VENV) -> tuple[Proces
             is_own_user=owner == user,
             is_doctor=pid in mine,
             is_in_live_run=pid in owned or folder in supervisors.values(),
-            run=Path(supervisors[pid]).name if pid in supervisors else "",
+            supervised_run=Path(supervisors[pid]).name if pid in supervisors else "",
             ended_run=Path(folder).name if folder and folder not in supervisors.values() else "",
-            started_by="container" if pid == main else _living_above(table, words, process, stack_venv_dir),
+            living_starter_name="container"
+            if pid == main
+            else _living_above(table, words, process, venv_of_stack_programs),
             is_orphan=pid != main and _reaps(table, process.parent_pid),
             is_zombie=process.is_zombie,
-            is_stack_program=words[pid].startswith(f"{stack_venv_dir}/"),
+            runs_from_stack_venv=words[pid].startswith(f"{venv_of_stack_programs}/"),
         )
 
     return tuple(describe(process) for pid, process in table.items() if pid != 1 or pid in supervisors)

@@ -14,7 +14,7 @@ from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_by_environment,
-    find_tree_and_session_pids,
+    find_tree_and_led_sessions,
     probe_processes,
 )
 from rlbox.values import Command
@@ -34,7 +34,9 @@ class ProgramResult:
 
 
 class Program:
-    """A running program; `communicate_or_leave_running` or `kill` ends it with everything that it started."""
+    """A running program; `communicate_or_leave_running` or `kill_with_descendants` ends it with everything that it
+    started.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}
@@ -42,11 +44,11 @@ class Program:
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
-    def communicate(self, monotonic_deadline: float) -> ProgramResult:
+    def read_output_and_kill_all(self, monotonic_deadline: float) -> ProgramResult:
         """Return what it said until it ended, or until `monotonic_deadline`."""
         output = communicate_or_leave_running(self._popen, b"", max(monotonic_deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
-        self.kill()
+        self.kill_with_descendants()
         stdout, stderr = output or self._popen.communicate()
         return ProgramResult(
             exit_code=code, stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace")
@@ -60,14 +62,14 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        ids = find_tree_and_session_pids(
+        ids = find_tree_and_led_sessions(
             table, {self._popen.pid} | known | find_by_environment(table, self._mark)
         ) & table.keys() - {os.getpid()}
         found = [table[pid] for pid in ids]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]
 
-    def kill(self) -> None:
+    def kill_with_descendants(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""
         until = time.monotonic() + _END_S
         while (family := self._family()) and time.monotonic() < until:

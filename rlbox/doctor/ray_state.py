@@ -55,7 +55,7 @@ def fetch_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
 
 def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
     try:
-        return read(http.request("GET", url).parse_json())
+        return read(http.request("GET", url).read_json())
     except NoResponseError as error:
         if error.kind != "cut":
             raise  # nobody is there, or it hangs: the other questions need not wait for it too
@@ -95,7 +95,7 @@ def find_job_session_dir(plan: RayPlan) -> Path:
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
     """
     with contextlib.suppress(NoResponseError, ValueError, AttributeError), create_ray_client(_TIMEOUT_S) as http:
-        told = http.request("GET", f"{plan.dashboard.rstrip('/')}/api/version").parse_json().get("session_name")
+        told = http.request("GET", f"{plan.dashboard.rstrip('/')}/api/version").read_json().get("session_name")
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
     drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))

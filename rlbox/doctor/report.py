@@ -49,7 +49,9 @@ class ResolvedFindings(NamedTuple):
     follows: tuple[Finding, ...]
 
 
-def merge_and_split_findings(own: Iterable[Finding], failed_fix_checks: Iterable[Finding] = ()) -> ResolvedFindings:
+def merge_and_split_off_explained(
+    own: Iterable[Finding], failed_fix_checks: Iterable[Finding] = ()
+) -> ResolvedFindings:
     """Join findings that mean the same, and part those that another one explains.
 
     Parameters
@@ -79,7 +81,7 @@ def is_explained(finding_id: str, causes: Iterable[Finding]) -> bool:
 
 def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
     """Return one report of several places; the same finding in two places is one."""
-    findings, follows = merge_and_split_findings(finding for report in reports for finding in report.findings)
+    findings, follows = merge_and_split_off_explained(finding for report in reports for finding in report.findings)
     return Report(
         findings=_once(findings),
         follows=(*follows, *(finding for report in reports for finding in report.follows)),

@@ -55,7 +55,7 @@ class Requirements:
         return bool(self.gpu) or self.gpus > 0
 
 
-def override_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
+def override_run_and_disk_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
         told = _table(parse_json(limits_json))
@@ -64,11 +64,11 @@ def override_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[st
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
 
 
-def override_gpus(requirements: Requirements, gpus_option: str) -> Requirements:
+def override_gpus(requirements: Requirements, count_all_or_none: str) -> Requirements:
     """Return the requirements with the GPUs of a container: a number, `all` or `none`; empty changes nothing."""
-    if gpus_option == "none":
+    if count_all_or_none == "none":
         return replace(requirements, gpu="", gpus=0)
-    number = whole_number(gpus_option)
+    number = whole_number(count_all_or_none)
     return requirements if number is None else replace(requirements, gpus=number)
 
 

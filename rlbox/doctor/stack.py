@@ -125,7 +125,7 @@ class LinkerFacts:
 
     compiler: str
     compiler_required: bool = False
-    error: str = ""
+    compile_error: str = ""
     error_by_library: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -143,9 +143,9 @@ def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
                 covers=("build-toolchain-missing", "triton-cc-build-failed"),
             )  # fmt: skip
         return
-    if facts.error:
+    if facts.compile_error:
         yield Finding(
-            id="jit-compile", title=_("the C compiler does not make a program"), seen=facts.error,
+            id="jit-compile", title=_("the C compiler does not make a program"), seen=facts.compile_error,
             where=facts.compiler,
             remedy=_("install gcc and libc6-dev completely (build-essential)"), covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
@@ -191,7 +191,7 @@ class StackProbe:
             self._environ["HOME"] = folder
 
     @property
-    def is_usable(self) -> bool:
+    def has_scratch_dir(self) -> bool:
         return bool(self._folder)
 
     def run(
@@ -206,7 +206,7 @@ class StackProbe:
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
-        result = program.communicate(monotonic_deadline)
+        result = program.read_output_and_kill_all(monotonic_deadline)
         errors = [line.strip() for line in result.stderr.splitlines() if line.strip()]
         return ProgramFacts(
             steps=parse_steps(result.stdout),
@@ -224,7 +224,7 @@ class StackProbe:
     def kill(self) -> None:
         """End what still runs of all that was started; for one who does not wait for it."""
         for program in tuple(self._started):
-            program.kill()
+            program.kill_with_descendants()
 
     def probe_linker(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
         """Return how a compiler makes and links a small object, against CUDA's libraries where the stack has them."""
@@ -243,7 +243,7 @@ class StackProbe:
         return LinkerFacts(
             compiler=compiler,
             compiler_required=required,
-            error=error,
+            compile_error=error,
             error_by_library={name: self._compile(compiler, source, [*flags, f"-l{name}"]) for name in libraries},
         )
 
@@ -264,9 +264,11 @@ class StackProbe:
 
 
 @contextmanager
-def create_temporary_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
-    bytecode = create_bytecode_cache_dir(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
+    bytecode = (
+        create_bytecode_dir_removing_others(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
+    )
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
         probe = StackProbe(environ, stack.python, directory, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
         try:
@@ -289,7 +291,7 @@ def get_install_dir(environ: Mapping[str, str]) -> str:
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def get_venv_dir(install_dir: str) -> str:
+def get_venv_beside_install_dir(install_dir: str) -> str:
     """Return the stack's environment beside that folder."""
     return f"{install_dir.removesuffix(OWN)}{VENV}"
 
@@ -307,7 +309,7 @@ def find_local_stack() -> StackLocation | None:
         ),
         os.environ.get(GPUS_VARIABLE, ""),
     )
-    return StackLocation(python=f"{get_venv_dir(own)}/bin/python", requirements=requirements, lock=lock)
+    return StackLocation(python=f"{get_venv_beside_install_dir(own)}/bin/python", requirements=requirements, lock=lock)
 
 
 def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
@@ -332,7 +334,7 @@ def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
     )
 
 
-def create_bytecode_cache_dir(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
+def create_bytecode_dir_removing_others(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
     """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.

@@ -34,7 +34,7 @@ def _create_missing_image_error(tag: str, target: str) -> EngineError:
     return EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target}")
 
 
-def read_docker_version() -> tuple[int, ...]:
+def read_docker_server_version() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
     numbers = connect_engine().version().partition("+")[0].split(".")
     return tuple(number for part in numbers if (number := whole_number(part)) is not None)

@@ -154,7 +154,7 @@ def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: 
     args = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     args += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
     args += [
-        *format_limit_and_device_args(plan),
+        *format_resource_args_without_gpus(plan),
         *_gpu_words(plan.gpus),
         *([f"--user={plan.user}"] if plan.user else []),
     ]
@@ -181,7 +181,7 @@ def format_own_network_commands(plan: ContainerPlan) -> NetworkCommands:
     return NetworkCommands(create, ("docker", "network", "rm", plan.name))
 
 
-def format_limit_and_device_args(container: ContainerPlan | ContainerDefaults) -> list[str]:
+def format_resource_args_without_gpus(container: ContainerPlan | ContainerDefaults) -> list[str]:
     args = [f"--shm-size={_bytes(container.shm_gib)}"]
     if container.memory_gib:  # without the second option as much again may be swapped
         args += [f"--memory={_bytes(container.memory_gib)}", f"--memory-swap={_bytes(container.memory_gib)}"]

@@ -8,7 +8,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from rlbox.amounts import GIB, size_text, size_text_with_gib
+from rlbox.amounts import GIB, decimal_and_gib_size_text, decimal_size_text
 from rlbox.app import App
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.container import ContainerDefaults
@@ -25,7 +25,7 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def require_data_dir(target_default: str, data_option: str | None) -> Path:
+def resolve_nonsystem_data_dir(target_default: str, data_option: str | None) -> Path:
     """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`.
 
     Raises NodeError: none is named, or one of the system's own folders.
@@ -57,7 +57,7 @@ def _is_systems(directory: Path) -> bool:
     return below or path in _SHARED
 
 
-def ensure_usable_data_dir(
+def ensure_data_dir_creating_default(
     app: App, directory: Path, defaults: ContainerDefaults, required_free_gib: float | None = None
 ) -> None:
     """Create a target's own data disk if it is missing, and refuse one that is not usable.
@@ -67,7 +67,7 @@ def ensure_usable_data_dir(
     `required_free_gib`: What must be free, GiB; None: what the target asks for.
     Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
-    with app.collecting_refusals("data disk"):
+    with app.collecting_refusals_if_dry_run("data disk"):
         if would_create_default_data_dir(directory, defaults):
             _make(app, directory)
         elif not os.path.lexists(directory):
@@ -117,7 +117,7 @@ def _require_room(directory: Path, need_gib: float) -> None:
     if free < need_gib:
         raise NodeError(
             _("the data disk is too full: {size} free, {asked_text} needed").format(
-                size=size_text(free * GIB), asked_text=size_text_with_gib(need_gib)
+                size=decimal_size_text(free * GIB), asked_text=decimal_and_gib_size_text(need_gib)
             ),
             where=str(directory),
             next_step=_("free space, or name another with --data DIR"),

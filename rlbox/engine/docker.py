@@ -101,14 +101,14 @@ _GPU_STEP = _("rlbox doctor TARGET prints the available GPUs; without GPUs: --gp
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerExit:
-    """How a container ended; `output` is all that it wrote itself (not its processes' log files): a line a change.
+    """How a container ended; `all_output` is all that it wrote itself (not its processes' log files): a line a change.
 
     `started_at` is when it was last started, in the engine's words.
     """
 
     exit_code: int
     out_of_memory: bool
-    output: str
+    all_output: str
     started_at: str = ""
 
 
@@ -216,7 +216,7 @@ class DockerEngine:
             finally:
                 container.remove(v=True, force=True)
 
-    def remove_tag(self, tag: str) -> None:
+    def try_untag_image(self, tag: str) -> None:
         """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache.
 
         An image of ten gigabytes goes with its last tag, which takes minutes; the engine goes on by itself then.
@@ -298,7 +298,7 @@ class DockerEngine:
         found = self.inspect_container(name)
         return found is not None and found.status in ACTIVE_STATES
 
-    def read_exit_unless_removed(self, name: str) -> ContainerExit | None:
+    def read_exit_of_ended_container(self, name: str) -> ContainerExit | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
         with self._asked():
             try:
@@ -315,9 +315,9 @@ class DockerEngine:
                 return None
             code = int(state["ExitCode"])
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
-            return ContainerExit(exit_code=code, out_of_memory=memory, output=output, started_at=started)
+            return ContainerExit(exit_code=code, out_of_memory=memory, all_output=output, started_at=started)
 
-    def stream_exec_stdout_lines(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+    def stream_exec_stdout_ignoring_exit(self, name: str, argv: Sequence[str]) -> Iterator[str]:
         """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
         with self._heard():
             api: Any = self._client.api

@@ -48,7 +48,7 @@ class GpuRequest:
         return None if self.count < 0 else self.count
 
     @property
-    def count_text(self) -> str:
+    def count_all_or_none(self) -> str:
         if self.is_none:
             return "none"
         return "all" if self.count_unless_all is None else str(self.count_unless_all)
@@ -133,14 +133,14 @@ def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
     return GpuRequest(ids=ids)
 
 
-def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, export_request_env: bool = False) -> GpuAccess:
+def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_rlbox_gpus_env: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `request`.
 
-    `export_request_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+    `set_rlbox_gpus_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
     Raises EngineError: the engine offers no way.
     Raises NodeError: the machine has fewer GPUs, or not those.
     """
-    told = {GPUS_VARIABLE: request.count_text} if export_request_env else {}
+    told = {GPUS_VARIABLE: request.count_all_or_none} if set_rlbox_gpus_env else {}
     if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not support.methods:
@@ -155,13 +155,13 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, export_reques
     return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
 
 
-def create_cuda_visible_devices_env(
-    request: GpuRequest, caller_env: Mapping[str, str], machine_gpu_count: int
+def create_host_gpu_env(
+    request: GpuRequest, caller_env: Mapping[str, str], machine_gpu_count_or_zero: int
 ) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `request`, and no other.
 
     `caller_env`: The caller's environment: a number of GPUs is taken of those that it names.
-    `machine_gpu_count`: GPUs of this machine; 0: not known.
+    `machine_gpu_count_or_zero`: GPUs of this machine; 0: not known.
     Raises NodeError: there are fewer.
     Raises SpecError: it is a way to name a GPU that only engines know.
     """
@@ -172,10 +172,12 @@ def create_cuda_visible_devices_env(
             next_step=_SAYS,
         )
     usual = [name for name in caller_env.get(_SEEN, "").split(",") if name.strip()] or [
-        str(one) for one in range(machine_gpu_count)
+        str(one) for one in range(machine_gpu_count_or_zero)
     ]
-    absent = [name for name in ids if machine_gpu_count and name.isdigit() and int(name) >= machine_gpu_count]
-    if absent or (machine_gpu_count and request.count > len(usual)):
+    absent = [
+        name for name in ids if machine_gpu_count_or_zero and name.isdigit() and int(name) >= machine_gpu_count_or_zero
+    ]
+    if absent or (machine_gpu_count_or_zero and request.count > len(usual)):
         what = (
             _("GPU {absent} is").format(absent=absent[0])
             if absent
@@ -188,7 +190,7 @@ def create_cuda_visible_devices_env(
     if request.count > 0:
         ids = tuple(usual[: request.count]) or tuple(map(str, range(request.count)))
     seen = {} if request.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
-    return {**seen, GPUS_VARIABLE: request.count_text}
+    return {**seen, GPUS_VARIABLE: request.count_all_or_none}
 
 
 def assume_cdi_access(request: GpuRequest) -> GpuAccess:

@@ -69,7 +69,7 @@ def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
     return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
 
 
-def encode_compact_json(document: Mapping[str, Any]) -> bytes:
+def encode_compact_unsorted_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -105,13 +105,13 @@ def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
 
 
 def create_index(manifests: Sequence[Descriptor]) -> bytes:
-    return encode_compact_json(
+    return encode_compact_unsorted_json(
         {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [item.to_json() for item in manifests]}
     )
 
 
 def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
-    return encode_compact_json(
+    return encode_compact_unsorted_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
@@ -65,7 +65,7 @@ class PushState:
     digest: str = ""
     error: str = ""
 
-    def update_from_message(self, message: Mapping[str, Any]) -> LayerProgress | None:
+    def record_message_or_error(self, message: Mapping[str, Any]) -> LayerProgress | None:
         """Return the layer that a message of the engine is about; None for any other message."""
         self.error = str(message.get("error", ""))
         status = str(message.get("status", ""))
@@ -155,7 +155,7 @@ class _PushResult:
     is_engine_manifest: bool
 
 
-def push_image(
+def push_image_and_attach_sbom(
     app: App,
     image: Mapping[str, Any],
     target_name: str,
@@ -171,7 +171,7 @@ def push_image(
     `overridden_stack_conflict`: The contradiction of the stack that `--force` overrode.
     """
     if app.dry_run:
-        app.not_checked("a dry run asks no registry", f"whether {reference.host} takes it")
+        app.record_as_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
         data = {"target": target_name, "image": tag, "reference": str(reference)}
         return app.planned(data, f"push {tag} to {reference}", f"push {tag}")
     with (
@@ -267,7 +267,7 @@ def _tag_temporarily(image_id: str, tag: str, reference: ImageReference) -> Iter
     finally:
         with contextlib.suppress(RlboxError):  # what went wrong in between is the news
             if before is None:
-                engine.remove_tag(name)
+                engine.try_untag_image(name)
             elif before["Id"] != image_id:
                 engine.tag_image(before["Id"], reference)
 
@@ -286,7 +286,7 @@ def _push(
 
     def push() -> None:
         for message in connect_engine().push_image(reference, login):
-            if layer := log.update_from_message(message):
+            if layer := log.record_message_or_error(message):
                 on_layer(layer)
             if log.error and is_transient_push_error(log.error):
                 raise _TransientError(log.error[:200])
@@ -306,7 +306,7 @@ def _create_progress_item(layer: LayerProgress) -> ProgressItem:
         key=layer.layer_id,
         title=layer.layer_id if mark else f"{layer.layer_id}  {word}",
         mark=mark,
-        status_text=word + (f"  {size_text(layer.total_bytes)}" if layer.total_bytes else ""),
+        status_text=word + (f"  {decimal_size_text(layer.total_bytes)}" if layer.total_bytes else ""),
         done_bytes=total if mark else layer.done_bytes,
         total_bytes=total,
     )

@@ -63,14 +63,15 @@ def parse_reference(image_name: str) -> ImageReference:
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 
-def parse_push_destination(destination: str, default_image_name: str) -> ImageReference:
-    """Return where `rlbox push --to` puts the image of `default_image_name`: the tag `latest` unless one is named.
+def parse_push_destination(destination: str, name_after_trailing_slash: str) -> ImageReference:
+    """Return where `rlbox push --to` puts the image of `name_after_trailing_slash`: the tag `latest` unless one is
+    named.
 
     A name that ends in '/' is a namespace: the target's name is appended.
 
     Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
     """
-    reference = parse_reference(destination + default_image_name if destination.endswith("/") else destination)
+    reference = parse_reference(destination + name_after_trailing_slash if destination.endswith("/") else destination)
     if reference.digest:
         raise SpecError(
             _("{text!r} names a digest; a push chooses a tag").format(text=destination),

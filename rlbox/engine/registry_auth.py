@@ -78,7 +78,7 @@ class RegistryAuthorizer:
         self._plain_http_host = host if plain_http else ""
         self._header: Secret | None = None
 
-    def get_authorization_headers(self) -> dict[str, str]:
+    def get_remembered_auth_headers(self) -> dict[str, str]:
         return {"Authorization": self._header.reveal()} if self._header else {}
 
     def answer_challenge(self, challenge: str, scope: str) -> bool:
@@ -89,12 +89,12 @@ class RegistryAuthorizer:
         Raises RegistryError: the token service refused the login, or would get the password unencrypted.
         """
         kind, __, rest = challenge.partition(" ")
-        before, login = self.get_authorization_headers(), read_docker_login(self._host)
+        before, login = self.get_remembered_auth_headers(), read_docker_login(self._host)
         if kind.lower() == "bearer":
             self._header = Secret(f"Bearer {self._fetch_token(dict(_FIELD.findall(rest)), login, scope)}")
         elif kind.lower() == "basic" and "username" in login:
             self._header = Secret(_format_basic_auth(login))
-        return self.get_authorization_headers() != before
+        return self.get_remembered_auth_headers() != before
 
     def _fetch_token(self, fields: Mapping[str, str], login: Mapping[str, str], scope: str) -> str:
         realm = fields.get("realm", "")
@@ -112,7 +112,7 @@ class RegistryAuthorizer:
                 where=realm,
             )
         try:
-            value = response.parse_json()
+            value = response.read_json()
             return str(value.get("token") or value["access_token"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = _("the token service of {host} gave no token (status {status})").format(

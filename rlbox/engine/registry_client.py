@@ -45,7 +45,7 @@ _CERTIFICATES = Path("/etc/docker/certs.d")
 T = TypeVar("T")
 
 
-class BlobStream(NamedTuple):
+class BlobStreamWithStart(NamedTuple):
     """Where the answer starts in the blob, and its bytes from there."""
 
     start: int
@@ -167,7 +167,7 @@ class Registry:
             self._put_manifest(repository, tag, create_index([*known, manifest_descriptor]), INDEX_TYPE)
 
     @contextmanager
-    def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStream]:
+    def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
         """Yield where the answer starts, 0 or `start`, and the blob's bytes from there; they are not verified here.
 
         Raises TransientRegistryError: the connection broke; `retry` is for that.
@@ -176,7 +176,9 @@ class Registry:
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._send("GET", path, repository, headers, expect=(200, 206)) as response:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-            yield BlobStream((whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes())
+            yield BlobStreamWithStart(
+                (whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes()
+            )
 
     def read_unverified_blob(self, repository: str, digest: str) -> bytes:
         """Return a small blob; `RegistryError` when it is not there. Its bytes are not verified here."""
@@ -270,7 +272,7 @@ class Registry:
 
     def _get_login(self, url: str) -> dict[str, str]:
         """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
-        return self._auth.get_authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
+        return self._auth.get_remembered_auth_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
     def _create_refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host

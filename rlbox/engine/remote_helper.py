@@ -67,7 +67,7 @@ class HelperContainer:
     terminal: bool
 
 
-def run_helper_container(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> int:
+def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
 
     Raises NodeError: the data disk is not there.

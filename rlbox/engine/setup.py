@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError
@@ -59,7 +59,7 @@ class EngineStatus:
             store = (
                 "the containerd store" if self.has_containerd_store else "docker's own store, which keeps no manifests"
             )
-            free = "" if self.free_bytes is None else f", {size_text(self.free_bytes)} free"
+            free = "" if self.free_bytes is None else f", {decimal_size_text(self.free_bytes)} free"
             lines.append(f"images in {self.docker_root_dir}{free}: {store} ({self.storage_driver})")
         lines += [f"to do: {one}" for one in self.missing_setup_steps]
         if self.missing_setup_steps:
@@ -113,7 +113,7 @@ def install_and_start_engine(say: Callable[[str], None]) -> None:
         )
 
 
-def list_missing_setup_steps() -> tuple[str, ...]:
+def describe_missing_setup_steps() -> tuple[str, ...]:
     """Return what `install_and_start_engine` would do, a line each; nothing is changed.
 
     Raises EngineError: as `install_and_start_engine`, as far as that is known without trying.
@@ -130,7 +130,7 @@ def _script_error(words: str) -> EngineError | None:
     return EngineError(found[-1]["what"], where=found[-1]["where"], next_step=found[-1]["next_step"]) if found else None
 
 
-def probe_engine_status() -> EngineStatus:
+def probe_engine_version_and_setup() -> EngineStatus:
     """Return how the engine stands; nothing is changed."""
     place = find_engine_url()
     left = tuple(

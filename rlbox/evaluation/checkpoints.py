@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import columns, size_text
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.foreign import parse_json, whole_number
 from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
@@ -53,7 +53,7 @@ _MODEL_NAMES = ("model", "pytorch_model", "adapter_model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFile:
+class _CheckpointFile:
     """A file of a checkpoint: its path below it, bytes, seconds since it was written.
 
     `problem` says why it is not complete; `listed_files` are the files that it lists, where it is an index.
@@ -96,14 +96,14 @@ class CheckpointDirectory(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """`is_latest`: the tracker names it, so that a run resumes from it."""
+    """`is_named_by_tracker`: the tracker names it, so that a run resumes from it."""
 
     path: str
     framework: Framework
     step: int | None
-    files: tuple[CheckpointFile, ...]
+    files: tuple[_CheckpointFile, ...]
     problems: tuple[str, ...]
-    is_latest: bool
+    is_named_by_tracker: bool
 
     @property
     def bytes_by_part(self) -> dict[CheckpointPart, int]:
@@ -138,12 +138,12 @@ class Checkpoint:
 
     def as_json(self) -> dict[str, Any]:
         facts = {"path": self.path, "kind": self.framework, "step": self.step, "whole": self.is_complete}
-        flags = {"hf_export": self.has_hf_weights, "optimizer": self.can_resume, "latest": self.is_latest}
+        flags = {"hf_export": self.has_hf_weights, "optimizer": self.can_resume, "latest": self.is_named_by_tracker}
         flags |= {"being_written": self.may_be_in_progress}
         return {**facts, "size": self.size, **flags, "parts": self.bytes_by_part, "problems": list(self.problems)}
 
 
-class RemovablePath(NamedTuple):
+class RemovablePathPattern(NamedTuple):
     """A path, or pattern, that nothing needs, for the reason `why`; its bytes."""
 
     path: str
@@ -153,23 +153,23 @@ class RemovablePath(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSeries:
-    """The checkpoints of one training, oldest first; `resume_from` names one, None: there is none."""
+    """The checkpoints of one training, oldest first; `tracker_text` names one, None: there is none."""
 
     path: str
     checkpoints: tuple[Checkpoint, ...]
-    resume_from: str | None
+    tracker_text: str | None
     problems: tuple[str, ...]
-    removable: tuple[RemovablePath, ...]
+    removable: tuple[RemovablePathPattern, ...]
 
     @property
-    def is_complete(self) -> bool:
+    def has_no_problems(self) -> bool:
         return not self.problems and all(checkpoint.is_complete for checkpoint in self.checkpoints)
 
     def as_json(self) -> dict[str, Any]:
         facts = {
             "path": self.path,
-            "tracker": self.resume_from,
-            "whole": self.is_complete,
+            "tracker": self.tracker_text,
+            "whole": self.has_no_problems,
             "problems": list(self.problems),
         }
         checkpoints = [checkpoint.as_json() for checkpoint in self.checkpoints]
@@ -185,14 +185,14 @@ def analyze_series(directory: Path, checkpoints: Sequence[CheckpointDirectory]) 
     )
     analyzed = tuple(_analyze(checkpoint, tracker) for checkpoint in ordered)
     problems = []
-    if tracker is not None and not any(checkpoint.is_latest for checkpoint in analyzed):
+    if tracker is not None and not any(checkpoint.is_named_by_tracker for checkpoint in analyzed):
         problems.append(f"the tracker names {tracker!r}, which is not there: nothing can be resumed")
     if tracker is None and any(checkpoint.framework == "megatron" for checkpoint in analyzed):
         problems.append(f"{TRACKER_FILES[0]} is missing: Megatron loads nothing without it")
     return CheckpointSeries(
         path=str(directory),
         checkpoints=analyzed,
-        resume_from=tracker,
+        tracker_text=tracker,
         problems=tuple(problems),
         removable=tuple(_list_removable(analyzed)),
     )
@@ -212,11 +212,11 @@ def _analyze(directory: CheckpointDirectory, tracker: str | None) -> Checkpoint:
         step=step,
         files=files,
         problems=tuple(dict.fromkeys(problems)),
-        is_latest=tracker is not None and tracker in (str(step), path.name),
+        is_named_by_tracker=tracker is not None and tracker in (str(step), path.name),
     )
 
 
-def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath]:
+def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePathPattern]:
     """Yield incomplete checkpoints, and the optimizer of those that have an export and that no run resumes from.
 
     Never the one that the tracker names, the newest complete one, and what may be in progress. Of one without an export
@@ -225,18 +225,18 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.can_resume]
     if not resumable:
         return
-    kept = next((checkpoint for checkpoint in resumable if checkpoint.is_latest), resumable[-1])
+    kept = next((checkpoint for checkpoint in resumable if checkpoint.is_named_by_tracker), resumable[-1])
     for checkpoint in checkpoints:
-        if checkpoint is kept or checkpoint.is_latest or checkpoint.may_be_in_progress:
+        if checkpoint is kept or checkpoint.is_named_by_tracker or checkpoint.may_be_in_progress:
             continue
         if not checkpoint.is_complete:
             reason = f"it is torn, and step {kept.step} is whole"
-            yield RemovablePath(checkpoint.path, checkpoint.size, reason)
+            yield RemovablePathPattern(checkpoint.path, checkpoint.size, reason)
         elif checkpoint.has_hf_weights:
             yield from _list_optimizer(checkpoint)
 
 
-def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePath]:
+def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePathPattern]:
     """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
     for file in checkpoint.files:
@@ -249,10 +249,10 @@ def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePath]:
             sizes["/".join(parts)] = sizes.get("/".join(parts), 0) + file.size
     for below, size in sizes.items():
         reason = "the optimizer of a step that no run resumes from"
-        yield RemovablePath(f"{checkpoint.path}/{below}", size, reason)
+        yield RemovablePathPattern(f"{checkpoint.path}/{below}", size, reason)
 
 
-def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Iterator[str]:
+def _find_problems(framework: Framework, files: Sequence[_CheckpointFile]) -> Iterator[str]:
     if not files:
         yield "it is empty"
         return
@@ -275,7 +275,7 @@ def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Ite
             yield f"{_join(directory, '.metadata')} is missing, which is written last"
 
 
-def _find_missing_ranks(files: Sequence[CheckpointFile]) -> Iterator[str]:
+def _find_missing_ranks(files: Sequence[_CheckpointFile]) -> Iterator[str]:
     fsdp: dict[tuple[str, int], set[int]] = {}
     zero: dict[str, set[int]] = {}
     world_sizes: dict[str, set[int]] = {}
@@ -382,14 +382,14 @@ def _read_tracker(directory: Path) -> str | None:
     return None
 
 
-def _inspect(path: Path, name: str, now: float) -> CheckpointFile:
+def _inspect(path: Path, name: str, now: float) -> _CheckpointFile:
     try:
         status = path.stat()
         problem, listed = _read_structure(path, status)
     except OSError as error:
-        return CheckpointFile(path=name, size=0, problem=str(error.strerror))
+        return _CheckpointFile(path=name, size=0, problem=str(error.strerror))
     age_s = max(now - status.st_mtime, 0.0)
-    return CheckpointFile(path=name, size=status.st_size, age_s=age_s, problem=problem, listed_files=listed)
+    return _CheckpointFile(path=name, size=status.st_size, age_s=age_s, problem=problem, listed_files=listed)
 
 
 def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str, ...]]:
@@ -443,21 +443,21 @@ def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]
         yield from (f"  {name}: {problem}" for problem in checkpoint.problems)
     yield from (f"  {problem}" for problem in series.problems)
     if show_removable and series.removable:
-        yield f"  can be removed, {size_text(sum(row.size for row in series.removable))}:"
-        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.removable)
+        yield f"  can be removed, {decimal_size_text(sum(row.size for row in series.removable))}:"
+        yield from (f"    {decimal_size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.removable)
 
 
 def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     state = "torn, or being written" if checkpoint.may_be_in_progress else "torn"
     state = "whole" if checkpoint.is_complete else state
-    sizes = {part: size_text(size) for part, size in checkpoint.bytes_by_part.items() if size}
+    sizes = {part: decimal_size_text(size) for part, size in checkpoint.bytes_by_part.items() if size}
     optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.can_resume else "-"
     return (
         "-" if checkpoint.step is None else str(checkpoint.step),
         checkpoint.framework,
-        state + (", latest" if checkpoint.is_latest else ""),
-        size_text(checkpoint.size),
+        state + (", latest" if checkpoint.is_named_by_tracker else ""),
+        decimal_size_text(checkpoint.size),
         sizes.get("model", "-"),
         sizes.get("optimizer", optimizer),
-        size_text(checkpoint.bytes_by_part.get("hf", 0)) if checkpoint.has_hf_weights else "-",
+        decimal_size_text(checkpoint.bytes_by_part.get("hf", 0)) if checkpoint.has_hf_weights else "-",
     )

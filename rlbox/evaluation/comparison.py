@@ -42,14 +42,14 @@ def require_equal_locks(
     differences: dict[str, LockDifference] = {}
     for result in results[1:]:
         common = set(results[0].values) & set(result.values)
-        changes = diff_locks(results[0].lock.select_suites(common), result.lock.select_suites(common))
+        changes = diff_locks(results[0].lock.drop_other_suites(common), result.lock.drop_other_suites(common))
         if refused := exclude_allowed_differences(changes, allowed_fields):
             raise LocksDifferError(refused)
         differences |= {change.field: change for change in changes}
     return [differences[field] for field in sorted(differences)]
 
 
-def compare_suites(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
+def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
     """Return the difference in accepted@1 for each suite that both have."""
     common = [suite for suite in result.values if suite in reference.values]
     return {
@@ -75,7 +75,7 @@ def compare_results(
         They have no suite in common.
     """
     differences = require_equal_locks([result, reference], allowed_fields)
-    suites = compare_suites(result, reference)
+    suites = compare_accepted_by_suite(result, reference)
     if not suites:
         raise ValueError(
             _("{one} and {other} were judged on no common suite").format(one=result.name, other=reference.name)
@@ -85,8 +85,8 @@ def compare_results(
 
 def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "one": comparison.result.identify(),
-        "other": comparison.reference.identify(),
+        "one": comparison.result.get_name_step_digests(),
+        "other": comparison.reference.get_name_step_digests(),
         "across": [
             {"field": change.field, "one": change.first, "other": change.second}
             for change in comparison.lock_differences
@@ -130,7 +130,7 @@ def format_difference(pair: PairedDifference) -> str:
 
 def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[str]:
     yield f"{result.name}, step {result.step}" if result.step >= 0 else result.name
-    facts = result.identify()
+    facts = result.get_name_step_digests()
     yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
     rows = [
         (
@@ -149,7 +149,7 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
             yield f"  {suite}, not solved: {', '.join(unsolved)}"
 
 
-def format_score_table(results: Sequence[EvaluationResult]) -> str:
+def format_scores_by_checkpoint(results: Sequence[EvaluationResult]) -> str:
     """Return a table of checkpoints and suites; N/A for what was not measured."""
     suites = dict.fromkeys(suite for result in results for suite in result.scores)
     rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]

@@ -19,7 +19,7 @@ from rlbox.evaluation.export import Export, ExportDigests, digest_export, read_f
 from rlbox.evaluation.files import (
     AnswerStore,
     append_history,
-    compute_answer_key_by_suite,
+    compute_cache_key_by_suite,
     write_json,
     write_result,
 )
@@ -50,11 +50,11 @@ def print_line(line: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTask:
-    """An export to evaluate on suites; `run_info` is written into its `run_info.json` besides."""
+    """An export to evaluate on suites; `extra_run_info` is written into its `run_info.json` besides."""
 
     export: Export
     suites: Sequence[SuiteProblems]
-    run_info: Mapping[str, Any] = field(default_factory=dict)
+    extra_run_info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -67,13 +67,15 @@ class EvaluationOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEvaluator:
-    """`engine` is what the lock says of the server beside its version; `concurrency` counts answers of one server."""
+    """`engine_for_lock` is what the lock says of the server beside its version; `concurrency_per_server` counts
+    answers of one server.
+    """
 
     sandbox: SandboxClient
     serve: ServeExport
-    engine: Mapping[str, Any]
+    engine_for_lock: Mapping[str, Any]
     out: Path
-    concurrency: int
+    concurrency_per_server: int
     say: Callable[[str], None] = print_line
 
     def evaluate_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
@@ -114,7 +116,7 @@ class CheckpointEvaluator:
             "began": started_at,
             "machine": {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()},
             "servers": servers,
-            **task.run_info,
+            **task.extra_run_info,
             "took_s": round(time.monotonic() - began, 1),
         }
         write_result(self.out / export.name, result, records, run_info)
@@ -136,14 +138,18 @@ class CheckpointEvaluator:
         with self.serve(export.path, directory) as model:
             _require_model_of(export, model)
             servers = len(model.urls)
-            prompts = _fetch_prompts(task.suites, model, self.concurrency * servers)
-            engine = {**self.engine, **model.model.engine}
+            prompts = _fetch_prompts(task.suites, model, self.concurrency_per_server * servers)
+            engine = {**self.engine_for_lock, **model.model.engine}
             lock = _build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
             write_json(directory / "lock.json", lock.as_json())
-            answers = AnswerStore(directory, compute_answer_key_by_suite(lock))
+            answers = AnswerStore(directory, compute_cache_key_by_suite(lock))
             progress = ProgressPrinter(export.name, task.suites, self.say)
             collector = _AnswerCollector(model, self.sandbox, answers, progress)
-            return lock, collector.collect_and_grade(task.suites, prompts, self.concurrency * servers), servers
+            return (
+                lock,
+                collector.collect_and_grade(task.suites, prompts, self.concurrency_per_server * servers),
+                servers,
+            )
 
 
 def _require_model_of(export: Export, model: ModelClient) -> None:
@@ -166,7 +172,7 @@ def _fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurre
             suite.name: dict(
                 zip(
                     (problem.id for problem in problems),
-                    pool.map(model.build_prompt, [problem.message for problem in problems]),
+                    pool.map(model.fetch_prompt, [problem.message for problem in problems]),
                     strict=True,
                 )
             )
@@ -204,8 +210,10 @@ def _build_lock(
 
 def _describe_prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:
     """Return one digest of all prompts, and whether it is of token ids or of text that the server makes them of."""
-    as_tokens = all(prompt.token_ids for prompt in prompts.values())
-    content = {problem: list(prompt.token_ids) if as_tokens else prompt.text for problem, prompt in prompts.items()}
+    as_tokens = all(prompt.token_ids_or_empty for prompt in prompts.values())
+    content = {
+        problem: list(prompt.token_ids_or_empty) if as_tokens else prompt.message for problem, prompt in prompts.items()
+    }
     return {"as": "tokens" if as_tokens else "text", "sha256": digest_json(content)}
 
 
@@ -272,7 +280,7 @@ class _AnswerCollector:
         record = self._answers.read(suite.name, problem.id, number)
         if record is None:
             answer = asdict(self._model.generate(prompt, suite.decoding, number))
-            record = self._answers.write(
+            record = self._answers.write_with_cache_key(
                 suite.name, {"problem": problem.id, "number": number, "ask": problem.message, **answer}
             )
         return self._graders.submit(self._grade, suite, problem, record)
@@ -280,6 +288,8 @@ class _AnswerCollector:
     def _grade(self, suite: Suite, problem: Problem, record: AnswerRecord) -> AnswerRecord:
         if "outcome" not in record:
             verdict = self._sandbox.grade(problem, record["text"], suite.limits)
-            record = self._answers.write(suite.name, {**record, **asdict(verdict), "executed": verdict.executed})
+            record = self._answers.write_with_cache_key(
+                suite.name, {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
+            )
         self._progress.count_answer(suite.name)
         return record

@@ -87,8 +87,8 @@ class ExportCheckOptions:
     """
 
     export: Path
-    trainer: Path
-    model: Path
+    trainer_checkpoint: Path
+    config_and_tokenizer_model: Path
     python: str
 
 
@@ -172,11 +172,11 @@ def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> _TrainerC
     )
 
 
-def find_model_beside_shards(export: Path, trainer: Path) -> Path | None:
+def find_hf_model_in_checkpoint(excluded_export: Path, trainer_checkpoint: Path) -> Path | None:
     """Return the Hugging Face directory that a trainer keeps beside its shards, if it is not the export."""
     for below in EXPORT_SUBDIRECTORIES:
-        directory = trainer / below
-        if (directory / "config.json").is_file() and not directory.samefile(export):
+        directory = trainer_checkpoint / below
+        if (directory / "config.json").is_file() and not directory.samefile(excluded_export):
             return directory
     return None
 
@@ -218,9 +218,9 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
     ValueError
         A configuration cannot be read.
     """
-    checkpoint = _find_trainer_checkpoint(options.trainer)
+    checkpoint = _find_trainer_checkpoint(options.trainer_checkpoint)
     config = _read_config(options.export)
-    faults = list(_compare_configs(config, _read_config(options.model)))
+    faults = list(_compare_configs(config, _read_config(options.config_and_tokenizer_model)))
     tokens, end = 0, dict[str, Any]()
     with _merge_shards(checkpoint, options.python) as merged:
         for step in _run_comparison(options, config, merged):
@@ -250,7 +250,7 @@ def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merg
     request = {
         "export": str(options.export.absolute()),
         "trainer": str(merged.absolute()),
-        "model": str(options.model.absolute()),
+        "model": str(options.config_and_tokenizer_model.absolute()),
         "dtype": str(dtype).removeprefix("torch."),
         "tied": bool(config.get("tie_word_embeddings", text_config.get("tie_word_embeddings", False))),
     }

@@ -23,10 +23,12 @@ _ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
 _SAMPLE_ANSWERS = 20
 
 
-def compute_answer_key_by_suite(lock: EvaluationLock) -> dict[str, str]:
+def compute_cache_key_by_suite(lock: EvaluationLock) -> dict[str, str]:
     """Return what answers of each suite are stored under: the lock of that suite, and the weights."""
     weights = lock.subject.get("weights", "")
-    return {suite: f"{lock.select_suites([suite]).digest}:{weights}" for suite in lock.parts["suites"]}
+    return {
+        suite: f"{lock.drop_other_suites([suite]).digest_without_weights}:{weights}" for suite in lock.parts["suites"]
+    }
 
 
 class AnswerStore:
@@ -53,7 +55,7 @@ class AnswerStore:
             return {name: record[name] for name in _ANSWER_FIELDS if name in record}
         return record
 
-    def write(self, suite: str, record: AnswerRecord) -> AnswerRecord:
+    def write_with_cache_key(self, suite: str, record: AnswerRecord) -> AnswerRecord:
         """Store a record and return it with its key."""
         path = self._path(suite, record["problem"], record["number"])
         record = {**record, "key": self._keys[suite]}
@@ -89,7 +91,7 @@ def write_result(
 
 def append_history(out: Path, result: EvaluationResult, started_at: str) -> None:
     """Append one evaluation to the history, in one write."""
-    row = {"step": result.step, "name": result.name, "lock": result.lock.digest, "began": started_at}
+    row = {"step": result.step, "name": result.name, "lock": result.lock.digest_without_weights, "began": started_at}
     with (out / HISTORY_FILE).open("a") as stream:
         stream.write(
             json.dumps(row | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}) + "\n"

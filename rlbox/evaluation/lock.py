@@ -46,10 +46,10 @@ class EvaluationLock:
     subject: Mapping[str, Any]
 
     @property
-    def digest(self) -> str:
+    def digest_without_weights(self) -> str:
         return digest_json(self.parts)
 
-    def select_suites(self, suites: Collection[str]) -> EvaluationLock:
+    def drop_other_suites(self, suites: Collection[str]) -> EvaluationLock:
         """Return this lock without what it says of other suites."""
 
         def select(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,12 @@ class EvaluationLock:
         return EvaluationLock(parts=parts, subject=self.subject)
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema": 1, "digest": self.digest, "parts": dict(self.parts), "subject": dict(self.subject)}
+        return {
+            "schema": 1,
+            "digest": self.digest_without_weights,
+            "parts": dict(self.parts),
+            "subject": dict(self.subject),
+        }
 
 
 def parse_lock(document: Any) -> EvaluationLock:
@@ -72,7 +77,7 @@ def parse_lock(document: Any) -> EvaluationLock:
     if missing:
         raise ValueError(_("the evaluation fingerprint lacks {missing}").format(missing=", ".join(missing)))
     lock = EvaluationLock(parts=document["parts"], subject=document.get("subject") or {})
-    if lock.digest != document.get("digest"):
+    if lock.digest_without_weights != document.get("digest"):
         raise ValueError(_("the evaluation fingerprint was changed: its digest does not match"))
     return lock
 

@@ -22,8 +22,8 @@ class ModelServerError(Exception):
 class Prompt:
     """A message as the server takes it: token ids, or its text where the server tells none."""
 
-    text: str
-    token_ids: tuple[int, ...] = ()
+    message: str
+    token_ids_or_empty: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +61,20 @@ class ModelClient:
         self._tokenizes = True
         self._pending, self._lock = dict.fromkeys(self.urls, 0), threading.Lock()
 
-    def build_prompt(self, message: str) -> Prompt:
+    def fetch_prompt(self, message: str) -> Prompt:
         """Return a user's message as the model gets it, by the server's chat template."""
         if self._tokenizes:
             request = {"messages": [{"role": "user", "content": message}], "add_generation_prompt": True}
             status, reply = self._post(self.urls[0], "/tokenize", request)
             if status == 200 and isinstance(reply, dict) and isinstance(reply.get("tokens"), list):
-                return Prompt(text=message, token_ids=tuple(int(token) for token in reply["tokens"]))
+                return Prompt(message=message, token_ids_or_empty=tuple(int(token) for token in reply["tokens"]))
             if status not in (404, 405):
                 raise _unexpected(f"{self.urls[0]}/tokenize", status, reply)
             self._tokenizes = False
-        return Prompt(text=message)
+        return Prompt(message=message)
 
-    def generate(self, prompt: Prompt, decoding: Decoding, number: int) -> ModelAnswer:
-        """Return answer `number` to a prompt; it decides the seed of a sampled one."""
+    def generate(self, prompt: Prompt, decoding: Decoding, sample_index: int) -> ModelAnswer:
+        """Return answer `sample_index` to a prompt; it decides the seed of a sampled one."""
         request: dict[str, Any] = {
             "temperature": decoding.temperature,
             "top_p": decoding.top_p,
@@ -82,12 +82,14 @@ class ModelClient:
             "stop": list(decoding.stop),
         }
         if decoding.temperature > 0:
-            request["seed"] = decoding.seed + number
+            request["seed"] = decoding.seed + sample_index
         with self._choose_server() as url:
-            if prompt.token_ids:
-                status, reply = self._post(url, "/v1/completions", request | {"prompt": list(prompt.token_ids)})
+            if prompt.token_ids_or_empty:
+                status, reply = self._post(
+                    url, "/v1/completions", request | {"prompt": list(prompt.token_ids_or_empty)}
+                )
             else:
-                messages = [{"role": "user", "content": prompt.text}]
+                messages = [{"role": "user", "content": prompt.message}]
                 status, reply = self._post(url, "/v1/chat/completions", request | {"messages": messages})
         if status == 400 and "maximum context length" in str(reply):
             return ModelAnswer(text="", finish="too-long", tokens=0)
@@ -159,7 +161,7 @@ class ModelClient:
                 if is_retry or not isinstance(error, NoResponseError) or error.kind != "cut":
                     raise ModelServerError(_("{url}: {error}").format(url=url, error=error)) from error
         try:
-            return response.status, response.parse_json()
+            return response.status, response.read_json()
         except ValueError:
             return response.status, response.read_body()[:2000].decode("utf-8", "replace")
 

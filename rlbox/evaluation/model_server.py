@@ -21,7 +21,7 @@ from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
 
 ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[ModelClient]]
@@ -74,17 +74,17 @@ def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str,
     )
 
 
-def record_engine_settings(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def describe_engine_for_lock(external_server_url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
 
-    Of a server at `url`, which others started, neither is known.
+    Of a server at `external_server_url`, which others started, neither is known.
     """
     variables = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
     public = {name: value for name, value in variables.items() if not _SECRET.search(name)}
-    return {"settings": dict(settings), "environment": {} if url else public}
+    return {"settings": dict(settings), "environment": {} if external_server_url else public}
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
+def parse_text_or_bool_setting(text: str) -> tuple[str, Any]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
@@ -101,7 +101,7 @@ def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable
             say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
 
     def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[ModelClient]:
-        free_ports = (port for port in range(options.port + 1, 1 << 16) if not describe_port_holder(port))
+        free_ports = (port for port in range(options.port + 1, 1 << 16) if not describe_port_holder_unless_free(port))
         ports = [options.port, *itertools.islice(free_ports, len(environments) - 1)]
         commands = [
             ServerCommand(
@@ -147,7 +147,7 @@ def build_gpu_environments(
     if not count:  # it says itself what it lacks
         return [{}]
     if count * per_server > len(free):
-        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.has_90_percent_memory_free) or _("none")
+        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.is_memory_nearly_unused) or _("none")
         raise ValueError(
             _("{count} servers need {count2} free GPUs, there are {free_count} (held: {held})").format(
                 count=count, count2=count * per_server, free_count=len(free), held=held
@@ -159,7 +159,7 @@ def build_gpu_environments(
 
 def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> list[str]:
     """Return the free GPUs as programs name them; a UUID counts as free."""
-    free = {str(gpu.index): gpu.has_90_percent_memory_free for gpu in gpus}
+    free = {str(gpu.index): gpu.is_memory_nearly_unused for gpu in gpus}
     if visible_devices is None:
         return [name for name, is_free in free.items() if is_free]
     names = (name.strip() for name in visible_devices.split(","))
@@ -196,7 +196,7 @@ def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClie
 def _wait_for_free_port(url: str) -> None:
     """Wait until nobody listens on the server's port: one that was killed a moment ago must not answer for it."""
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _PORT_TIMEOUT_S
-    while holder := describe_port_holder(port):
+    while holder := describe_port_holder_unless_free(port):
         if time.monotonic() >= deadline:
             raise ModelServerError(
                 _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)

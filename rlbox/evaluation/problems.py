@@ -60,7 +60,7 @@ class Problem:
     solution: str = ""
 
     @property
-    def reference_answer(self) -> str:
+    def solution_as_model_answer(self) -> str:
         """The reference solution as a model would answer; empty without one."""
         return f"```python\n{self.solution}\n```" if self.solution and not self.scorer else self.solution
 
@@ -89,13 +89,13 @@ class PromptTemplates:
 
 
 def parse_problems(
-    rows: Iterable[Mapping[str, Any]], templates: PromptTemplates, scorer: Scorer = ""
+    rows: Iterable[Mapping[str, Any]], templates: PromptTemplates, scorer_of_all_rows: Scorer = ""
 ) -> dict[str, Problem]:
     """Return problems by their id, in the order of the rows; two with one id, or one without a test, are refused."""
     problems: dict[str, Problem] = {}
     for row in rows:
         try:
-            problem = _parse_problem(row, templates, scorer)
+            problem = _parse_problem(row, templates, scorer_of_all_rows)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             keys = ", ".join(map(str, row))
             raise ProblemError(

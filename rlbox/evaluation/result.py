@@ -39,10 +39,10 @@ class EvaluationResult:
     def problem_ids(self) -> list[str]:
         return list(dict.fromkeys(name for metrics in self.values.values() for row in metrics.values() for name in row))
 
-    def identify(self) -> dict[str, Any]:
+    def get_name_step_digests(self) -> dict[str, Any]:
         """Return which result this is: name, step, digest of its lock, digest of the weights."""
         weights = str(self.lock.subject.get("weights", ""))
-        return {"name": self.name, "step": self.step, "lock": self.lock.digest, "weights": weights}
+        return {"name": self.name, "step": self.step, "lock": self.lock.digest_without_weights, "weights": weights}
 
     def as_json(self) -> dict[str, Any]:
         return {

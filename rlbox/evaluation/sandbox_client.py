@@ -17,10 +17,10 @@ from rlbox.evaluation.suites import RunLimits, Suite
 from rlbox.evaluation.verdict import (
     SANDBOX_ERROR,
     AnswerVerdict,
-    extract_code,
-    format_score_error,
+    describe_failed_score,
+    extract_longest_code_block,
     parse_check_reply,
-    parse_last_stdout_json,
+    parse_last_json_or_empty,
     parse_run_reply,
     parse_score_reply,
 )
@@ -48,7 +48,7 @@ class SandboxClient:
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(problem.scorer, request, limits))
-        code = extract_code(answer)
+        code = extract_longest_code_block(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:
@@ -67,10 +67,10 @@ class SandboxClient:
     def read_scorer_versions(self, scorer: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoResponseError` where the sandbox's interpreter lacks them."""
         reply = self._score(scorer, {}, RunLimits())
-        score = parse_last_stdout_json(reply)
+        score = parse_last_json_or_empty(reply)
         if not score:
             raise NoResponseError(
-                _("{judge} does not work there: {told}").format(judge=scorer, told=format_score_error(reply)),
+                _("{judge} does not work there: {told}").format(judge=scorer, told=describe_failed_score(reply)),
                 "address",
                 self.url,
             )
@@ -174,16 +174,16 @@ def _read_start_error(strength: bytes) -> str:
 class SolutionCheck(NamedTuple):
     """How many reference solutions a suite has, and the verdicts on those that are not accepted, by problem id."""
 
-    total: int
+    solution_count: int
     rejected: dict[str, AnswerVerdict]
 
 
 def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient) -> SolutionCheck:
     """Grade a suite's reference solutions; `NoResponseError` where the sandbox itself fails."""
-    solved = [problem for problem in problems if problem.reference_answer]
+    solved = [problem for problem in problems if problem.solution_as_model_answer]
 
     def grade(problem: Problem) -> AnswerVerdict:
-        return sandbox.grade(problem, problem.reference_answer, suite.limits)
+        return sandbox.grade(problem, problem.solution_as_model_answer, suite.limits)
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in solved), pool.map(grade, solved), strict=True))

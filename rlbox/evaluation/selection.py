@@ -13,10 +13,10 @@ from statistics import NormalDist, fmean
 from typing import Any, Literal
 
 from rlbox.evaluation.comparison import (
-    compare_suites,
+    compare_accepted_by_suite,
     difference_to_json,
     format_difference,
-    format_score_table,
+    format_scores_by_checkpoint,
     require_equal_locks,
 )
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
@@ -37,7 +37,7 @@ RegressionVerdict = Literal["worse", "kept", "unsure"]
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
 
 
-Rule = Sequence[tuple[str, str]]
+SuiteMetricPriority = Sequence[tuple[str, str]]
 """Suites and metrics that decide, in order."""
 
 
@@ -63,7 +63,7 @@ class Selection:
 
 
 def select_best(
-    results: Sequence[EvaluationResult], rule: Rule = SELECTION_RULE, *, confidence: float = CONFIDENCE
+    results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE, *, confidence: float = CONFIDENCE
 ) -> Selection:
     """Return the best of results that have every metric of the rule; `ValueError` without any."""
     if not results:
@@ -162,17 +162,17 @@ class ChosenCheckpoint:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def build_selection_rule(suites: Sequence[str]) -> Rule:
+def build_selection_rule(suites: Sequence[str]) -> SuiteMetricPriority:
     """Return the usual rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
 
-def choose_checkpoint(
+def choose_best_and_compare(
     results: Sequence[EvaluationResult],
     *,
     baseline: EvaluationResult | None = None,
-    guard: str = GUARD_SUITE,
-    rule: Rule = SELECTION_RULE,
+    guard_suite: str = GUARD_SUITE,
+    rule: SuiteMetricPriority = SELECTION_RULE,
 ) -> ChosenCheckpoint:
     """Return the best of the results of checkpoints.
 
@@ -203,14 +203,17 @@ def choose_checkpoint(
     regression = None
     if baseline is not None:
         require_equal_locks([baseline, best])
-        differences = compare_suites(best, baseline)
-        own, reference = best.get_metric_values(guard, ACCEPTED), baseline.get_metric_values(guard, ACCEPTED)
+        differences = compare_accepted_by_suite(best, baseline)
+        own, reference = (
+            best.get_metric_values(guard_suite, ACCEPTED),
+            baseline.get_metric_values(guard_suite, ACCEPTED),
+        )
         regression = check_regression(own, reference) if own and reference else None
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,
         selection=selection,
-        guard_suite=guard,
+        guard_suite=guard_suite,
         baseline=baseline,
         differences_by_suite=differences,
         regression=regression,
@@ -223,7 +226,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
     document: dict[str, Any] = {
         "step": best.step,
         "name": best.name,
-        "lock": best.lock.digest,
+        "lock": best.lock.digest_without_weights,
         "scores": {suite: dict(scores) for suite, scores in best.scores.items()},
         "rungs": [
             {
@@ -259,7 +262,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
 
 def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands against the baseline."""
-    yield from format_score_table(choice.candidates).splitlines()
+    yield from format_scores_by_checkpoint(choice.candidates).splitlines()
     for elimination in choice.selection.eliminations:
         for name, pair in elimination.differences.items():
             yield f"{name} to {elimination.leader}: {format_difference(pair)}"

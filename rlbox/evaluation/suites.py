@@ -88,16 +88,16 @@ class ProblemSources(NamedTuple):
     """Where problems come from.
 
     `directory` has raw sets of problems, `site_packages` (of the stack) those that Python packages carry.
-    `manifests` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line, which choose
-    problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `any_count`: sets of another size
-    than their suite's are taken, too.
+    `manifest_directory` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line,
+    which choose problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `allow_any_count`:
+    sets of another size than their suite's are taken, too.
     """
 
     directory: Path
     site_packages: Path | None = None
-    manifests: Path = Path()
+    manifest_directory: Path = Path()
     python: str = ""
-    any_count: bool = False
+    allow_any_count: bool = False
 
 
 def list_suites(additional_directory: Path | None = None) -> list[str]:
@@ -141,7 +141,9 @@ def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
     rows = _generate_tasks(suite.make, sources.python) if suite.make else _read_problem_rows(path)
     templates = PromptTemplates(program=suite.ask_program, function=suite.ask_function, answer=suite.ask_answer)
     problems = parse_problems(rows, templates, suite.judge)
-    return _select_problems(suite, problems, list(_read_manifest(suite.name, sources.manifests)), sources.any_count)
+    return _select_problems(
+        suite, problems, list(_read_manifest(suite.name, sources.manifest_directory)), sources.allow_any_count
+    )
 
 
 def _select_problems(

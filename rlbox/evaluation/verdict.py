@@ -12,7 +12,7 @@ from rlbox.amounts import exact_duration_text
 from rlbox.foreign import parse_json
 
 EXTRACTION_VERSION = 1
-"""Counts up when `extract_code` changes: other code out of the same answer is another score."""
+"""Counts up when `extract_longest_code_block` changes: other code out of the same answer is another score."""
 SCORING_VERSION = 1
 """Counts up when a verdict may be another for the same answer."""
 SANDBOX_ERROR = "SandboxError"
@@ -36,7 +36,7 @@ class AnswerVerdict:
     detail: str = ""
 
     @property
-    def executed(self) -> bool:
+    def all_runs_exited_zero(self) -> bool:
         """Every run that was made ended by itself with exit status 0."""
         return self.runs > 0 and self.clean == self.runs
 
@@ -48,7 +48,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_code(answer: str) -> str:
+def extract_longest_code_block(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
@@ -73,12 +73,12 @@ def parse_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> 
     if result.get("return_code") != 0:
         return RunVerdict("failed", str(result.get("stderr") or "").strip()[-_MAX_DETAIL:])
     printed = str(result.get("stdout") or "")
-    if not is_same_output(printed, expected):
+    if not has_same_words_by_line(printed, expected):
         return RunVerdict("wrong", f"printed {printed[:100]!r}, not {expected[:100]!r}")
     return RunVerdict("accepted")
 
 
-def is_same_output(printed: str, expected: str) -> bool:
+def has_same_words_by_line(printed: str, expected: str) -> bool:
     """Whether two outputs hold the same words in the same lines, blank ends and empty lines aside."""
     return _split_lines(printed) == _split_lines(expected)
 
@@ -89,7 +89,7 @@ def _split_lines(text: str) -> list[list[str]]:
 
 def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return how an answer did that was compared with the expected one; a comparison that failed is no score."""
-    score = parse_last_stdout_json(reply)
+    score = parse_last_json_or_empty(reply)
     if isinstance(score.get("score"), (int, float)):
         accepted = score["score"] >= 1
         return AnswerVerdict(outcome="accepted" if accepted else "wrong", passed=accepted, clean=1)
@@ -98,10 +98,10 @@ def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
         return AnswerVerdict(outcome="timeout", detail="the comparison took longer than it may")
     status = result.get("return_code")
     is_broken = reply.get("status") == SANDBOX_ERROR or not result or status == _PACKAGE_MISSING_STATUS
-    return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=format_score_error(reply))
+    return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=describe_failed_score(reply))
 
 
-def parse_last_stdout_json(reply: Mapping[str, Any]) -> dict[str, Any]:
+def parse_last_json_or_empty(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the last line (JSON) of `score_answer.py`; empty where there is none."""
     lines = str((reply.get("run_result") or {}).get("stdout") or "").strip().splitlines()
     if reply.get("status") == "Success" and lines:
@@ -111,6 +111,6 @@ def parse_last_stdout_json(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def format_score_error(reply: Mapping[str, Any]) -> str:
+def describe_failed_score(reply: Mapping[str, Any]) -> str:
     stderr = (reply.get("run_result") or {}).get("stderr")
     return str(reply.get("message") or stderr or "it said nothing").strip()[-_MAX_DETAIL:]

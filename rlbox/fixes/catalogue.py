@@ -31,7 +31,7 @@ class TargetAndCatalogue:
 
     target: Target
     spec_files: tuple[Path, ...]
-    fix_catalogue: tuple[Fix, ...]
+    all_fixes: tuple[Fix, ...]
 
     @property
     def included_target_names(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class TargetAndCatalogue:
         return tuple(path.parent.name for path in self.spec_files[1:-1])
 
 
-def load_target_and_catalogue(project: Project, target_name: str) -> TargetAndCatalogue:
+def load_target_with_fix_packages(project: Project, target_name: str) -> TargetAndCatalogue:
     """Return the target `target_name` with what the fix catalogue adds to its base; errors are those of `load_target`.
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
@@ -50,7 +50,7 @@ def load_target_and_catalogue(project: Project, target_name: str) -> TargetAndCa
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
-    return TargetAndCatalogue(target=target, spec_files=loaded.files, fix_catalogue=fixes)
+    return TargetAndCatalogue(target=target, spec_files=loaded.files, all_fixes=fixes)
 
 
 def load_fixes(project: Project) -> tuple[Fix, ...]:

@@ -41,7 +41,7 @@ def list_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for part in target.git:
-        found |= dict.fromkeys(list_own_and_repository_name(part), "")
+        found |= dict.fromkeys(get_source_and_repository_name(part), "")
     found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
@@ -70,7 +70,7 @@ def find_torch_cuda_version(target: Target, versions: Versions) -> str:
     return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
 
 
-def list_own_and_repository_name(source: GitSource) -> tuple[str, str]:
+def get_source_and_repository_name(source: GitSource) -> tuple[str, str]:
     """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
     repository = source.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
     return canonicalize_name(source.name), canonicalize_name(repository)

@@ -259,6 +259,6 @@ class Fix(SpecModel):
         return self
 
     @property
-    def bakes(self) -> bool:
+    def has_bake_entries(self) -> bool:
         """Whether it puts anything into an image, beside a container, or in the way of a spec."""
         return self.bake != _NOTHING

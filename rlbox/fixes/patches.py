@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.conditions import Versions, check_package_requirement, list_own_and_repository_name
+from rlbox.fixes.conditions import Versions, check_package_requirement, get_source_and_repository_name
 from rlbox.fixes.fix import Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.render import build_template_values, render_fix_template
 from rlbox.i18n import _
@@ -43,7 +43,7 @@ class ResolvedPatch:
     diff_from: str = ""
 
 
-def resolve_patches(
+def resolve_patches_with_skipped(
     applicable_fixes: Iterable[Fix], target: Target, versions: Versions, target_patch_texts: Mapping[str, str]
 ) -> tuple[ResolvedPatch, ...]:
     """Return the patches of a target: those of its fixes in their order, then its own.
@@ -97,20 +97,22 @@ def find_package_to_patch(patch: PatchFacts, target: Target, versions: Versions)
 def _find_git_source(name: str, target: Target) -> GitSource | None:
     """Return the target's git part of a name: its own, or the last piece of its address."""
     wanted = canonicalize_name(name)
-    return next((part for part in target.git if wanted in list_own_and_repository_name(part)), None)
+    return next((part for part in target.git if wanted in get_source_and_repository_name(part)), None)
 
 
 def has_patches_to_apply(patches: Iterable[ResolvedPatch]) -> bool:
     return any(not row.skip for row in patches)
 
 
-def render_patch_manifest(target: str, patches: Iterable[ResolvedPatch], layer_dirs: Iterable[str] = ()) -> str:
+def render_patch_manifest_json(
+    target_name: str, patches: Iterable[ResolvedPatch], layer_dirs: Iterable[str] = ()
+) -> str:
     """Return what templates/scripts/apply_patches.py reads, as JSON.
 
     `layer_dirs`: Folders of the layers that a build step finds, the lowest first.
     """
     rows = [{key: value for key, value in asdict(patch).items() if key != "diff_from" or value} for patch in patches]
-    data = {"schema": 1, "target": target, "layers": [*layer_dirs], "patches": rows}
+    data = {"schema": 1, "target": target_name, "layers": [*layer_dirs], "patches": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.config.schema import SpecModel
-from rlbox.diagnose.signatures import dump_signatures, extract_signatures
+from rlbox.diagnose.signatures import dump_signatures_json, extract_signatures
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import Versions, check_package_requirement, evaluate_fix, find_torch_cuda_version
 from rlbox.fixes.fix import Bake, Fix, RayStartOptions
@@ -107,7 +107,7 @@ class RenderedFixes:
     shm_gib: float
     ulimits: Mapping[str, str]
 
-    def overlay_env(self, inherited_env: Mapping[str, str]) -> dict[str, str]:
+    def build_merged_env(self, inherited_env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a container of an image that has `inherited_env` without the fixes."""
         found = dict(inherited_env)
         for block in self.env_blocks:
@@ -297,7 +297,7 @@ SIGNATURE_FIELDS = {"id", "title", "failure", "remedy", "heals", "benign", "sign
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
-def render_fix_manifest(
+def render_fix_manifest_json(
     fixes: Iterable[Fix], target: Target, versions: Versions, machine_requirements: Mapping[str, Any]
 ) -> str:
     """Return the manifest as JSON text.
@@ -312,7 +312,7 @@ def render_fix_manifest(
 
 
 def render_signatures_json(fixes: Iterable[Fix]) -> str:
-    return dump_signatures(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
+    return dump_signatures_json(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
 
 
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from rlbox.amounts import columns, size_text_with_gib
+from rlbox.amounts import columns, decimal_and_gib_size_text
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix
 from rlbox.fixes.patches import find_package_to_patch, format_patch_details
@@ -31,7 +31,7 @@ def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:
     """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"
-    if fix.bakes:
+    if fix.has_bake_entries:
         return "baked"
     return "check" if fix.check else "remedy"
 
@@ -94,7 +94,7 @@ def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
         yield BakeEntry(
             kind="run",
             name="shared memory",
-            value=_("at least {asked_text}").format(asked_text=size_text_with_gib(bake.run.shm_gib)),
+            value=_("at least {asked_text}").format(asked_text=decimal_and_gib_size_text(bake.run.shm_gib)),
         )
     yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.foreign import parse_json
 from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.job.gate import WILDCARD, FileRule
@@ -216,7 +216,7 @@ def _json_problem(path: Path) -> ProblemOrEmpty:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        return f"is too large to be read as JSON ({size_text(_JSON_LIMIT)} at most); write it as jsonl"
+        return f"is too large to be read as JSON ({decimal_size_text(_JSON_LIMIT)} at most); write it as jsonl"
     return ""
 
 
@@ -227,7 +227,7 @@ def _rows_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
             if number % 1000 == 0 or len(line) > _BLOCK:
                 on_progress()
             if len(line) == _JSON_LIMIT:
-                return f"line {number} is longer than {size_text(_JSON_LIMIT)}"
+                return f"line {number} is longer than {decimal_size_text(_JSON_LIMIT)}"
             if not line.strip():
                 continue
             try:

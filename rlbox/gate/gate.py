@@ -19,7 +19,7 @@ from rlbox.logs.lines import LineSplitter, make_line_block
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutcomeStates:
+class CallerDecidedStates:
     """The states of the rules that the caller decides; `needs`, `probes` and `files` in the order of the plan.
 
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
@@ -36,17 +36,17 @@ class OutcomeStates:
     silence: RuleState
     total: RuleState
 
-    def states_before_command(self) -> list[RuleState]:
+    def rules_decided_before_command(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
-    def states_after_start(self) -> list[RuleState]:
+    def rules_decided_after_start(self) -> list[RuleState]:
         ray = [self.ray] if self.ray else []
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
-def _create_outcome_states(stage: StagePlan) -> OutcomeStates:
+def _create_outcome_states(stage: StagePlan) -> CallerDecidedStates:
     exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
-    return OutcomeStates(
+    return CallerDecidedStates(
         needs=tuple(RuleState(kind="need", rule=need.path) for need in stage.needs),
         ports={
             (service.name, name): RuleState(kind="port", rule=f"{name} {number}")
@@ -73,8 +73,8 @@ class MissingLine(NamedTuple):
 class GateChecker:
     """The rules of one stage and their states.
 
-    `outcomes` are the rules that the caller decides (`mark_passed`, `mark_failed`); lines and numbers decide all
-    others. Each of `events.forbidden` and `events.violations` ends the stage at once. The job's `benign` lines and
+    `outcomes` are the rules that the caller decides (`set_held_unless_broken`, `set_broken`); lines and numbers decide
+    all others. Each of `events.forbidden` and `events.violations` ends the stage at once. The job's `benign` lines and
     those of the fix catalogue are no failure; no rule reads what a model wrote (`model_output`, `model_texts`).
     """
 
@@ -124,7 +124,7 @@ class GateChecker:
     def read_lines(self, log_name: str, first_number: int, lines: Sequence[str]) -> None:
         """Read the next lines of a log; `first_number` is the number of the first one."""
         if log_name in self._searches:
-            self._searches[log_name].search_block(first_number, make_line_block(lines))
+            self._searches[log_name].call_matchers_on_block(first_number, make_line_block(lines))
             self._decide_lines()
             return
         for metric in self._metrics:
@@ -161,28 +161,28 @@ class GateChecker:
         """Decide on forbidden lines in doubt: the command has ended, and no further step comes."""
         self._decide_lines(log_ended=True)
 
-    def is_benign_or_excused(self, log_name: str, line_number: int, text: str) -> bool:
+    def is_harmless_line(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether a line is no failure: benign, what a model wrote, or of a process that made steps after it."""
-        excused = self.is_excused_by_later_lines(log_name, line_number, text)
+        excused = self.is_model_text_or_before_steps(log_name, line_number, text)
         return excused or self._benign.matches_line(log_name, line_number, text)
 
-    def is_excused_by_later_lines(self, log_name: str, line_number: int, text: str) -> bool:
+    def is_model_text_or_before_steps(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
 
         Of these its process must have made two, since one may have been on its way.
         """
         if self._model_texts[log_name].contains_line(line_number, text):
             return True
-        return log_name == STAGE_LOG and self._steps.has_steps_after(line_number, text, at_least=2)
+        return log_name == STAGE_LOG and self._steps.has_writer_steps_after(line_number, text, at_least=2)
 
     def last_nonblank_line(self, log_name: str) -> str:
         """Return the last line of a log that is not blank, or an empty text."""
         return self._searches[log_name].last_line[:500]
 
-    def mark_passed(self, state: RuleState, evidence: str = "") -> None:
+    def set_held_unless_broken(self, state: RuleState, evidence: str = "") -> None:
         self.events.set_unless_broken(state, "held", evidence)
 
-    def mark_failed(self, state: RuleState, evidence: str) -> None:
+    def set_broken(self, state: RuleState, evidence: str) -> None:
         self.events.set_unless_broken(state, "broken", evidence)
 
     def finish(self) -> None:
@@ -192,10 +192,10 @@ class GateChecker:
             metric.finish()
         for line in self._required:
             if line.state.state == "waiting":
-                self.mark_failed(line.state, self.last_nonblank_line(line.rule.log))
+                self.set_broken(line.state, self.last_nonblank_line(line.rule.log))
         for state in self._all_states():
             if state.state == "waiting" and state.kind in HELD_UNLESS_BROKEN:
-                self.mark_passed(state, state.seen)
+                self.set_held_unless_broken(state, state.seen)
 
     def missing_lines(self) -> list[MissingLine]:
         return [MissingLine(line.rule, line.state.count) for line in self._required if line.state.state == "waiting"]
@@ -209,11 +209,11 @@ class GateChecker:
         benign = self._benign.states()
         metrics = [metric.state for metric in self._metrics]
         return [
-            *self.outcomes.states_before_command(),
+            *self.outcomes.rules_decided_before_command(),
             *lines,
             *benign,
             *metrics,
-            *self.outcomes.states_after_start(),
+            *self.outcomes.rules_decided_after_start(),
         ]
 
     def _has_undecided_lines(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlbox.foreign import parse_json
-from rlbox.job.gate import Probe, ProbeRule
+from rlbox.job.gate import HttpProbe, ProbeRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
@@ -25,7 +25,7 @@ _BAD_TEXT = re.compile(
 _SHOWN = 120
 
 
-def find_response_problem(probe: Probe, status: int, text: str) -> ProblemOrEmpty:
+def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOrEmpty:
     """Return what is wrong with an answer in a few words, or an empty text when it is as told.
 
     An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
@@ -60,7 +60,7 @@ def _error_in(data: Any, text: str) -> ProblemOrEmpty:
     return text.strip() if refused or set(data) == {"detail"} else ""
 
 
-def _value_problem(request: Probe, data: Any) -> ProblemOrEmpty:
+def _value_problem(request: HttpProbe, data: Any) -> ProblemOrEmpty:
     if data is None:
         return "the answer is no JSON"
     value: Any = data
@@ -88,7 +88,7 @@ CONNECTION_REFUSED = "connection refused"
 
 
 def find_http_problem(
-    probe: Probe, timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
+    probe: HttpProbe, timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
 ) -> ProblemOrEmpty:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
@@ -127,5 +127,5 @@ def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -
         while poller.latest != "" and time.monotonic() < until:
             on_pause()
     finally:
-        poller.stop()
+        poller.request_stop()
     return _NO_ANSWER if poller.latest is None else poller.latest

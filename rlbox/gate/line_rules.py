@@ -15,7 +15,7 @@ from rlbox.logs.lines import (
     Line,
     count_omitted_ray_repeats,
     find_ray_actor,
-    strip_launcher_prefixes,
+    list_prefix_stripped_variants,
     strip_ray_prefix_and_repeat,
 )
 from rlbox.logs.patterns import compile_pattern
@@ -109,7 +109,7 @@ class RequiredLineTracker:
             self._violate(f"{self.state.count} lines, at most {self.rule.at_most} are allowed", line)
 
     def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
-        self._events.add_violation(
+        self._events.add_violation_unless_stopping(
             self.state, Violation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
         )
 
@@ -170,7 +170,7 @@ class ForbiddenLineTracker:
                 del self._doubtful[key]
             elif doubt.is_quoted and not log_ended and self._model_texts.expire_and_check_open(line):
                 continue
-            elif self._steps and not doubt.is_quoted and self._steps.has_steps_after(line.number, line.text):
+            elif self._steps and not doubt.is_quoted and self._steps.has_writer_steps_after(line.number, line.text):
                 del self._doubtful[key]
                 self._events.warnings.append(ForbiddenLine(rule=self.rule, line=line))
                 self._events.set_unless_broken(self.state, "waiting", line.text)
@@ -185,7 +185,11 @@ class ForbiddenLineTracker:
             return
         self.state.count += self._counter.count(line)
         is_quoted = self._model_texts.expire_and_check_open(line)
-        wait_s = self._steps.next_step_timeout_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
+        wait_s = (
+            self._steps.estimate_writer_step_timeout_s(line.text)
+            if self._steps and not self._steps.is_step(line)
+            else 0.0
+        )
         self.decide_undecided_lines()
         if not is_quoted and not wait_s:
             self._break(line)
@@ -227,7 +231,7 @@ class BenignLineTracker:
             rule for rule, _ in self._rules if rule.log in ("", log_name) and self._is_due(rule, log_name, line_number)
         ]
         return any(
-            compile_pattern(rule.pattern).matches(way) for way in strip_launcher_prefixes(text) for rule in rules
+            compile_pattern(rule.pattern).matches(way) for way in list_prefix_stripped_variants(text) for rule in rules
         )
 
     def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:

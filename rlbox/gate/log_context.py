@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, strip_launcher_prefixes
+from rlbox.logs.lines import Line, list_prefix_stripped_variants
 from rlbox.logs.patterns import compile_pattern
 from rlbox.logs.progress import STEP_LINE, parse_progress
 
@@ -43,7 +43,7 @@ class LineMatcher:
     is_done: bool = False
 
     @property
-    def needs_earlier_steps(self) -> bool:
+    def needs_all_earlier_steps(self) -> bool:
         """Whether all steps before a line that fits must be known."""
         return self.is_forbidden or self.reads_model_text
 
@@ -86,7 +86,7 @@ class ModelTextFilter:
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
-        return bool(self._patterns) and self.is_model_output(strip_launcher_prefixes(text))
+        return bool(self._patterns) and self.is_model_output(list_prefix_stripped_variants(text))
 
     def is_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
@@ -147,14 +147,14 @@ class StepTracker:
         """Whether the line reports a step itself: then it speaks of the training, and no sample is quoted."""
         return any(steps.line == line.number for steps in self._of_writer(line.text))
 
-    def has_steps_after(self, line_number: int, line_text: str, at_least: Literal[1, 2] = 1) -> bool:
+    def has_writer_steps_after(self, line_number: int, writer_line_text: str, at_least: Literal[1, 2] = 1) -> bool:
         """Return whether the writer of a line made so many steps of one kind after it."""
-        steps_of_kinds = self._of_writer(line_text)
+        steps_of_kinds = self._of_writer(writer_line_text)
         return any((kind.line if at_least == 1 else kind.line_before) > line_number for kind in steps_of_kinds)
 
-    def next_step_timeout_s(self, line_text: str) -> float:
+    def estimate_writer_step_timeout_s(self, writer_line_text: str) -> float:
         """Return how long the next step of the writer of a line may take; 0 where it has made none."""
-        longest = [steps.longest_s for steps in self._of_writer(line_text)]
+        longest = [steps.longest_s for steps in self._of_writer(writer_line_text)]
         return max(_LEAST_PATIENCE_S, _PATIENCE * max(longest)) if longest else 0.0
 
     def _of_writer(self, text: str) -> list[_Steps]:

@@ -145,7 +145,7 @@ class MetricChecker:
 
     def _fail(self, problem: str, line: Line | None = None) -> None:
         violation = Violation(rule=self.rule, problem=f"{self.rule.name} {problem}", line=line)
-        self._events.add_violation(self.state, violation)
+        self._events.add_violation_unless_stopping(self.state, violation)
 
     def _summary(self) -> str:
         if not self.state.count:

@@ -92,7 +92,7 @@ class GateEvents:
     def set_unless_broken(self, state: RuleState, status: RuleStatus, evidence: str) -> None:
         self.revision += state.set_unless_broken(status, evidence)
 
-    def add_violation(self, state: RuleState, violation: Violation) -> None:
+    def add_violation_unless_stopping(self, state: RuleState, violation: Violation) -> None:
         """Record that a rule is broken for good."""
         if self.is_stopping or state.state == "broken":
             return

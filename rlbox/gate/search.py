@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
-from rlbox.logs.lines import Line, LineBlock, strip_launcher_prefixes
+from rlbox.logs.lines import Line, LineBlock, list_prefix_stripped_variants
 from rlbox.logs.patterns import PatternSet, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
@@ -58,7 +58,7 @@ class LogSearch:
         search = self._layers.get("lines")
         return search.patterns.loose if search else ()
 
-    def search_block(self, first_number: int, block: LineBlock) -> None:
+    def call_matchers_on_block(self, first_number: int, block: LineBlock) -> None:
         """Call the matchers of the lines that fit; `first_number` is the number of the first line."""
         if self._steps:
             self._steps.begin_block(first_number, block)
@@ -86,14 +86,14 @@ class LogSearch:
         return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)
 
     def _match(self, line: Line, text: str, layer: Layer) -> None:
-        search, variants = self._layers.get(layer), strip_launcher_prefixes(text)
+        search, variants = self._layers.get(layer), list_prefix_stripped_variants(text)
         if search is None or self._model_texts.is_model_output(variants):
             return
         fitting: dict[int, str] = {}
         for variant in variants:
             for index in search.patterns.find_matching_indexes(variant):
                 fitting.setdefault(index, variant)
-        if self._steps and any(search.matchers[index].needs_earlier_steps for index in fitting):
+        if self._steps and any(search.matchers[index].needs_all_earlier_steps for index in fitting):
             self._steps.read_until(line.number if layer == "lines" else line.number - 1)
         for index in sorted(fitting):
             matcher = search.matchers[index]
@@ -146,7 +146,7 @@ class _StepReader:
 
     def _read(self, index: int, text: str) -> None:
         self._last_read = self._first + index
-        line, variants = Line(number=self._last_read, text=text.strip()), strip_launcher_prefixes(text)
+        line, variants = Line(number=self._last_read, text=text.strip()), list_prefix_stripped_variants(text)
         if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
             self._steps.read_line(line, variants)
 

@@ -41,7 +41,7 @@ class WatchContext:
     record_event: Callable[..., None]
     record_phase: Callable[[str], None]
     mask: Callable[[Any], Any]
-    is_running: Callable[[], bool]
+    may_continue: Callable[[], bool]
 
 
 class EventRecorder:
@@ -54,15 +54,15 @@ class EventRecorder:
         self._at_s = -math.inf
         self._noticed = False
 
-    def add_phase_changes(self, changes: Sequence[PhaseChange]) -> None:
+    def keep_last_phase_change(self, changes: Sequence[PhaseChange]) -> None:
         """Take the lines that began or ended a phase; the last one is quoted."""
         if changes:
             self._line = changes[-1]
 
-    def record_phase(self, phase: PhasePlan, now_s: float, *, at_once: bool = False) -> None:
-        """Record the phase that the stage is in when it changed; soon, or `at_once`."""
+    def record_phase_if_changed(self, phase: PhasePlan, now_s: float, *, skip_rate_limit: bool = False) -> None:
+        """Record the phase that the stage is in when it changed; soon, or `skip_rate_limit`."""
         line = self._line
-        if line is None or (now_s - self._at_s < _RECORD_S and not at_once):
+        if line is None or (now_s - self._at_s < _RECORD_S and not skip_rate_limit):
             return
         self._line = None
         if phase.name == self._phase:
@@ -73,7 +73,7 @@ class EventRecorder:
             "phase", phase=phase.name, log=STAGE_LOG, line=line.text[:_QUOTED], limit_s=phase.silence_s
         )
 
-    def record_possible_stall(self, stall: Stall | None) -> None:
+    def record_possible_stall_start(self, stall: Stall | None) -> None:
         """Record what may be a hang when it begins to be one; None: it is none."""
         if stall and not self._noticed:
             self.record_stall("stalled", stall)
@@ -92,7 +92,7 @@ class EventRecorder:
 
 class LogSource(Protocol):
     @property
-    def bytes_read_by_log(self) -> Mapping[str, int]:
+    def bytes_read_per_log(self) -> Mapping[str, int]:
         """How many bytes of each log were handed over."""
 
     def get_partial_line(self, name: str) -> str:
@@ -113,9 +113,11 @@ class LineBuffer:
         self._blocks.append(select_last_lines(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
         self._bytes += len(self._blocks[-1])
 
-    def pop_lines(self, now_s: float, *, at_once: bool = False) -> bytes | None:
-        """Return the lines that wait, once; None without any, and unless `at_once` when some were returned just now."""
-        if not self._blocks or (now_s - self._handed_s < _BATCH_S and not at_once):
+    def pop_complete_lines(self, now_s: float, *, skip_rate_limit: bool = False) -> bytes | None:
+        """Return the lines that wait, once; None without any, and unless `skip_rate_limit` when some were returned
+        just now.
+        """
+        if not self._blocks or (now_s - self._handed_s < _BATCH_S and not skip_rate_limit):
             return None
         block, self._blocks, self._bytes = b"\n".join(self._blocks), [], 0
         self._handed_s = now_s
@@ -125,7 +127,7 @@ class LineBuffer:
         """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
         if now_s - self._looked_s < _BAR_S:
             return None
-        self._looked_s, before, self._size = now_s, self._size, logs.bytes_read_by_log.get(STAGE_LOG, 0)
+        self._looked_s, before, self._size = now_s, self._size, logs.bytes_read_per_log.get(STAGE_LOG, 0)
         return logs.get_partial_line(STAGE_LOG) if self._size != before >= 0 else None
 
 

@@ -190,7 +190,7 @@ class HangDetector:
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         block = select_last_lines(block, _LOOKED_AT)
-        lines = self._finder.match_lines(block)
+        lines = self._finder.find_phase_changes(block)
         for line in lines:
             self._enter(line)
         stepped = self._clock.feed(select_last_lines(block, _COUNTED), now_s)
@@ -202,7 +202,7 @@ class HangDetector:
 
     def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
-        line = self._finder.match_line(unfinished)
+        line = self._finder.find_phase_change(unfinished)
         begun = bool(line and line.phase is not self.phase and line.phase)
         if line and begun:
             self._enter(line)
@@ -253,7 +253,7 @@ class HangDetector:
             rule="silence", phase=self.phase, silent_s=self.get_inactivity_s(now_s), limit_s=self.phase.silence_s
         )
 
-    def find_possible_hang(self, now_s: float) -> Stall | None:
+    def find_possible_step_stall(self, now_s: float) -> Stall | None:
         """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
         longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
         return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.usual_step_s, longest_s))

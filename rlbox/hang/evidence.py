@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import duration_text, exact_duration_text, gpu_memory_text, precise_duration_text, size_text, utc_now
+from rlbox.amounts import (
+    decimal_size_text,
+    duration_text,
+    exact_duration_text,
+    gpu_memory_text,
+    precise_duration_text,
+    utc_now,
+)
 from rlbox.errors import get_docs_url
 from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import AgedRates, Stall
@@ -21,7 +28,7 @@ from rlbox.job.names import HANG_FILE, HANG_PAGE
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.json_files import read_json_object_or_empty
-from rlbox.system.safe_files import ensure_real_directories, replace_file
+from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12
@@ -115,7 +122,7 @@ def _activity(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(row: Mapping[str, Any]) -> str:
-    rates = " | ".join(f"{size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
+    rates = " | ".join(f"{decimal_size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
     gpu = f"{row['gpu']} %, {100 * row['gpu_power']:.0f} % of its power" if row["gpu_power"] else "-"
     return f"| {row['ago_s']:g} | {rates} | {100 * row['cpu']:.0f} % | {gpu} |"
 
@@ -175,14 +182,16 @@ def collect_hang_evidence(
     OSError
         The disk is full.
     """
-    folder, going = watched.evidence_dir, watched.is_running
-    ensure_real_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
+    folder, going = watched.evidence_dir, watched.may_continue
+    make_directories_replacing_non_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
     odd = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     waits = sort_by_suspicion(probe_waits(pids), odd)
     until_s = time.monotonic() + _STACKS_S
     waits = sort_by_suspicion(
-        add_py_spy_stacks(waits, folder / STACKS_FOLDER, watched.mask, deadline_monotonic_s=until_s, is_running=going),
+        add_py_spy_stacks(
+            waits, folder / STACKS_FOLDER, watched.mask, deadline_monotonic_s=until_s, may_continue=going
+        ),
         odd,
     )
     nccl = (

@@ -17,7 +17,7 @@ from rlbox.foreign import whole_number
 from rlbox.hang.wait_probe import find_server_pid
 from rlbox.hang.waits import Pid
 from rlbox.system.process_table import read_environment
-from rlbox.system.safe_files import ensure_real_directory, read_bytes, replace_file
+from rlbox.system.safe_files import make_directory_replacing_non_directory, read_bytes, replace_file
 
 OperationName = str
 RankNumber = int
@@ -60,7 +60,7 @@ class UnhealthyCommunicator:
     missing_ranks: tuple[RankNumber, ...] = ()
 
     @property
-    def ranks_behind(self) -> Mapping[RankNumber, PendingCall]:
+    def missed_call_by_rank(self) -> Mapping[RankNumber, PendingCall]:
         """The ranks that have not launched what others have: an operation, and the call that others wait in."""
         found: dict[RankNumber, PendingCall] = {}
         for operation, ranks in self.launch_counts.items():
@@ -69,7 +69,7 @@ class UnhealthyCommunicator:
         return found
 
     @property
-    def ranks_waiting(self) -> Mapping[RankNumber, PendingCall]:
+    def waiting_call_by_rank(self) -> Mapping[RankNumber, PendingCall]:
         """The ranks that are named with an operation that others have not launched: they wait in it."""
         return {
             rank: PendingCall(operation, self.highest_launch_counts[operation], self.name)
@@ -170,13 +170,13 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
-        ensure_real_directory(folder)
+        make_directory_replacing_non_directory(folder)
         replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
-            ensure_real_directory(folder)
+            make_directory_replacing_non_directory(folder)
             replace_file(folder / dump.name, data)
             files.append(dump.name)
     return {"files": files, "trouble": trouble}
@@ -184,7 +184,7 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
 
 def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     try:
-        address = find_ras_address(pids, environments)
+        address = require_ras_address(pids, environments)
     except RasUnavailableError as error:
         return "", str(error)
     try:
@@ -202,7 +202,7 @@ class RasUnavailableError(Exception):
     """No process offers NCCL's RAS; the text says why."""
 
 
-def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress:
+def require_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress:
     """Return where one of the processes offers NCCL's RAS; raises `RasUnavailableError`."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")

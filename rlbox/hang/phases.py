@@ -80,7 +80,7 @@ class PhaseMatcher:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def match_lines(self, block: bytes) -> list[PhaseChange]:
+    def find_phase_changes(self, block: bytes) -> list[PhaseChange]:
         """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
         found: list[PhaseChange] = []
         if self._set is None:
@@ -92,14 +92,14 @@ class PhaseMatcher:
             start = block.rfind(b"\n", 0, at) + 1
             end = block.find(b"\n", at)
             end = len(block) if end < 0 else end
-            if line := self.match_line(block[start:end].decode("utf-8", "replace")):
+            if line := self.find_phase_change(block[start:end].decode("utf-8", "replace")):
                 found.append(line)
             at = end + 1
             if at >= len(block):
                 break
         return found
 
-    def match_line(self, text: str) -> PhaseChange | None:
+    def find_phase_change(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None

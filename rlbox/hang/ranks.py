@@ -18,12 +18,12 @@ from rlbox.hang.nccl import (
     RasAddress,
     RasUnavailableError,
     UnhealthyCommunicator,
-    find_ras_address,
     parse_ras_report,
+    require_ras_address,
     require_ras_report,
 )
 from rlbox.hang.stacks import dump_main_stacks
-from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
+from rlbox.hang.wait_probe import probe_process_sleep_remaining_s, probe_waits
 from rlbox.hang.waits import Frame, Pid, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
@@ -60,15 +60,15 @@ class Rank:
 class RankSample:
     """What the ranks do at one moment; `missing_ranks` are those of a world of this machine that no process is.
 
-    `is_whole_world`: no rank is on another machine. `has_other_work`: processes of the stage that are no ranks work.
-    `mismatched_communicators` are those that are not well.
+    `is_whole_world`: no rank is on another machine. `has_working_non_rank_process`: processes of the stage that are no
+    ranks work. `unhealthy_communicators` are those that are not well.
     """
 
     ranks: tuple[Rank, ...]
     missing_ranks: tuple[RankNumber, ...] = ()
     is_whole_world: bool = False
-    has_other_work: bool = False
-    mismatched_communicators: tuple[UnhealthyCommunicator, ...] = ()
+    has_working_non_rank_process: bool = False
+    unhealthy_communicators: tuple[UnhealthyCommunicator, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +121,14 @@ def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus])
 
 def find_deadlock(sample: RankSample) -> Deadlock | None:
     """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
-    if not sample.ranks or sample.has_other_work or any(rank.activity == "works" for rank in sample.ranks):
+    if (
+        not sample.ranks
+        or sample.has_working_non_rank_process
+        or any(rank.activity == "works" for rank in sample.ranks)
+    ):
         return None
     unclear = frozenset(rank.pid for rank in sample.ranks if rank.activity == "unclear")
-    if sample.mismatched_communicators:
+    if sample.unhealthy_communicators:
         deadlock = _find_mismatch(sample)
         return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
     if sample.missing_ranks:
@@ -176,7 +180,7 @@ class DeadlockTracker:
         before, found = self.deadlock, find_deadlock(sample)
         if before is None or found is None or before.has_changed_by(found):
             self.deadlock, self._since_s = found, now_s
-        elif sample.mismatched_communicators or not before.pending_calls:
+        elif sample.unhealthy_communicators or not before.pending_calls:
             self.deadlock = found
 
     def reset(self) -> None:
@@ -197,11 +201,11 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     behind: dict[int, PendingCall] = {}
     ahead: dict[int, PendingCall] = {}
     gone: set[int] = set()
-    for communicator in sample.mismatched_communicators:
+    for communicator in sample.unhealthy_communicators:
         pids.update(communicator.pid_of_rank)
-        for rank, call in communicator.ranks_behind.items():
+        for rank, call in communicator.missed_call_by_rank.items():
             behind.setdefault(rank, call)
-        for rank, call in communicator.ranks_waiting.items():
+        for rank, call in communicator.waiting_call_by_rank.items():
             ahead.setdefault(rank, call)
         gone.update(communicator.missing_ranks)
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
@@ -304,8 +308,8 @@ class RankMonitor:
         self._stacks: dict[int, tuple[Frame, ...]] | None = None
         self._sleeps_until_s = -math.inf
 
-    def probe_deadlock(self, now_s: float, heard_s: float) -> DeadlockStatus:
-        if now_s - heard_s < _QUIET_S:
+    def probe_deadlock(self, now_s: float, last_output_s: float) -> DeadlockStatus:
+        if now_s - last_output_s < _QUIET_S:
             self._forget()
             self._before = None
         elif now_s - self._looked_s >= _EVERY_S or self._must_confirm(now_s):
@@ -328,7 +332,7 @@ class RankMonitor:
         elif self._must_confirm(now_s):
             lasted_s = self._judge.get_duration_s(now_s)
             self._confirm(self._judge.deadlock, ranks)
-            pause_s = probe_remaining_sleep_s([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_process_sleep_remaining_s([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
@@ -368,7 +372,7 @@ class RankMonitor:
             return ()
         if self._ras is None:
             try:
-                self._ras = find_ras_address(pids, map(read_environment, pids))
+                self._ras = require_ras_address(pids, map(read_environment, pids))
             except RasUnavailableError:
                 self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
                 return ()
@@ -433,8 +437,8 @@ def _sample_ranks(
         ranks=found,
         missing_ranks=absent,
         is_whole_world=all(pid in members and members[pid].world_size == len(alive) for pid in alive),
-        has_other_work=work,
-        mismatched_communicators=communicators,
+        has_working_non_rank_process=work,
+        unhealthy_communicators=communicators,
     )
 
 

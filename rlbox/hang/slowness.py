@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import duration_text, size_text
+from rlbox.amounts import decimal_size_text, duration_text
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import WAITS_CORES, ActivityRates, CpuUsage
 
@@ -51,7 +51,7 @@ class Slowness:
             return (
                 f"this machine's disk is busy or slow: over {span} the stage's processes waited for it "
                 f"{100 * self.disk_wait_share:.0f} % of the time, and it moved "
-                f"{size_text(self.disk_bytes_per_s)}/s for them"
+                f"{decimal_size_text(self.disk_bytes_per_s)}/s for them"
             )
         return (
             f"this machine is busy: over {span} the stage's processes got {used} of the time that they could have "
@@ -124,7 +124,7 @@ _COMPUTES = 2.0
 """How many times its limit a start may take that only computes: a server that polls looks like one that compiles."""
 
 
-class StarvationClock:
+class StarvationScaledClock:
     """Time as the processes of a run have it: it goes at `min_rate` (0-1] of real time at least."""
 
     def __init__(self, now_s: float) -> None:
@@ -132,22 +132,22 @@ class StarvationClock:
         self._last = (now_s, now_s, 1.0)  # own time, real time, rate: in one, for threads of services read it
         self._paces: deque[tuple[float, CpuUsage]] = deque(maxlen=_MOST)
 
-    def get_slowed_time_s(self, real_time_s: float) -> float:
-        """Return the time at `real_time_s`, a clock that only goes on; since the last look it goes as before."""
+    def get_scaled_time_s(self, now_real_s: float) -> float:
+        """Return the time at `now_real_s`, a clock that only goes on; since the last look it goes as before."""
         own_s, at_s, rate = self._last
-        return own_s + (real_time_s - at_s) * rate
+        return own_s + (now_real_s - at_s) * rate
 
-    def add_usage(self, usage: CpuUsage, real_time_s: float) -> None:
-        """Go on with the pace of the processes that was measured up to `real_time_s`."""
-        self._last = (self.get_slowed_time_s(real_time_s), real_time_s, max(self.min_rate, usage.used_share_of_wanted))
-        self._paces.append((real_time_s, usage))
+    def add_usage(self, usage: CpuUsage, now_real_s: float) -> None:
+        """Go on with the pace of the processes that was measured up to `now_real_s`."""
+        self._last = (self.get_scaled_time_s(now_real_s), now_real_s, max(self.min_rate, usage.used_share_of_wanted))
+        self._paces.append((now_real_s, usage))
 
     def find_slowness_since(self, since_real_time_s: float) -> Slowness | None:
         """Return what kept the processes from their work for most of the time since then; None: nothing."""
         return find_slowness([pace for at, pace in self._paces if at > since_real_time_s])
 
 
-class ServiceStartupTimer:
+class ProgressExtendedStartupLimit:
     """How long a service may take to start: `limit_s` by the clock of its pace, and longer while it gets on.
 
     What reads, writes or fills memory may take `stretch` times its limit, by the clock on the wall; what only computes
@@ -160,27 +160,27 @@ class ServiceStartupTimer:
         self._recent: deque[tuple[float, ActivityRates]] = deque()
         self._waits_disk = False
 
-    def add_rates(self, rates: ActivityRates, real_time_s: float, *, is_waiting_for_disk: bool = False) -> None:
+    def add_activity_rates(self, rates: ActivityRates, now_real_s: float, *, is_waiting_for_disk: bool = False) -> None:
         """Take what the service's processes did up to then, and whether one of them sleeps until a disk answers."""
         self._waits_disk = is_waiting_for_disk
-        self._recent.append((real_time_s, rates))
-        while len(self._recent) > 1 and real_time_s - self._recent[0][0] >= _DISK_SEEN_S:
+        self._recent.append((now_real_s, rates))
+        while len(self._recent) > 1 and now_real_s - self._recent[0][0] >= _DISK_SEEN_S:
             self._recent.popleft()
 
-    def get_wall_elapsed_s(self, real_time_s: float) -> float:
-        return real_time_s - self._real_s
+    def get_wall_elapsed_s(self, now_real_s: float) -> float:
+        return now_real_s - self._real_s
 
-    def is_over_limit(self, slowed_time_s: float) -> bool:
-        return slowed_time_s - self._own_s > self._limit_s
+    def is_over_unextended_limit(self, now_scaled_s: float) -> bool:
+        return now_scaled_s - self._own_s > self._limit_s
 
-    def must_stop(self, slowed_time_s: float, real_time_s: float) -> bool:
-        if not self.is_over_limit(slowed_time_s):
+    def must_stop(self, now_scaled_s: float, now_real_s: float) -> bool:
+        if not self.is_over_unextended_limit(now_scaled_s):
             return False
-        times = self.get_wall_elapsed_s(real_time_s) / self._limit_s
+        times = self.get_wall_elapsed_s(now_real_s) / self._limit_s
         if times > self._stretch:
             return True
         seen_s = _DISK_SEEN_S if self._waits_disk else min(_SEEN_S, max(_LEAST_SEEN_S, self._limit_s / 4))
-        since_s = real_time_s - seen_s
+        since_s = now_real_s - seen_s
         return not (self._gets_on(since_s, *_LOADS) or (self._gets_on(since_s, "cpu") and times <= _COMPUTES))
 
     def _gets_on(self, since_s: float, *signs: str) -> bool:

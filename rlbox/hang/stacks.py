@@ -17,7 +17,7 @@ from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
-from rlbox.system.safe_files import ensure_real_directory, replace_file
+from rlbox.system.safe_files import make_directory_replacing_non_directory, replace_file
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"
@@ -39,7 +39,7 @@ def add_py_spy_stacks(
     mask: Callable[[str], str],
     *,
     deadline_monotonic_s: float,
-    is_running: Callable[[], bool] = lambda: True,
+    may_continue: Callable[[], bool] = lambda: True,
 ) -> tuple[ProcessWait, ...]:
     """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `stacks_dir`.
 
@@ -49,14 +49,14 @@ def add_py_spy_stacks(
         Masks secrets in what is written.
     deadline_monotonic_s
         Monotonic time at which whatever was not looked at yet is left out.
-    is_running
+    may_continue
         Nothing more is looked at once this is false: the user wants to stop.
     """
     chosen = waits[:_MOST]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_monotonic_s, is_running), chosen))
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_monotonic_s, may_continue), chosen))
     found = []
-    ensure_real_directory(stacks_dir)
+    make_directory_replacing_non_directory(stacks_dir)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")

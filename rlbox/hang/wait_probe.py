@@ -216,7 +216,7 @@ _ABSOLUTE_TIME = 1  # TIMER_ABSTIME
 _TIMESPEC = struct.Struct("@qq")
 
 
-def probe_remaining_sleep_s(pids: Iterable[int], already_waited_s: float) -> float:
+def probe_process_sleep_remaining_s(pids: Iterable[int], already_waited_s: float) -> float:
     """Return for how many seconds a main thread still sleeps before it goes on by itself, as one that tries again does.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited

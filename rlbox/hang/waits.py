@@ -179,14 +179,14 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
     return sorted(processes, key=lambda process: (*key(process), process.pid))
 
 
-def describe_prime_suspect(sorted_processes: Sequence[ProcessWait]) -> str:
+def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -> str:
     """Return what the first of ordered processes waits for, and who waits for it."""
-    if not sorted_processes:
+    if not processes_by_suspicion:
         return ""
-    first = sorted_processes[0]
+    first = processes_by_suspicion[0]
     waiting = [
         p
-        for p in sorted_processes[1:]
+        for p in processes_by_suspicion[1:]
         if (thread := p.decisive_thread) and thread.holder_pid == first.pid and thread.kind != "child"
     ]
     return "; ".join(f"pid {p.pid} ({p.name}) {describe_wait(p)}" for p in (first, *waiting[:1]))

@@ -14,8 +14,8 @@ from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
-from rlbox.hang.wait_probe import probe_remaining_sleep_s
-from rlbox.hang.waits import describe_prime_suspect
+from rlbox.hang.wait_probe import probe_process_sleep_remaining_s
+from rlbox.hang.waits import describe_prime_suspect_wait
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import LineBlock
@@ -108,7 +108,7 @@ class HangMonitor:
         if (bar := self._heard.read_changed_progress_bar(logs, self._now_s)) is not None:
             self._grew(bar)
         self._measure()
-        self._told.record_phase(self._judge.phase, self._now_s)
+        self._told.record_phase_if_changed(self._judge.phase, self._now_s)
         waiting = self._waiting_ranks()
         stall = (
             waiting
@@ -118,16 +118,18 @@ class HangMonitor:
         if stall:
             self._told.record_stall("hang", stall)
             return make_hang_cause(self._watched.stage, stall, self._collect(stall))
-        self._told.record_possible_stall(waiting or self._unless_paused(self._judge.find_possible_hang(self._now_s)))
+        self._told.record_possible_stall_start(
+            waiting or self._unless_paused(self._judge.find_possible_step_stall(self._now_s))
+        )
         return None
 
-    def add_timeout_evidence(self, cause: Cause, limit_s: float, phase_name: str | None = None) -> Cause:
+    def collect_timeout_evidence(self, cause: Cause, limit_s: float, service_phase_name: str | None = None) -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
         self._listen(at_once=True)
         phase, silent_s = self._judge.phase, self._judge.get_inactivity_s(self._now_s)
-        if phase_name:
-            phase = PhasePlan(name=phase_name, silence_s=limit_s)
-        rule: Literal["ready", "total"] = "ready" if phase_name else "total"
+        if service_phase_name:
+            phase = PhasePlan(name=service_phase_name, silence_s=limit_s)
+        rule: Literal["ready", "total"] = "ready" if service_phase_name else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
         waits, report = self._collect(stall), get_hang_report_path(self._watched.stage)
         return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
@@ -141,13 +143,13 @@ class HangMonitor:
         self._looked_s = now
 
     def _listen(self, *, at_once: bool = False) -> None:
-        block = self._heard.pop_lines(self._now_s, at_once=at_once)
+        block = self._heard.pop_complete_lines(self._now_s, skip_rate_limit=at_once)
         if block is not None:
-            self._told.add_phase_changes(self._judge.feed_lines(block, self._now_s))
+            self._told.keep_last_phase_change(self._judge.feed_lines(block, self._now_s))
 
     def _grew(self, unfinished: str) -> None:
         if line := self._judge.feed_partial_line(unfinished, self._now_s):
-            self._told.add_phase_changes([line])
+            self._told.keep_last_phase_change([line])
 
     def _measure(self) -> None:
         since_s = self._measured.last_probe_s
@@ -176,14 +178,14 @@ class HangMonitor:
         if not stall or stall.rule != "steps":
             return stall
         if self._now_s >= self._paused_until_s and (
-            pause_s := probe_remaining_sleep_s(self._watched.list_process_names(), stall.silent_s)
+            pause_s := probe_process_sleep_remaining_s(self._watched.list_process_names(), stall.silent_s)
         ):
             self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
         return None if self._now_s < self._paused_until_s else stall
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""
-        self._told.record_phase(self._judge.phase, self._now_s, at_once=True)
+        self._told.record_phase_if_changed(self._judge.phase, self._now_s, skip_rate_limit=True)
         recent = self._judge.list_recent_rates(self._now_s)
         try:
             waits = collect_hang_evidence(
@@ -196,4 +198,4 @@ class HangMonitor:
         except OSError as error:
             self._watched.record_event("evidence-failed", why=str(error))
             return ""
-        return describe_prime_suspect(waits)
+        return describe_prime_suspect_wait(waits)

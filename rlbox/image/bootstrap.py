@@ -97,7 +97,7 @@ def rootfs_archive_path(rootfs_checksum: str) -> Path:
     return cache_path("bootstrap", recipe[:24] + ".tar")
 
 
-def ensure_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, store: ObjectStore) -> Path:
+def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
     Raises

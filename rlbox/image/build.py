@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.engine.address import open_engine_tunnel_if_remote
-from rlbox.engine.connection import connect_engine, find_image, read_docker_version
+from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def build_target_image(app: App, target_name: str, options: BuildOptions) -> int:
+def build_unless_current_and_report(app: App, target_name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
     return _ImageBuild(app, load_image_plan(app.project, target_name), options).run()
 
@@ -55,13 +55,13 @@ class _ImageBuild:
     def run(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
         app, plan, options = self._app, self._plan, self._options
-        with app.collecting_refusals("lock"):
+        with app.collecting_refusals_if_dry_run("lock"):
             plan.require_current_lock()
         app.project.require_sources_profile_file(
             options.sources_profile or plan.sources_profile
         )  # met before anything is prepared
         asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
-        with app.collecting_refusals("image"):
+        with app.collecting_refusals_if_dry_run("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
             why = find_outdated_reason(plan, image) if image and not asked else None
         if image and not asked and not why and not app.dry.refusals:
@@ -126,7 +126,7 @@ class _ImageBuild:
         target, tag = self._plan.target, self._plan.tag
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
-        data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
+        data |= {"forced": self._options.overridden_conflict_text} if self._options.overridden_conflict_text else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, "build nothing: the image is what its specs say now")
@@ -140,7 +140,7 @@ class _ImageBuild:
         from rlbox.image.inputs import BuildInputs
 
         app, plan = self._app, self._plan
-        with app.collecting_refusals("lock"):
+        with app.collecting_refusals_if_dry_run("lock"):
             plan.require_current_lock()
             try:
                 image = find_image(plan.tag)
@@ -154,7 +154,7 @@ class _ImageBuild:
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
-        version = read_docker_version()
+        version = read_docker_server_version()
         if not version or version >= MIN_ENGINE_FOR_LINKED_COPIES:
             return
         told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
@@ -177,17 +177,17 @@ class _ImageBuild:
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why or ""}
-        data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
+        data |= {"forced": self._options.overridden_conflict_text} if self._options.overridden_conflict_text else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
-        with app.collecting_refusals("engine"):
+        with app.collecting_refusals_if_dry_run("engine"):
             self._check_engine()
         builder = BuildClient(argv_prefix=("docker", "buildx"), has_builtin_buildkit=False)
-        with app.collecting_refusals("docker client"):
+        with app.collecting_refusals_if_dry_run("docker client"):
             builder = find_build_client()
-        with app.collecting_refusals("other builds"):
+        with app.collecting_refusals_if_dry_run("other builds"):
             require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
-        with app.collecting_refusals("lock"):
+        with app.collecting_refusals_if_dry_run("lock"):
             run = BuildInputs(app, plan, self._options).plan_dry_run_request()
             words = plan_build_command(run, builder, "SOURCES").argv
         lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
@@ -230,7 +230,7 @@ def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReque
             next_step=_("full log: {log}").format(log=log),
         )
     finally:
-        connect_engine().remove_tag(again)
+        connect_engine().try_untag_image(again)
 
 
 def _diff_layers(first_tag: str, second_tag: str) -> list[str]:

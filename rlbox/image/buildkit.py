@@ -37,7 +37,7 @@ _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediaty
 
 
 def adapt_dockerfile_to_engine(
-    dockerfile: str, engine_version: tuple[int, ...], base_image_from_context: str = ""
+    dockerfile: str, engine_version: tuple[int, ...], base_image_replaced_by_context: str = ""
 ) -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
 
@@ -45,11 +45,11 @@ def adapt_dockerfile_to_engine(
 
     Parameters
     ----------
-    base_image_from_context
+    base_image_replaced_by_context
         The base image, when it is to be taken from the named context `BASE_CONTEXT_NAME`; empty otherwise.
     """
-    if base_image_from_context:
-        dockerfile = dockerfile.replace(f"FROM {base_image_from_context} AS", f"FROM {BASE_CONTEXT_NAME} AS")
+    if base_image_replaced_by_context:
+        dockerfile = dockerfile.replace(f"FROM {base_image_replaced_by_context} AS", f"FROM {BASE_CONTEXT_NAME} AS")
     return (
         dockerfile.replace("COPY --link ", "COPY ")
         if engine_version and engine_version < MIN_ENGINE_FOR_LINKED_COPIES
@@ -77,7 +77,7 @@ class BuildRequest:
         Of every step: `host`, `default`, `none`.
     step_env
         Settings of pip and uv for its steps.
-    base_image_ref
+    base_image_context_url
         Where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`; None where the
         Dockerfile names it.
     """
@@ -90,7 +90,7 @@ class BuildRequest:
     step_env: Mapping[str, str]
     network_settings: NetworkSettings
     use_cache: bool = True
-    base_image_ref: str | None = None
+    base_image_context_url: str | None = None
 
 
 def plan_build_command(
@@ -111,7 +111,11 @@ def plan_build_command(
         *(f"--label={name}={value}" for name, value in request.labels.items()),
         f"--build-arg=SOURCE_DATE_EPOCH={request.epoch}",
         *(("--metadata-file", metadata_file) if metadata_file and not client.has_builtin_buildkit else ()),
-        *((f"--build-context={BASE_CONTEXT_NAME}={request.base_image_ref}",) if request.base_image_ref else ()),
+        *(
+            (f"--build-context={BASE_CONTEXT_NAME}={request.base_image_context_url}",)
+            if request.base_image_context_url
+            else ()
+        ),
         *(f"--build-arg={name}" for name in proxies),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if request.use_cache else ("--no-cache",)),
@@ -187,14 +191,16 @@ def _find_transient_failure_reason(client_output: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What was asked of a build; `forced_conflict` is the contradiction of its stack that `--force` overrides."""
+    """What was asked of a build; `overridden_conflict_text` is the contradiction of its stack that `--force`
+    overrides.
+    """
 
     no_cache: bool = False
     rebuild: bool = False
     hermetic: bool = False
     verify: bool = False
     sources_profile: str = ""
-    forced_conflict: str = ""
+    overridden_conflict_text: str = ""
 
 
 _ATTEMPTS = 3
@@ -301,7 +307,7 @@ def _build(
         if not code:
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
-            connect_engine().remove_tag(tag)
+            connect_engine().try_untag_image(tag)
         why = _find_transient_failure_reason(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)

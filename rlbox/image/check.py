@@ -50,7 +50,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, ignore_cached_pass: bool) -> 
     try:
         done = connect_engine().run_container(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
-        connect_engine().remove_tag(plan.tag)
+        connect_engine().try_untag_image(plan.tag)
         late = _("did not end within {limit_s}").format(limit_s=exact_duration_text(_LIMIT_S))
         why = late if isinstance(error, TimedOut) else _("could not be run: {what}").format(what=error.what)
         raise WorkFailed(_("the checks of {tag} {why}").format(tag=plan.tag, why=why)) from error
@@ -58,7 +58,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, ignore_cached_pass: bool) -> 
     if done.ok:
         write_atomic(memory, "")
         return
-    connect_engine().remove_tag(plan.tag)
+    connect_engine().try_untag_image(plan.tag)
     if not found:
         raise WorkFailed(
             _("the checks of {tag} could not be run: {stderr}").format(tag=plan.tag, stderr=done.stderr.strip()[-500:])

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from packaging.utils import parse_wheel_filename
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.amounts import columns, duration_text, size_text
+from rlbox.amounts import columns, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import list_known_base_files
+from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
@@ -27,11 +27,11 @@ from rlbox.i18n import _
 from rlbox.image.compile_env import (
     BuildDirs,
     choose_job_count,
-    create_and_clean_object_cache,
-    ensure_build_tools_dir,
-    ensure_compile_rootfs,
-    format_host_compiler_suffix,
+    create_cache_and_remove_partials,
+    hash_host_compiler_unless_locked,
+    install_stored_tools_in_cache,
     recreate_build_dir,
+    unpack_rootfs_or_use_host,
 )
 from rlbox.image.compile_run import build_wheel_in_namespaces
 from rlbox.image.compile_wheel import list_different_files, require_gpu_archs, write_reproducible_wheel
@@ -69,7 +69,7 @@ class WheelResult:
     wheel: Package | None = None
 
 
-def compile_target_wheels(app: App, target_name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
+def compile_and_lock_missing_wheels(app: App, target_name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
     """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
 
     Raises
@@ -96,7 +96,7 @@ def compile_target_wheels(app: App, target_name: str, options: CompileOptions) -
 
 def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None:
     """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
-    lock = load_lock(app.project.lock_file(name))
+    lock = load_lock(app.project.own_or_shipped_lock_file(name))
     if lock is None or row not in lock.compiled:
         raise SpecError(
             _("the lock of target {name} was written again meanwhile").format(name=name),
@@ -182,7 +182,7 @@ class _Compilation:
     def _objects(self) -> Path:
         """The folder of the object files that later builds take."""
         digest = compute_objects_digest(self._target, self._entry, self._row, self._lock.toolchain)
-        return cache_path("compile", "objects", digest[:24] + format_host_compiler_suffix(self._lock))
+        return cache_path("compile", "objects", digest[:24] + hash_host_compiler_unless_locked(self._lock))
 
     def _find_stored(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
@@ -204,14 +204,16 @@ class _Compilation:
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
-        base = list_known_base_files(store, lock.base, lock.platform)
-        record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), (*base, *list_all_artifacts(lock)))
+        base = list_base_files_in_stored_manifests(store, lock.base, lock.platform)
+        record_fetched_lock(
+            store, lock.target, app.project.own_or_shipped_lock_file(lock.target), (*base, *list_all_artifacts(lock))
+        )
         files = list_compile_inputs(lock, self._row)
         missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
         if not missing:
             return
         size = sum(file.size for file in missing)
-        app.print_status(f"fetching {len(missing)} files, {size_text(size)}")
+        app.print_status(f"fetching {len(missing)} files, {decimal_size_text(size)}")
         locator = create_file_locator(app, self._options.sources_profile or self._target.sources, files)
         with show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(files, locator, store, on_progress, target=self._target.name)
@@ -219,10 +221,10 @@ class _Compilation:
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""
         app, entry, row = self._app, self._entry, self._row
-        system, python = ensure_compile_rootfs(self._target, self._lock, self._store)
-        site = ensure_build_tools_dir(self._target, row, self._store)
+        system, python = unpack_rootfs_or_use_host(self._target, self._lock, self._store)
+        site = install_stored_tools_in_cache(self._target, row, self._store)
         recreate_build_dir(folder / "box", system, entry, row, self._store)
-        create_and_clean_object_cache(objects)
+        create_cache_and_remove_partials(objects)
         folders = BuildDirs(
             system_root=system, build_dir=str(folder / "box"), site_dir=str(site), object_cache_dir=str(objects)
         )
@@ -233,7 +235,9 @@ class _Compilation:
         built = build_wheel_in_namespaces(app, self._target, entry, folders, python, jobs, log)
         wheel = folder / built.name
         write_reproducible_wheel(built, wheel)
-        app.print_status(f"{wheel.name}: {size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}")
+        app.print_status(
+            f"{wheel.name}: {decimal_size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}"
+        )
         require_gpu_archs(wheel, row.name, self._archs)
         return wheel
 
@@ -252,7 +256,7 @@ class _Compilation:
                     target=self._target.name, name=name
                 ),
             )
-        self._store.import_file(wheel, digest)
+        self._store.import_if_sha256_matches(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         record = _WheelRecord(name=self._row.name, version=version, file=wheel.name, sha256=digest, size=size)
         _write_wheel_record(self._store, self._row, record)
@@ -282,7 +286,7 @@ class _WheelRecord:
             file=self.file,
             sha256=self.sha256,
             size=self.size,
-            source=inputs.package_source_key,
+            source=inputs.compiled_wheel_package_source,
         )
 
 
@@ -328,7 +332,7 @@ def format_wheel_results(results: Sequence[WheelResult]) -> str:
                 f"recipe {one.inputs.recipe[:12]}",
                 ", ".join(one.archs) or "no GPU",
                 one.state,
-                f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}" if one.wheel else "",
+                f"sha256 {one.wheel.sha256[:12]}  {decimal_size_text(one.wheel.size)}" if one.wheel else "",
             )
             for one in results
         )

@@ -18,7 +18,7 @@ from rlbox.artifacts.git_tree import TAR_MTIME
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.bootstrap import ensure_rootfs_archive
+from rlbox.image.bootstrap import ensure_cached_rootfs_archive
 from rlbox.image.labels import compute_rootfs_checksum
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import cache_path, write_atomic
@@ -112,7 +112,7 @@ def plan_build_environment(
 
 def plan_wheel_build_command(
     dirs: BuildDirs,
-    programs_dir: str,
+    enter_script_dir: str,
     python_and_backend: Sequence[str],
     env: Mapping[str, str],
     *,
@@ -123,7 +123,7 @@ def plan_wheel_build_command(
 
     Parameters
     ----------
-    programs_dir
+    enter_script_dir
         Folder of `enter.sh`.
     python_and_backend
         The interpreter, then the build backend of the source and its `backend-path`.
@@ -133,7 +133,14 @@ def plan_wheel_build_command(
         Whether a user namespace is made, too, so that no privilege is needed.
     """
     spaces = (*(("--user", "--map-root-user") if create_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
-    enter = ("sh", f"{programs_dir}/enter.sh", dirs.system_root, dirs.build_dir, dirs.site_dir, dirs.object_cache_dir)
+    enter = (
+        "sh",
+        f"{enter_script_dir}/enter.sh",
+        dirs.system_root,
+        dirs.build_dir,
+        dirs.site_dir,
+        dirs.object_cache_dir,
+    )
     words = (
         "env",
         "-i",
@@ -185,10 +192,10 @@ class CompileRootfs(NamedTuple):
     """The root directory of the system that a build sees, and the path of its Python there."""
 
     root_dir: str
-    python_path: str
+    interpreter_path: str
 
 
-def ensure_compile_rootfs(target: Target, lock: Lock, store: ObjectStore) -> CompileRootfs:
+def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> CompileRootfs:
     """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
     Raises
@@ -202,13 +209,13 @@ def ensure_compile_rootfs(target: Target, lock: Lock, store: ObjectStore) -> Com
     checksum = compute_rootfs_checksum(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
-        archive = ensure_rootfs_archive(system, checksum, target.build.epoch, store)
+        archive = ensure_cached_rootfs_archive(system, checksum, target.build.epoch, store)
         with _Draft(folder) as draft:
             _unpack(archive, draft)
     return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def format_host_compiler_suffix(lock: Lock) -> str:
+def hash_host_compiler_unless_locked(lock: Lock) -> str:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""
@@ -253,7 +260,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def ensure_build_tools_dir(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
+def install_stored_tools_in_cache(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -297,7 +304,7 @@ def _link_libraries(site: Path) -> None:
 
 
 def recreate_build_dir(
-    directory: Path, compiler_system_root: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
+    directory: Path, root_with_compilers_to_wrap: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if directory.exists():
@@ -309,7 +316,7 @@ def recreate_build_dir(
     (directory / "launch.sh").chmod(0o755)
     for name in (
         "nvcc",
-        *(name for name in WRAPPED_COMPILERS if os.path.lexists(f"{compiler_system_root}/usr/bin/{name}")),
+        *(name for name in WRAPPED_COMPILERS if os.path.lexists(f"{root_with_compilers_to_wrap}/usr/bin/{name}")),
     ):
         os.symlink("../launch.sh", directory / "bin" / name)
     write_atomic(directory / "units", "".join(f"{pattern}\n" for pattern in entry.units))
@@ -335,7 +342,7 @@ def _take_source(folder: Path, entry: Compile, compiled: CompileInputs) -> None:
         )
 
 
-def create_and_clean_object_cache(object_cache_dir: Path) -> None:
+def create_cache_and_remove_partials(object_cache_dir: Path) -> None:
     object_cache_dir.mkdir(parents=True, exist_ok=True)
     for left in object_cache_dir.glob("*.[0-9]*"):  # a copy that a killed compiler left
         left.unlink()

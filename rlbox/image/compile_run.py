@@ -91,7 +91,7 @@ _TAIL_BYTES = 65_536
 _TAIL_LINES = 15
 
 
-def should_create_user_namespace() -> bool:
+def probe_unshare_prefer_user_namespace() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
     Raises
@@ -120,7 +120,7 @@ def should_create_user_namespace() -> bool:
 
 
 def build_wheel_in_namespaces(
-    app: App, target: Target, entry: Compile, dirs: BuildDirs, python_path: str, jobs: int, log_path: Path
+    app: App, target: Target, entry: Compile, dirs: BuildDirs, interpreter_path: str, jobs: int, log_path: Path
 ) -> Path:
     """Build the wheel of the source in the box and return it; what its compilers made stays, whatever becomes of it.
 
@@ -136,10 +136,10 @@ def build_wheel_in_namespaces(
     command = plan_wheel_build_command(
         dirs,
         str(Path(__file__).with_name("programs")),
-        (python_path, *backend),
+        (interpreter_path, *backend),
         plan_build_environment(target, entry, jobs, libraries),
         source_subdir=entry.folder,
-        create_user_namespace=should_create_user_namespace(),
+        create_user_namespace=probe_unshare_prefer_user_namespace(),
     )
     with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)

@@ -78,16 +78,16 @@ def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
         )
 
 
-def require_gpu_archs(wheel: Path, package: str, archs: tuple[str, ...]) -> None:
-    """Refuse a wheel that has no kernels for one of the architectures `archs`.
+def require_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> None:
+    """Refuse a wheel that has no kernels for one of the architectures `sm_archs`.
 
     Raises
     ------
     WorkFailed
         It was compiled for other GPUs.
     """
-    found = read_wheel_gpu_archs(wheel) if archs else frozenset()
-    missing = [arch for arch in archs if arch.rstrip("af") not in found]
+    found = read_wheel_gpu_archs(wheel) if sm_archs else frozenset()
+    missing = [arch for arch in sm_archs if arch.rstrip("af") not in found]
     if missing and not found:
         raise WorkFailed(
             _("the wheel of {name} has no GPU code, and {missing} was asked for").format(

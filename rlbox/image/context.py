@@ -18,7 +18,7 @@ from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.labels import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL
-from rlbox.image.layers import layer_dir_below_wheels
+from rlbox.image.layers import layer_dir_relative_to_wheels
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
 from rlbox.system.network_settings import find_custom_ca_bundle
@@ -122,8 +122,8 @@ def _ca_bundle() -> str:
 def list_locked_entries(
     plan: ImagePlan,
     rootfs: Path | None,
-    wheel_files: Mapping[str, Path],
-    part_files: Mapping[str, Path],
+    file_by_path_below_wheels: Mapping[str, Path],
+    file_by_context_path: Mapping[str, Path],
     *,
     mark_wheels_complete: bool,
 ) -> dict[str, str | Path]:
@@ -133,20 +133,20 @@ def list_locked_entries(
     ----------
     rootfs
         The bootstrapped operating system; None for a base that is an image.
-    wheel_files
+    file_by_path_below_wheels
         Path below `wheels/` to the file.
-    part_files
+    file_by_context_path
         Git trees and single files: path in the context to the file.
     mark_wheels_complete
-        Whether `wheel_files` are all that the image needs, so that no step looks elsewhere.
+        Whether `file_by_path_below_wheels` are all that the image needs, so that no step looks elsewhere.
     """
     entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
-    for folder in ("uv", "runtime", *map(layer_dir_below_wheels, plan.layers)):
+    for folder in ("uv", "runtime", *map(layer_dir_relative_to_wheels, plan.layers)):
         entries[f"wheels/{folder}/{COMPLETE_MARKER if mark_wheels_complete else 'README'}"] = _MARK_TEXT
-    entries |= {f"wheels/{name}": path for name, path in wheel_files.items()}
+    entries |= {f"wheels/{name}": path for name, path in file_by_path_below_wheels.items()}
     if not plan.rootfs_checksum:
         entries["debs/README"] = _MARK_TEXT
-    return {**entries, **part_files, **({"rootfs.tar": rootfs} if rootfs else {})}
+    return {**entries, **file_by_context_path, **({"rootfs.tar": rootfs} if rootfs else {})}
 
 
 @functools.cache

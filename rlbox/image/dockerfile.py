@@ -12,8 +12,8 @@ from rlbox.engine.container import CA_VARIABLES
 from rlbox.fixes.patches import ResolvedPatch, format_patch_summaries, has_patches_to_apply
 from rlbox.fixes.render import FixEnv, RenderedFixes
 from rlbox.image.labels import build_image_labels
-from rlbox.image.layers import BuildStage, lock_dir_in_context, map_parts_to_context_paths
-from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json
+from rlbox.image.layers import BuildStage, lock_dir_in_context, map_git_http_to_context_paths
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_env_value
 from rlbox.image.templates import quote_dockerfile
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
@@ -65,7 +65,7 @@ def build_dockerfile_values(
         "layers": [_Layer(*path.split("/")) for path in list_stage_layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
         "patch_notes": format_patch_summaries(patches),
-        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_parts_to_context_paths(lock) if lock else {})},
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_git_http_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
         "envs": [
             _Env(_env_title(block), _format_env_instruction(_env_words(block))) for block in rendered_fixes.env_blocks
@@ -73,7 +73,7 @@ def build_dockerfile_values(
         "own_env": _format_env_instruction(
             f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())
         ),
-        "limits": format_rlbox_limits_json(build_container_defaults(target, rendered_fixes)),
+        "limits": format_rlbox_limits_env_value(build_container_defaults(target, rendered_fixes)),
         "programs": any(file.mode == "0755" for file in rendered_fixes.files),
         "links": [*_link_commands(rendered_fixes.link_target_by_path), "sh /opt/tools/install.sh settle"],
         "lock": lock_dir_in_context(lock) if lock else "",

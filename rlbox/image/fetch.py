@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base_image, list_known_base_files
+from rlbox.artifacts.base_image import fetch_locked_base_image, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
     FetchResult,
     fetch_artifacts,
@@ -48,14 +48,14 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> Exi
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = load_image_plan(app.project, target_name)
     plan.require_current_lock()
-    lock = load_lock(app.project.lock_file(target_name))
+    lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
     if lock is None:
         raise SpecError(
             _("the lock of target {name} is missing").format(name=target_name), next_step=f"rlbox lock {target_name}"
         )
     store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
     if options.export_dir:
-        with app.collecting_refusals("export"):
+        with app.collecting_refusals_if_dry_run("export"):
             require_writable_or_creatable_directory(options.export_dir, "another with --export")
     if app.dry_run:
         return _look(app, plan, lock, store, options)
@@ -77,35 +77,37 @@ def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
 
 
 def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
-    return () if options.inplace_only else list_known_base_files(store, lock.base, lock.platform)
+    return () if options.inplace_only else list_base_files_in_stored_manifests(store, lock.base, lock.platform)
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*list_known_base_files(store, lock.base, lock.platform), *list_all_artifacts(lock))
-    record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), files)
+    files = (*list_base_files_in_stored_manifests(store, lock.base, lock.platform), *list_all_artifacts(lock))
+    record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target), files)
 
 
 def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions) -> int:
     base = _base(lock, store, options)
     rows = measure_groups(lock, base, store.is_intact, inplace_only=options.inplace_only)
     if unknown := "@" in lock.base and not base and not options.inplace_only:
-        app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
+        app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
     missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
     if options.import_dir:
         would = f"import {options.import_dir}"
-        with app.collecting_refusals("export"):
+        with app.collecting_refusals_if_dry_run("export"):
             _open_export(options.import_dir)
     else:
         would = f"fetch {len(missing)} files" + " and the base image" * unknown
-        with app.collecting_refusals("store"):
+        with app.collecting_refusals_if_dry_run("store"):
             require_compiled_wheels(missing, store, plan.target)
-    with app.collecting_refusals("store"):
+    with app.collecting_refusals_if_dry_run("store"):
         require_disk_space(store, missing)
     if not missing and not unknown:
         would = "fetch nothing: the store holds it all"
     elif not options.import_dir:
-        app.not_checked("a dry run asks no network", f"sources {options.sources_profile or plan.sources_profile}")
+        app.record_as_unchecked(
+            "a dry run asks no network", f"sources {options.sources_profile or plan.sources_profile}"
+        )
     would += f", and export it to {options.export_dir}" if options.export_dir else ""
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_group_sizes(rows))]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
@@ -123,7 +125,7 @@ def _fetch(
     if not missing:
         whole = sum(file.size for file in files)
         return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
-    app.print_status(f"fetching {len(missing)} files, {size_text(sum(missing))}")
+    app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
     with show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
             files, create_file_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
@@ -159,7 +161,7 @@ def _import(app: App, lock: Lock, store: ObjectStore, directory: Path, options: 
     for digest in export.list_digests():
         if store.is_intact(digest):
             present += 1
-        elif store.import_file(export.path(digest), digest) == digest:
+        elif store.import_if_sha256_matches(export.path(digest), digest) == digest:
             imported += 1
         else:
             damaged.append(digest)
@@ -197,12 +199,12 @@ def _next(target: str, options: FetchOptions) -> str:
 
 def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, options: FetchOptions) -> None:
     exported = str(options.export_dir) if options.export_dir else None
-    whole = size_text(report.present_bytes + report.fetched_bytes)
+    whole = decimal_size_text(report.present_bytes + report.fetched_bytes)
     lines = [
         f"{name}  {report.present + report.fetched} files, {whole}: "
-        f"{report.present} present, {report.fetched} fetched ({size_text(report.fetched_bytes)})"
+        f"{report.present} present, {report.fetched} fetched ({decimal_size_text(report.fetched_bytes)})"
     ]
-    lines += [f"  {size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
+    lines += [f"  {decimal_size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
     lines += [f"exported to {exported}"] if exported else []
     data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
     app.result(data, "\n".join(lines))

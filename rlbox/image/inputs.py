@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base_image, list_missing_base_files, write_oci_layout
+from rlbox.artifacts.base_image import fetch_locked_base_image, list_next_missing_base_files, write_oci_layout
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
     fetch_artifacts,
@@ -20,10 +20,10 @@ from rlbox.artifacts.fetch import (
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
 from rlbox.artifacts.source_selection import create_file_locator, probe_mirrors_for_build_env
-from rlbox.engine.connection import read_docker_version
+from rlbox.engine.connection import read_docker_server_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import deb_file_name, ensure_rootfs_archive, require_mmdebstrap, rootfs_archive_path
+from rlbox.image.bootstrap import deb_file_name, ensure_cached_rootfs_archive, require_mmdebstrap, rootfs_archive_path
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
     BuildOptions,
@@ -39,7 +39,7 @@ from rlbox.image.context import (
     sync_build_context,
 )
 from rlbox.image.labels import BUILD_LABEL, FORCED_LABEL
-from rlbox.image.layers import layer_dir_below_wheels, map_parts_to_context_paths, plan_python_layers
+from rlbox.image.layers import layer_dir_relative_to_wheels, map_git_http_to_context_paths, plan_python_layers
 from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
@@ -76,7 +76,7 @@ class BuildInputs:
             plan, self._rootfs(), self._wheels(), self._parts(), mark_wheels_complete=options.hermetic
         )
         run = self._run(override_directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
-        base = lock.base if run.base_image_ref else ""
+        base = lock.base if run.base_image_context_url else ""
         dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
         entries = {**list_hashed_entries(plan), **list_unhashed_rlbox_files()}
         sync_build_context({**entries, **carried, **dockerfile}, run.context_dir)
@@ -86,20 +86,20 @@ class BuildInputs:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
-            with app.collecting_refusals("store"):
+            with app.collecting_refusals_if_dry_run("store"):
                 self._refuse(missing)
         if missing and not self._options.hermetic:
-            with app.collecting_refusals("store"):
+            with app.collecting_refusals_if_dry_run("store"):
                 require_disk_space(self._store, missing)
-            size = size_text(sum(file.size for file in missing))
+            size = decimal_size_text(sum(file.size for file in missing))
             app.dry.steps_before.append(f"{len(missing)} files are fetched, {size}")
-            app.not_checked("a dry run asks no network", f"sources {self._sources}")
+            app.record_as_unchecked("a dry run asks no network", f"sources {self._sources}")
         if plan.rootfs_checksum and not rootfs_archive_path(plan.rootfs_checksum).exists():
-            with app.collecting_refusals("mmdebstrap"):
+            with app.collecting_refusals_if_dry_run("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.steps_before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
         base = None
-        with app.collecting_refusals("engine"):
+        with app.collecting_refusals_if_dry_run("engine"):
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
@@ -111,18 +111,18 @@ class BuildInputs:
             epoch=self._plan.epoch,
             labels={
                 BUILD_LABEL: compute_build_digest(list_hashed_entries(self._plan), self._plan.epoch),
-                **({FORCED_LABEL: options.forced_conflict} if options.forced_conflict else {}),
+                **({FORCED_LABEL: options.overridden_conflict_text} if options.overridden_conflict_text else {}),
             },
             step_env={},
             network_settings=self._site,
             use_cache=not (options.no_cache or options.verify),
             network="none" if options.hermetic else self._plan.network,
-            base_image_ref=base,
+            base_image_context_url=base,
         )
 
     def _read_lock(self) -> Lock:
         plan = self._plan
-        lock = load_lock(self._app.project.lock_file(plan.target))
+        lock = load_lock(self._app.project.own_or_shipped_lock_file(plan.target))
         if lock is None or lock.checksum() != plan.lock_checksum:
             raise SpecError(
                 _("the lock of target {target} changed while it was read").format(target=plan.target),
@@ -140,12 +140,12 @@ class BuildInputs:
         checksum = self._plan.rootfs_checksum
         if checksum and not rootfs_archive_path(checksum).exists():
             self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
-        return ensure_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
+        return ensure_cached_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
     def _parts(self) -> Mapping[str, Path]:
         """Return git trees, single files and apt packages for a base image: path in the context to the file."""
         lock, store = self._lock, self._store
-        places = map_parts_to_context_paths(lock)
+        places = map_git_http_to_context_paths(lock)
         parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
         parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
         if "@" in lock.base:
@@ -177,7 +177,7 @@ class BuildInputs:
             return None
         if not from_store:
             return f"docker-image://{lock.base}"
-        if self._options.hermetic and (missing := list_missing_base_files(store, lock.base, lock.platform)):
+        if self._options.hermetic and (missing := list_next_missing_base_files(store, lock.base, lock.platform)):
             raise create_missing_files_error(missing, store, self._plan.target)
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
@@ -189,7 +189,7 @@ class BuildInputs:
         if missing := self._missing():
             self._refuse(missing)
             size = sum(artifact.size for artifact in missing)
-            app.print_status(f"fetching {len(missing)} files, {size_text(size)}")
+            app.print_status(f"fetching {len(missing)} files, {decimal_size_text(size)}")
             find = create_file_locator(app, self._sources, list_install_artifacts(self._lock))
             with show_fetch_progress(app, size) as on_progress:
                 fetch_artifacts(missing, find, store, on_progress, target=plan.target)
@@ -223,7 +223,7 @@ class BuildInputs:
         layers = plan_python_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]
         rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-        rows += [(layer_dir_below_wheels(layer.name), package) for layer in layers for package in layer.packages]
+        rows += [(layer_dir_relative_to_wheels(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
         for folder, package in rows:
             if everything or _carried(folder, package) or package.file in self._local:
@@ -235,7 +235,7 @@ class BuildInputs:
 
 def _engine() -> tuple[int, ...]:
     try:
-        return read_docker_version()
+        return read_docker_server_version()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
 

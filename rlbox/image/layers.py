@@ -98,12 +98,12 @@ def stage_of_layer(layer_name: str) -> str:
     return f"{group}.large" if wheel else group
 
 
-def layer_dir_below_wheels(layer_name: str) -> str:
+def layer_dir_relative_to_wheels(layer_name: str) -> str:
     """Return where below `wheels/` the build context says what a layer holds."""
     return f"{stage_of_layer(layer_name)}/{layer_name}"
 
 
-def map_parts_to_context_paths(lock: Lock) -> dict[str, str]:
+def map_git_http_to_context_paths(lock: Lock) -> dict[str, str]:
     """Return where the build context has the git trees and files of a lock, by name.
 
     The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same

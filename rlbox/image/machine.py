@@ -13,15 +13,15 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.target.target import Target
 
 
-def format_rlbox_limits_json(container: ContainerDefaults) -> str:
+def format_rlbox_limits_env_value(container: ContainerDefaults) -> str:
     """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
 
     They are in the image's environment, and in no file: so that changing one moves no layer.
     """
-    return json.dumps(container_limits_json(container), sort_keys=True, separators=(",", ":"))
+    return json.dumps(container_limits_and_disk_json(container), sort_keys=True, separators=(",", ":"))
 
 
-def container_limits_json(container: ContainerDefaults) -> dict[str, Any]:
+def container_limits_and_disk_json(container: ContainerDefaults) -> dict[str, Any]:
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
         "run": {name: getattr(container, name) for name in limits},
@@ -40,7 +40,11 @@ def hardware_python_ports_json(target: Target, ports: Mapping[str, int]) -> dict
 
 def doctor_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what a target expects of the machine that it runs on, as JSON types."""
-    return {**hardware_python_ports_json(target, ports), **container_limits_json(container), "env": dict(target.env)}
+    return {
+        **hardware_python_ports_json(target, ports),
+        **container_limits_and_disk_json(container),
+        "env": dict(target.env),
+    }
 
 
 def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> ContainerDefaults:

@@ -41,7 +41,7 @@ class TargetAndProject(NamedTuple):
     project: str
 
 
-def parse_image_tag(tag: str) -> TargetAndProject:
+def parse_image_tag_or_empty(tag: str) -> TargetAndProject:
     """Return target and project of an image's name; two empty words for one that `format_image_tag` did not make."""
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
@@ -99,7 +99,7 @@ def project_image_tag(project: Project, target_name: str) -> str:
 
 def convert_archive_tag(project: Project, archive_tag: str) -> str:
     """Return the name that an image gets here which is called `archive_tag` in an archive; another's keeps its name."""
-    target, __ = parse_image_tag(archive_tag)
+    target, __ = parse_image_tag_or_empty(archive_tag)
     return project_image_tag(project, target) if target else archive_tag
 
 

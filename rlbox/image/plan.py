@@ -18,7 +18,7 @@ from rlbox.image.labels import compute_image_spec_checksum, compute_rootfs_check
 from rlbox.image.layers import lock_dir_in_context
 from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
-from rlbox.target.artifact import TorchGroup, select_torch_groups
+from rlbox.target.artifact import TorchGroup, list_torch_wheel_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def plan_image(
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
     """
     from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.patches import resolve_patches
+    from rlbox.fixes.patches import resolve_patches_with_skipped
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
     from rlbox.image.layers import group_layers_into_stages, plan_python_layers
@@ -125,14 +125,14 @@ def plan_image(
     stages, versions = group_layers_into_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
-    patching = resolve_patches(baked.fixes, target, versions, patch_texts)
+    patching = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
     dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patching))
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, job_ports)
     return ImagePlan(
         target=target.name,
         title=target.title,
-        torch_groups=select_torch_groups(target),
+        torch_groups=list_torch_wheel_groups(target),
         python=target.python.version,
         sources_profile=target.sources,
         network=target.build.network,
@@ -163,35 +163,37 @@ def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templa
 
 
 def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[ResolvedPatch, ...]) -> dict[str, str]:
-    from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest
+    from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json
     from rlbox.image.dockerfile import list_stage_layer_paths
 
     if not has_patches_to_apply(patching):
         return {}
-    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, list_stage_layer_paths(target, stages))}
+    return {
+        PATCHES_IN_CONTEXT: render_patch_manifest_json(target.name, patching, list_stage_layer_paths(target, stages))
+    }
 
 
 def _fix_files(
     baked: RenderedFixes, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]
 ) -> dict[str, str]:
-    from rlbox.fixes.render import render_fix_manifest
+    from rlbox.fixes.render import render_fix_manifest_json
     from rlbox.image.machine import hardware_python_ports_json
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
-        f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest(
+        f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest_json(
             baked.fixes, target, versions, hardware_python_ports_json(target, ports)
         )
     }
 
 
 def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
-    from rlbox.image.layers import layer_dir_below_wheels
+    from rlbox.image.layers import layer_dir_relative_to_wheels
     from rlbox.target.lock import format_requirements
 
     layers = [layer for stage in stages for layer in stage.layers]
     files = {
-        f"wheels/{layer_dir_below_wheels(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
+        f"wheels/{layer_dir_relative_to_wheels(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
         for layer in layers
     }
     files[f"wheels/runtime/{REQUIREMENTS_FILE}"] = format_requirements(lock.runtime.packages)
@@ -225,18 +227,18 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
         """Return the recipe of target `target_name`; errors are those of `load_target`."""
-        from rlbox.fixes.catalogue import load_target_and_catalogue
-        from rlbox.job.load import load_ports_of_target_jobs
+        from rlbox.fixes.catalogue import load_target_with_fix_packages
+        from rlbox.job.load import load_target_ports_by_job_port
         from rlbox.target.lock import load_lock
 
-        loaded = load_target_and_catalogue(project, target_name)
+        loaded = load_target_with_fix_packages(project, target_name)
         patches = project.require_patch_files(target_name, loaded.target.own_patches)
         return cls(
             target=loaded.target,
-            lock=load_lock(project.lock_file(target_name)),
-            fixes=loaded.fix_catalogue,
+            lock=load_lock(project.own_or_shipped_lock_file(target_name)),
+            fixes=loaded.all_fixes,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
-            job_ports=load_ports_of_target_jobs(Project(folder=project.roots[-1]), target_name),
+            job_ports=load_target_ports_by_job_port(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import columns, size_text
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.schema import suggest_similar
 from rlbox.engine.connection import connect_engine
@@ -20,7 +20,7 @@ from rlbox.image.names import (
     PROJECT_NAME_VARIABLE,
     find_recorded_project_dir,
     format_image_tag,
-    parse_image_tag,
+    parse_image_tag_or_empty,
     project_name,
 )
 from rlbox.image.plan import load_image_plan
@@ -64,15 +64,15 @@ class EngineImage:
         return self.name[:_ID] if self.name.startswith(_SUM) else self.name
 
 
-def format_images(images: Sequence[EngineImage]) -> list[str]:
+def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
     head = ("image", "size", "state")
-    return columns([head, *((row.display_name, size_text(row.size), _told(row)) for row in images)])
+    return columns([head, *((row.display_name, decimal_size_text(row.size), _told(row)) for row in images)])
 
 
-def format_images_to_remove(images: Iterable[EngineImage]) -> list[str]:
+def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
     lines = []
     for image in images:
-        line = f"would remove {image.display_name}, {size_text(image.size)}"
+        line = f"would remove {image.display_name}, {decimal_size_text(image.size)}"
         lines.append(f"{line}: {image.state}" if image.spare else line)
     return lines
 
@@ -107,14 +107,14 @@ def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
             found.append(_kept(current_project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
-    return sorted(found, key=lambda one: (parse_image_tag(one.name)[1] != own, one.spare, one.name))
+    return sorted(found, key=lambda one: (parse_image_tag_or_empty(one.name)[1] != own, one.spare, one.name))
 
 
 def select_images(
-    project: Project, images: Sequence[EngineImage], tags_ids_or_targets: Iterable[str]
+    project_of_targets: Project, images: Sequence[EngineImage], tags_ids_or_targets: Iterable[str]
 ) -> list[EngineImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
-    own = project_name(project)
+    own = project_name(project_of_targets)
     found: dict[str, EngineImage] = {}
     for name in tags_ids_or_targets:
         wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_image_tag(name, own))
@@ -132,14 +132,14 @@ def select_images(
     return list(found.values())
 
 
-def remove_images(images: Iterable[EngineImage]) -> None:
+def untag_or_remove_images(images: Iterable[EngineImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
     for row in images:
         connect_engine().remove_image(row.name)
 
 
 def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> EngineImage:
-    target, of = parse_image_tag(name)
+    target, of = parse_image_tag_or_empty(name)
     folder = find_recorded_project_dir(of) if of else ""
     state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
     return EngineImage(

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.i18n import _
 from rlbox.image.labels import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
@@ -125,7 +125,7 @@ _LABELS = (_TARGET, SPEC_LABEL, LOCK_LABEL, "rlbox.build", "rlbox.fixes", "rlbox
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
-def show_image_if_known(app: App, reference: str) -> bool:
+def show_engine_image_if_found(app: App, reference: str) -> bool:
     """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
     Raises
@@ -205,8 +205,8 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     if name not in app.project.targets():
         return status
     try:
-        target = load_target_and_catalogue(app.project, name).target
-        current = load_lock(app.project.lock_file(name))
+        target = load_target_with_fix_packages(app.project, name).target
+        current = load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
         return {**status, "spec": f"cannot be read: {error.what.splitlines()[0]}"}
     same_spec = labels.get(SPEC_LABEL) == compute_image_spec_checksum(target)
@@ -230,11 +230,11 @@ def _format(image: Mapping[str, Any]) -> Iterator[str]:
     yield f"id       {image['id']}"
     yield f"tags     {', '.join(image['tags']) or 'none'}"
     yield f"created  {image['created']}"
-    yield f"size     {size_text(image['size'])}"
+    yield f"size     {decimal_size_text(image['size'])}"
     yield ""
     yield f"# {len(image['layers'])} layers, unpacked, the lowest first"
     for layer in image["layers"]:
-        yield f"{size_text(layer['size']):>9}  {layer['part'] or layer['command'][:_WIDTH]}"
+        yield f"{decimal_size_text(layer['size']):>9}  {layer['part'] or layer['command'][:_WIDTH]}"
     yield ""
     yield f"# packages: not known, {image['note']}" if image["note"] else "# packages by group"
     for group in image["groups"]:

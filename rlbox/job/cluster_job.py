@@ -24,17 +24,17 @@ class ClusterParams:
     `temp_dir` is that folder as a container sees it that mounts the head's data disk.
     """
 
-    head: str
+    head_address: str
     nodes: int
-    node_gpus: int
-    gpus: int
+    gpus_per_node: int
+    total_gpus: int
     temp_dir: str
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def get_value(self, name: str) -> str | int:
         """Return the value of a name of `[cluster.params]`: head, nodes, node-gpus or gpus."""
-        known: dict[str, str | int] = {"head": self.head, "nodes": self.nodes}
-        return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[name]
+        known: dict[str, str | int] = {"head": self.head_address, "nodes": self.nodes}
+        return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 
 
 def require_cluster(job: Job) -> ClusterTable:

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, StringConstraints
 
 from rlbox.i18n import _
 
-Amount = bool | int | float | str
-_Program = Callable[[Mapping[str, Amount]], Any]
+ExpressionValue = bool | int | float | str
+_Program = Callable[[Mapping[str, ExpressionValue]], Any]
 
 _LONGEST = 400
 _TWO: dict[type, Callable[[Any, Any], Any]] = {
@@ -39,7 +39,7 @@ _COMPARE: dict[type, Callable[[Any, Any], bool]] = {
 }
 
 
-def _parts(lists: Iterable[Amount]) -> list[str]:
+def _parts(lists: Iterable[ExpressionValue]) -> list[str]:
     return [part.strip() for text in lists for part in str(text).split(",") if part.strip()]
 
 
@@ -65,10 +65,10 @@ def find_names(expression: str) -> frozenset[str]:
     return _compile(expression).names
 
 
-def evaluate(expression: str, values: Mapping[str, Amount]) -> Amount:
+def evaluate_expression(expression: str, values: Mapping[str, ExpressionValue]) -> ExpressionValue:
     """Return the value of an expression; `ValueError` when it has none, as for a division by zero."""
     try:
-        result: Amount = _compile(expression).program(values)
+        result: ExpressionValue = _compile(expression).program(values)
         return result
     except (ArithmeticError, TypeError, KeyError) as error:
         raise ValueError(_("{formula}: {error}").format(formula=expression, error=error)) from error
@@ -76,7 +76,7 @@ def evaluate(expression: str, values: Mapping[str, Amount]) -> Amount:
 
 def compare(value: float, comparison: str) -> bool:
     """Return whether a number is as a comparison asks, as `>=2`."""
-    return bool(evaluate(f"value {comparison}", {"value": value}))
+    return bool(evaluate_expression(f"value {comparison}", {"value": value}))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -130,7 +130,7 @@ def _of_two(function: Callable[[Any, Any], Any], left: _Program, right: _Program
     return lambda names: function(_number(left(names)), _number(right(names)))
 
 
-def _number(value: Amount) -> int | float:
+def _number(value: ExpressionValue) -> int | float:
     """Return a number: a text, which could be multiplied into gigabytes, is none."""
     if isinstance(value, str):
         raise TypeError(f"{value!r} is no number")

@@ -81,15 +81,15 @@ class PlaceholderFiller:
 
         return _PLACEHOLDER.sub(value, text)
 
-    def fill_argv(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def fill_argv_dropping_empty(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
         filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def fill_job_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
+    def fill_job_env_with_pythonpath(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
         return _with_source(self._table(path_for_errors, table), self._source)
 
-    def fill_extra_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
+    def fill_stage_or_service_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a stage or service adds to the job's, filled in."""
         filled = self._table(path_for_errors, table)
         return _with_source(filled, self._source) if _PYTHONPATH in filled else filled

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from rlbox.amounts import exact_duration_text
-from rlbox.config.pattern import compile_re2, tokenize_pattern, validate_pattern
+from rlbox.config.pattern import compile_re2, tokenize_pattern, validate_selective_re2_pattern
 from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
@@ -296,7 +296,7 @@ def get_named_group_regex(pattern: str, name: str) -> str:
     return text
 
 
-class Probe(Rule):
+class HttpProbe(Rule):
     """A request that shows that something does its work, and what its answer must be.
 
     An answer that is a JSON object with an error in it never passes, whatever its status.
@@ -328,14 +328,14 @@ class Probe(Rule):
             yield _("body: is sent with POST only; set method = 'POST'")
 
 
-class ProbeRule(Probe):
+class ProbeRule(HttpProbe):
     """A request made when the command has ended well, while its services still run."""
 
     within_s: Seconds = Field(30.0, description="limit for the right answer, seconds")
     why: str = ""
 
 
-class Ready(Probe):
+class Ready(HttpProbe):
     """What proves that a service does its work: a request that is answered as told, a line of its log, a port.
 
     All that is given must hold. The request is repeated until it is answered as told.
@@ -444,7 +444,11 @@ def _covers(wide: str, narrow: str) -> bool:
     if wide == narrow:
         return True
     plain = _literal(narrow)
-    return bool(plain) and compile_re2(validate_pattern(wide)).search(plain) is not None and not _is_anchored(wide)
+    return (
+        bool(plain)
+        and compile_re2(validate_selective_re2_pattern(wide)).search(plain) is not None
+        and not _is_anchored(wide)
+    )
 
 
 def _literal(pattern: str) -> str:

@@ -27,12 +27,12 @@ from rlbox.job.param import (
     ParamSet,
     Value,
     find_param_problems,
-    find_placeholder_problem,
     find_profile_problems,
+    find_unreplaced_example_problem,
     find_value_problems,
 )
 from rlbox.job.phase import Phase
-from rlbox.job.ports import Listen, Port
+from rlbox.job.ports import Port, PortOpenToOthers
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 
@@ -44,7 +44,7 @@ class Service(SpecModel):
     title: str
     command: tuple[Word, ...] = Field(min_length=1)
     ports: tuple[Word, ...] = Field((), description="names of the ports it listens on, for this machine alone")
-    listens: tuple[Listen, ...] = Field(
+    listens: tuple[PortOpenToOthers, ...] = Field(
         (), description=f"ports that others than this machine may reach; see {get_docs_url('jobs')}"
     )
     publish: tuple[Word, ...] = Field(
@@ -95,7 +95,9 @@ class Stage(SpecModel):
     command: tuple[Word, ...] = Field(min_length=1)
     services: tuple[Word, ...] = ()
     needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
-    listens: tuple[Listen, ...] = Field((), description="ports of its command that others may reach, as of a service")
+    listens: tuple[PortOpenToOthers, ...] = Field(
+        (), description="ports of its command that others may reach, as of a service"
+    )
     ray: RayJob | None = None
     own_ray: bool = Field(False, description="its command starts a Ray head of its own, as verl does")
     env: dict[EnvName, str] = Field(default_factory=dict)
@@ -283,7 +285,7 @@ def _placeholder_problems(job: Job) -> Iterator[str]:
             values |= {f"{key}.{part.name}.command[{n}]": word for n, word in enumerate(part.command)}
             values |= {f"{key}.{part.name}.env.{name}": value for name, value in part.env.items()}
     yield from (
-        f"{where}: {problem}" for where, value in values.items() if (problem := find_placeholder_problem(value))
+        f"{where}: {problem}" for where, value in values.items() if (problem := find_unreplaced_example_problem(value))
     )
 
 

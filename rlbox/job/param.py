@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from rlbox.config.schema import SpecModel, suggest_similar
-from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number, parse_quantity
+from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number_without_exponent, parse_quantity
 from rlbox.i18n import _
 from rlbox.job.names import ProblemOrEmpty
 
@@ -68,7 +68,7 @@ class Param(SpecModel):
         return self.unit or _DEFAULT_UNITS.get(self.kind, "")
 
 
-def convert_value(param: Param, value: Scalar) -> Scalar:
+def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
     """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
 
     Raises
@@ -86,7 +86,7 @@ def convert_value(param: Param, value: Scalar) -> Scalar:
                 shown=", ".join(shown), suggest=suggest_similar(format_scalar(value), shown)
             )
         )
-    if problem := find_placeholder_problem(value):
+    if problem := find_unreplaced_example_problem(value):
         raise ValueError(problem)
     return settled
 
@@ -112,7 +112,7 @@ def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
     unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
-    found = f"{format_number(settled)}{unit}"
+    found = f"{format_number_without_exponent(settled)}{unit}"
     least = "" if param.at_least is None else format_scalar(param.at_least)
     most = "" if param.at_most is None else format_scalar(param.at_most)
     if not most:
@@ -124,7 +124,7 @@ def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     )
 
 
-def parse_scalar(param: Param, text: str) -> Scalar:
+def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
     """Return the text of a command line as the scalar that a job file would hold; `ValueError` when it is none."""
     kind = param.kind
     if kind == "bool":
@@ -146,10 +146,12 @@ def format_argument(param: Param, settled: Scalar) -> str:
     """Return a settled value as the words of a command hold it."""
     if isinstance(settled, bool):
         return param.true if settled else param.false
-    return format_number(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
+    return (
+        format_number_without_exponent(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
+    )
 
 
-def find_placeholder_problem(value: Scalar) -> ProblemOrEmpty:
+def find_unreplaced_example_problem(value: Scalar) -> ProblemOrEmpty:
     """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (
@@ -213,7 +215,7 @@ def find_param_problems(name: str, param: Param) -> list[str]:
             )
             continue
         try:
-            settled = convert_value(param, value) if key == "default" else _typed(param, value)
+            settled = validate_and_convert_units(param, value) if key == "default" else _typed(param, value)
         except ValueError as error:
             problems.append(
                 f"{where}.{key}: {error}" + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))
@@ -307,7 +309,7 @@ def find_value_problems(
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        settled = convert_value(param, value)
+        settled = validate_and_convert_units(param, value)
         problem = find_range_problem(param, settled)
     except ValueError as error:
         return [str(error) + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))]

@@ -13,12 +13,12 @@ from rlbox.job.job import Job
 from rlbox.job.param import (
     Param,
     Scalar,
-    convert_value,
     find_range_problem,
     format_scalar,
     list_includes,
     merge_profiles,
-    parse_scalar,
+    parse_scalar_ignoring_range,
+    validate_and_convert_units,
 )
 
 DEFAULT = "default"
@@ -75,14 +75,16 @@ def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[st
     return ParamValues(profile="+".join(names), params=params, origins=origins)
 
 
-def apply_overrides(job: Job, values: ParamValues, resume_params: bool, settings: Mapping[str, str]) -> ParamValues:
-    """Return `values` with the parameters of `[resume]` (when `resume_params`) and then `settings` over them.
+def apply_overrides(
+    job: Job, values: ParamValues, apply_resume_params: bool, settings: Mapping[str, str]
+) -> ParamValues:
+    """Return `values` with the parameters of `[resume]` (when `apply_resume_params`) and then `settings` over them.
 
     Errors are those of `resolve_params`.
     """
     problems = _Problems(job)
     given: dict[str, tuple[Scalar, str]] = {}
-    if resume_params:
+    if apply_resume_params:
         given = {name: (value, RESUME) for name, value in job.resume.params.items()}
     given |= problems.parse(settings)
     params = {name: problems.settle(name, *pair) for name, pair in given.items()}
@@ -94,7 +96,7 @@ def apply_overrides(job: Job, values: ParamValues, resume_params: bool, settings
     )
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+def parse_settings_last_wins(texts: Iterable[str]) -> dict[str, str]:
     """Return the `NAME=VALUE` texts of a command line as a table, a later one over an earlier one."""
     found = {}
     for text in texts:
@@ -138,7 +140,7 @@ class _Problems:
                 )
                 continue
             try:
-                found[name] = (parse_scalar(params[name], text), SET)
+                found[name] = (parse_scalar_ignoring_range(params[name], text), SET)
             except ValueError as error:
                 self.lines.append(f"--set {name}={text}: {error}: {params[name].help}")
         return found
@@ -147,7 +149,7 @@ class _Problems:
         """Return a value as the command gets it; what is wrong with it is noted."""
         param = self._job.params[name]
         try:
-            settled = convert_value(param, value)
+            settled = validate_and_convert_units(param, value)
             problem = find_range_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
@@ -216,11 +218,13 @@ def build_override_entry(
 
 def resolve_default_params(job: Job) -> dict[str, Scalar]:
     return {
-        name: convert_value(param, param.default) for name, param in job.params.items() if param.default is not None
+        name: validate_and_convert_units(param, param.default)
+        for name, param in job.params.items()
+        if param.default is not None
     }
 
 
-def list_param_units(job: Job) -> dict[str, str]:
+def list_params_with_unit(job: Job) -> dict[str, str]:
     """Return the unit of every parameter that the command gets in one; fractions of 1 have none."""
     units = {name: param.shown_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
@@ -257,10 +261,10 @@ def _describe_param(param: Param) -> str:
 
 
 JOB_VIEW_KEYS = ("params", "profiles", "resume", "secrets", "optional_secrets")
-"""The keys of a job that `format_job_lines` tells."""
+"""The keys of a job that `format_params_profiles_secrets` tells."""
 
 
-def format_job_lines(job: Job) -> list[str]:
+def format_params_profiles_secrets(job: Job) -> list[str]:
     return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
 
 

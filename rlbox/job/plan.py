@@ -26,7 +26,7 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
-from rlbox.job.params import ParamValues, list_param_units
+from rlbox.job.params import ParamValues, list_params_with_unit
 from rlbox.job.phase import PhasePlan, plan_phases
 
 
@@ -228,15 +228,15 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.fill_job_env("env", job.env),
+        env=fill.fill_job_env_with_pythonpath("env", job.env),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
-        plot=fill.fill_argv("plot", job.plot),
+        plot=fill.fill_argv_dropping_empty("plot", job.plot),
         curves=fill.fill_text("curves", job.curves),
         origins=dict(values.origins),
-        units=list_param_units(job),
+        units=list_params_with_unit(job),
         secrets=secrets,
         next_steps=job.next,
     )
@@ -270,12 +270,12 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
-        argv=fill.fill_argv(f"{where}.command", stage.command)
-        + (fill.fill_argv(f"{where}.resume", stage.resume) if again else ()),
-        env=fill.fill_extra_env(f"{where}.env", stage.env),
+        argv=fill.fill_argv_dropping_empty(f"{where}.command", stage.command)
+        + (fill.fill_argv_dropping_empty(f"{where}.resume", stage.resume) if again else ()),
+        env=fill.fill_stage_or_service_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=tuple(rule.fill(f"{where}.needs", fill.fill_text) for rule in stage.needs),
-        listens=fill.fill_argv(f"{where}.listens", stage.listens),
+        listens=fill.fill_argv_dropping_empty(f"{where}.listens", stage.listens),
         ray=ray,
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
@@ -294,10 +294,10 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
     return ServicePlan(
         name=service.name,
         title=service.title,
-        argv=fill.fill_argv(f"{where}.command", service.command),
-        env=fill.fill_extra_env(f"{where}.env", service.env),
+        argv=fill.fill_argv_dropping_empty(f"{where}.command", service.command),
+        env=fill.fill_stage_or_service_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        listens=fill.fill_argv(f"{where}.listens", service.listens),
+        listens=fill.fill_argv_dropping_empty(f"{where}.listens", service.listens),
         publish=service.publish,
         ready=_fill_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,

@@ -13,7 +13,7 @@ Port = Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
 
 EPHEMERAL = "ephemeral"
 
-Listen = Annotated[
+PortOpenToOthers = Annotated[
     str,
     StringConstraints(pattern=r"^(ephemeral|\{port\.[a-z][a-z0-9_]*\}(\+[1-9]\d{0,2})?|[1-9]\d{0,4}(-[1-9]\d{0,4})?)$"),
 ]

@@ -10,7 +10,7 @@ from rlbox.i18n import _
 from rlbox.job.filler import PlaceholderFiller
 from rlbox.job.job import Job
 from rlbox.job.param import format_scalar
-from rlbox.job.params import ParamValues, apply_overrides, list_param_units
+from rlbox.job.params import ParamValues, apply_overrides, list_params_with_unit
 from rlbox.job.plan import RunPlan, plan_stage, select_stages
 
 
@@ -58,7 +58,7 @@ def plan_resume(
         previous_plan,
         params=dict(now.params),
         origins=dict(now.origins),
-        units=list_param_units(job),
+        units=list_params_with_unit(job),
         stages=tuple(stages),
         notes=(*previous_plan.notes, *_notes(job, attempt_by_stage)),
     )

@@ -58,7 +58,7 @@ class Call:
         return [word.text for word in self.words]
 
     @cached_property
-    def command_line(self) -> str:
+    def unquoted_command_line(self) -> str:
         return " ".join((self.program, *self.word_texts))
 
     @cached_property
@@ -81,18 +81,18 @@ class Call:
         return next((argument for argument in self.arguments if argument.name in names), None)
 
 
-def find_calls(command: Command, context_tags: frozenset[str]) -> Iterator[Call]:
+def unwrap_program_calls(command: Command, outer_context_tags: frozenset[str]) -> Iterator[Call]:
     """Yield what a command runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
-    context_tags |= command.context_tags
+    outer_context_tags |= command.context_tags
     words = () if command.array_name else tuple(command.words)
     call: Call | None = None
     while words and not (call and re.search(r"\s", words[0].text)):  # a text is read as shell, not as a program's name
         program, rest = _normalize_program(words)
         position = words[0].position if call else (command.assignments or words)[0].position
-        call = Call(program, rest, position, command, context_tags, outer=call)
+        call = Call(program, rest, position, command, outer_context_tags, outer=call)
         yield call
         mark = "container entry" if program == "docker run" else _WRAPPERS.get(program, {}).get("mark", "")
-        context_tags |= set(mark.split())
+        outer_context_tags |= set(mark.split())
         words = command_behind(call)
         while words and ASSIGNMENT.match(words[0].text):
             words = words[1:]

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.job.expression import evaluate
+from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, command_behind
 from rlbox.lint.document import Document
 from rlbox.lint.drift import Check, DriftRule, Hit, Severity, make_hit_at_call, make_hit_at_setting
@@ -132,7 +132,7 @@ def _unknown_variables(document: Document, rule: DriftRule, versions: Versions) 
     for package, programs in _load_known_options().items():
         for prefix, releases in programs.items():
             for setting in document.settings if prefix.endswith("_") else ():
-                is_passed_on = setting.set_by == "shell" or setting.name in document.reads
+                is_passed_on = setting.set_by == "shell" or setting.name in document.variables_read
                 if is_passed_on or not setting.name.startswith(prefix) or re.fullmatch(rule.name, setting.name):
                     continue
                 known = _KnownNames(package, releases, versions)
@@ -144,7 +144,7 @@ def _unknown_variables(document: Document, rule: DriftRule, versions: Versions) 
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find overrides and options that one command gives two values: the last one counts, without a word."""
     for call in document.calls:
-        if not re.match(rule.command, call.command_line):
+        if not re.match(rule.command, call.unquoted_command_line):
             continue
         last: dict[str, Argument] = {}
         for argument in call.arguments:
@@ -161,8 +161,8 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Versions)
 def _arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find numbers of a command that do not fit together: the rule's formula over them is false."""
     for call in document.calls:
-        if not re.match(rule.command, call.command_line) or not all(
-            re.search(need, call.command_line) for need in rule.needs
+        if not re.match(rule.command, call.unquoted_command_line) or not all(
+            re.search(need, call.unquoted_command_line) for need in rule.needs
         ):
             continue
         numbers: dict[str, int] = {}
@@ -179,7 +179,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iter
             position = position or (argument.position if argument else None)
             numbers[name] = number
         else:
-            if not evaluate(rule.holds, numbers):
+            if not evaluate_expression(rule.holds, numbers):
                 yield make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
 
 

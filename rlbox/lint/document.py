@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rlbox.lint.calls import ASSIGNMENT, Call, find_calls, image_position, shell_texts
+from rlbox.lint.calls import ASSIGNMENT, Call, image_position, shell_texts, unwrap_program_calls
 from rlbox.lint.shell import Command, Position, Source, Word, read_shell
 
 NO_CONTEXT_TAGS: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Document:
     calls: list[Call] = field(default_factory=list)
     images: list[Word] = field(default_factory=list)
     pins: dict[str, str] = field(default_factory=dict)  # versions that it installs itself
-    reads: set[str] = field(default_factory=set)  # variables that the document reads itself
+    variables_read: set[str] = field(default_factory=set)  # variables that the document reads itself
     values: dict[str, list[tuple[Position, str]]] = field(default_factory=dict)  # of variables
     pipefail_by_default: bool = False
     _arrays: dict[str, list[Word]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Document:
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
-    def contains_regex(self, regex: str) -> bool:
+    def contains_regex_even_in_comments(self, regex: str) -> bool:
         """Whether the pattern is anywhere in the text, comments included."""
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
@@ -120,7 +120,9 @@ class Document:
     def _add_command(self, command: Command, context_tags: frozenset[str], depth: int = 0) -> None:
         self._add_assignments(command, context_tags)
         expanded = replace(command, words=self._expanded(command))
-        calls = list(find_calls(expanded, context_tags | ({"pipefail"} if self._pipefail else NO_CONTEXT_TAGS)))
+        calls = list(
+            unwrap_program_calls(expanded, context_tags | ({"pipefail"} if self._pipefail else NO_CONTEXT_TAGS))
+        )
         for call in calls:
             if call.outer is None:
                 self._add_words(call, calls[-1].program)
@@ -158,7 +160,7 @@ class Document:
     def _assign(self, word: Word, assignment: re.Match[str], how: str, context_tags: frozenset[str]) -> None:
         value = word.text[assignment.end() :]
         self.add_setting(assignment[1], value, word.position, how, context_tags)
-        self.reads.update(name for name in _READ.findall(value) if name != assignment[1])
+        self.variables_read.update(name for name in _READ.findall(value) if name != assignment[1])
 
     def _add_words(self, call: Call, innermost: str) -> None:
         """Add what the words of a call set and read; what is only shown or searched sets nothing."""
@@ -168,7 +170,7 @@ class Document:
             elif not _SHOWING.fullmatch(innermost):
                 settings = [*_SET.finditer(word.text), *_DEFAULTED.finditer(word.text)]
                 own = {match["name"] for match in settings}
-                self.reads.update(name for name in _READ.findall(word.text) if name not in own)
+                self.variables_read.update(name for name in _READ.findall(word.text) if name not in own)
                 for match in settings:
                     self.add_setting(match["name"], match["value"], word.position, "word", call.context_tags)
 

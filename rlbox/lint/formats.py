@@ -24,9 +24,9 @@ _FORMAT_BY_SUFFIX: dict[str, Format] = {
 }  # fmt: skip
 
 
-def format_by_name(name: str) -> Format | None:
+def guess_format_from_file_name(file_name: str) -> Format | None:
     """Return the format of a file by its name; None when that does not say it."""
-    base = name.rsplit("/", 1)[-1].lower()
+    base = file_name.rsplit("/", 1)[-1].lower()
     if re.match(r"(?:docker|container)file(?![a-z])", base):
         return "dockerfile"
     return _FORMAT_BY_SUFFIX.get(base.rpartition(".")[2] if "." in base else "")
@@ -40,7 +40,7 @@ def detect_format(name: str, text: str) -> Literal["shell", "notes", "yaml", "to
         r"(?m)(?:.|\n)*?^FROM \S+": "dockerfile",
     }
     formats = (kind for pattern, kind in guesses.items() if re.match(pattern, text[:4000]))
-    return format_by_name(name) or next(formats, None) or "shell"
+    return guess_format_from_file_name(name) or next(formats, None) or "shell"
 
 
 def read_document(name: str, text: str) -> Document:

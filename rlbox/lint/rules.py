@@ -57,7 +57,7 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
     for setting in document.settings:
         if setting.name not in matcher.names and not (matcher.name and re.fullmatch(matcher.name, setting.name)):
             continue
-        is_passed_on = not matcher.value and setting.name in document.reads  # to what does read it, maybe
+        is_passed_on = not matcher.value and setting.name in document.variables_read  # to what does read it, maybe
         if is_passed_on or matcher.how not in ("", setting.set_by) or not _runs_where(matcher, setting.context_tags):
             continue
         value = setting.value if matcher.literal else document.resolve(setting.value, setting.position)
@@ -68,9 +68,9 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
 def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
     if not _runs_where(matcher, call.context_tags):
         return
-    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.command_line):
+    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.unquoted_command_line):
         return
-    text = document.resolve(call.command_line, call.position)
+    text = document.resolve(call.unquoted_command_line, call.position)
     if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
         return
     source = call.command.statement
@@ -122,8 +122,12 @@ def lint_text(
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[Hit]:
-    is_ruled_out = rule.unless and document.contains_regex(rule.unless)
-    if rule.judge_versions(versions) != "works" and document.contains_regex(rule.says) and not is_ruled_out:
+    is_ruled_out = rule.unless and document.contains_regex_even_in_comments(rule.unless)
+    if (
+        rule.judge_versions(versions) != "works"
+        and document.contains_regex_even_in_comments(rule.says)
+        and not is_ruled_out
+    ):
         for matcher in (rule, *rule.also):
             check = CHECKS.get(matcher.check)
             yield from check(document, rule, versions) if check else find_hits(matcher, document)

@@ -118,7 +118,7 @@ class LineBlock(Sequence[str]):
         return _to_clean_utf8(b"\n".join(state for _, state in self.overwritten_states))
 
     @property
-    def last(self) -> str:
+    def last_line(self) -> str:
         """The last line; cheaper than by its index."""
         return self.joined[self.joined.rfind(b"\n") + 1 :].decode("utf-8", "replace")
 
@@ -133,7 +133,7 @@ class LineBlock(Sequence[str]):
         if isinstance(index, slice):
             return [row.decode("utf-8", "replace") for row in self._rows[index]]
         if self._count and index in (-1, self._count - 1):
-            return self.last
+            return self.last_line
         return self._rows[index].decode("utf-8", "replace")
 
     def __iter__(self) -> Iterator[str]:
@@ -306,19 +306,19 @@ def _ray_repeat(text: str) -> re.Match[str] | None:
     return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
-def strip_launcher_prefixes(text: str) -> list[str]:
+def list_prefix_stripped_variants(line: str) -> list[str]:
     """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
 
     Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was
     torn without such a mark cannot be put together again.
     """
-    found = [text]
-    if "pid=" in text:
-        parts = _RAY_NEXT.split(text)
+    found = [line]
+    if "pid=" in line:
+        parts = _RAY_NEXT.split(line)
         found += [strip_ray_prefix_and_repeat(part) for part in parts] if len(parts) > 1 else []
-    if "pid=" in text or "[repeated " in text:
-        found.append(strip_ray_prefix_and_repeat(text))
+    if "pid=" in line or "[repeated " in line:
+        found.append(strip_ray_prefix_and_repeat(line))
     found += [_RANK.sub("", way) for way in found if way[:1] in "[0123456789"]
-    if "%|" in text:
+    if "%|" in line:
         found += [_BAR.sub("", way) for way in found]
     return list(dict.fromkeys(found))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.foreign import whole_number
 from rlbox.secrets.mask_stream import MaskStream
-from rlbox.secrets.url_credentials import CredentialMaskStream
+from rlbox.secrets.url_credentials import UrlAndHeaderMaskStream
 from rlbox.system.safe_files import open_recreated_file, open_regular_file, remove_file, rename_path
 from rlbox.system.tail import BLOCK
 
@@ -35,7 +35,7 @@ class LogFile:
         self.read_offset = 0
         self.truncations = 0
         self._masks = masks
-        self._credentials = CredentialMaskStream()
+        self._credentials = UrlAndHeaderMaskStream()
         self._lock = threading.Lock()
         self._handle = open_recreated_file(path)
         self._times = open_recreated_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
@@ -46,7 +46,7 @@ class LogFile:
         """Bytes that the reader has not read yet."""
         return self.size - self.read_offset
 
-    def write_masked(self, data: bytes) -> None:
+    def mask_and_append(self, data: bytes) -> None:
         """Append `data`, masked; what may be the beginning of a secret waits for what follows.
 
         Raises

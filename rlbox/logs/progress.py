@@ -319,7 +319,7 @@ class ProgressBar:
         return min(1.0, self.done / self.total)
 
 
-def parse_bar_without_steps(line: str) -> ProgressBar | None:
+def parse_bar_not_counting_steps(line: str) -> ProgressBar | None:
     """Return the bar in a line of a log; None without one, and for one that counts steps."""
     text = strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT]))
     found = None
@@ -332,11 +332,11 @@ def parse_bar_without_steps(line: str) -> ProgressBar | None:
     return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
 
 
-def find_last_unfinished_bar(block: bytes) -> ProgressBar | None:
+def find_last_bar_unless_full(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):
-        if "%" in line and (found := parse_bar_without_steps(line)):
+        if "%" in line and (found := parse_bar_not_counting_steps(line)):
             return found if found.done < found.total else None
     return None
 

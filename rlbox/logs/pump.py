@@ -92,7 +92,7 @@ class LogPump:
         finally:
             os.close(into)
 
-    def copy_growing_file(self, name: str, source: Path, log_path: Path) -> None:
+    def start_copying_growing_file(self, name: str, source: Path, log_path: Path) -> None:
         """Begin the log `name` in the file `log_path` as a copy of the growing file `source`."""
         self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
         self._rouse()
@@ -133,7 +133,7 @@ class LogPump:
         self._grown.wait(timeout_s)
         self._grown.clear()
 
-    def disable_backpressure(self) -> None:
+    def stop_blocking_writers(self) -> None:
         """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
         self._free = True
 
@@ -150,7 +150,7 @@ class LogPump:
         found, self._restored = self._restored, []
         return found
 
-    def close(self) -> None:
+    def close_all_but_logs(self) -> None:
         """Take what is left, wait for nobody who holds a pipe open, and let go of all but the logs."""
         self._closing.set()
         self._rouse()
@@ -234,7 +234,7 @@ class LogPump:
         if self.write_error:
             return
         try:
-            source.log.write_masked(data) if data else source.log.write_held_back()
+            source.log.mask_and_append(data) if data else source.log.write_held_back()
         except OSError as error:
             self.write_error = _with_path(error, source.log.path)
             self._grown.set()
@@ -288,7 +288,7 @@ class LineDispatcher:
         self._readers: dict[str, _Reader] = {}
 
     @property
-    def bytes_read_by_log(self) -> dict[str, int]:
+    def bytes_read_per_log(self) -> dict[str, int]:
         """How many bytes of each log were handed over, lines that have not ended yet included."""
         return {name: log.read_offset for name, log in self._pump.logs.items()}
 
@@ -326,7 +326,7 @@ class LineDispatcher:
         for name in self._names:
             self.dispatch_partial_line(name)
 
-    def pop_truncated_logs(self) -> list[str]:
+    def pop_logs_emptied_by_others(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
         return [name for name, reader in self._readers.items() if reader.pop_truncated()]
 

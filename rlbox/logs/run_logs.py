@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT_PREFIX
-from rlbox.system.safe_files import list_directory_or_empty
+from rlbox.system.safe_files import list_directory_empty_if_missing
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
-def find_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_attempt: int | None = None) -> list[Path]:
+def list_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_attempt: int | None = None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
     Parameters
@@ -40,7 +40,7 @@ def find_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_at
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder; none of what is no folder, or cannot be read."""
     try:
-        return list_directory_or_empty(folder)
+        return list_directory_empty_if_missing(folder)
     except OSError:
         return []
 
@@ -80,7 +80,7 @@ class LogFollower:
             tail.close()
 
     def _find(self) -> list[Path]:
-        return find_logs(self._run_dir, self._stage, self._log)
+        return list_logs(self._run_dir, self._stage, self._log)
 
 
 def _grown_at(path: Path) -> float:

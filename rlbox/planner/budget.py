@@ -78,7 +78,7 @@ def get_target_max_price(target: Target) -> HourlyPrice | None:
 def estimate_stage_hours(
     job: Job,
     values: ParamValues,
-    gpu_bytes: float,
+    bytes_per_gpu: float,
     measurements: Sequence[StageMeasurement],
     *,
     ignore_params: bool = False,
@@ -92,7 +92,7 @@ def estimate_stage_hours(
         the number of steps is made of; with `ignore_params` whatever its parameters.
     """
     return tuple(
-        _hours(job, stage.name, values, gpu_bytes, measurements, ignore_params)
+        _hours(job, stage.name, values, bytes_per_gpu, measurements, ignore_params)
         for stage in select_stages(job, values.profile)
     )
 

@@ -35,21 +35,21 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 class Capacity:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
-    `source_label` is said when something does not fit; `used_gpu_bytes` is what others hold of the fullest GPU.
-    `source` says who told of it: the target, a measurement, or a machine of the command line.
+    `source_label` is said when something does not fit; `used_bytes_of_fullest_gpu` is what others hold of the fullest
+    GPU. `source` says who told of it: the target, a measurement, or a machine of the command line.
     """
 
     source_label: str
     source: Literal["target", "measured", "command_line"] = "target"
     nodes: int = 1
-    gpus: int = 0
-    gpu_bytes: float = 0.0
-    used_gpu_bytes: float = 0.0
-    host_bytes: float = 0.0
+    gpus_per_node: int = 0
+    bytes_per_gpu: float = 0.0
+    used_bytes_of_fullest_gpu: float = 0.0
+    host_bytes_per_node: float = 0.0
     disk_bytes: float = 0.0
 
 
-def estimate_gpu_memory_bytes(gpu_name: str, nominal_gib: float) -> float:
+def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
     """Return what a card reports of the memory that it is sold with."""
     known = _KNOWN.get(gpu_name, 0.0)
     # a target may say of its card what the card itself does
@@ -66,9 +66,9 @@ def declare_capacity(target: Target, gpus: int) -> Capacity:
     return Capacity(
         source_label=f"images/{target.name}/target.toml",
         nodes=hardware.nodes,
-        gpus=gpus,
-        gpu_bytes=estimate_gpu_memory_bytes(hardware.gpu, hardware.gpu_memory_gib),
-        host_bytes=GIB * min(limits, default=0.0),
+        gpus_per_node=gpus,
+        bytes_per_gpu=estimate_reported_gpu_bytes(hardware.gpu, hardware.gpu_memory_gib),
+        host_bytes_per_node=GIB * min(limits, default=0.0),
         disk_bytes=GIB * target.disk.need_gib if target.disk.need_gib > 1 else 0.0,
     )
 
@@ -84,13 +84,13 @@ def parse_machine(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
     nodes, gpus, sold = found.groups()
     # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least
     known = "NVIDIA GeForce RTX 5090"
-    card = estimate_gpu_memory_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
+    card = estimate_reported_gpu_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
     return Capacity(
         source_label=f"--machine {gpus_x_gb}",
         source="command_line",
         nodes=int(nodes or 1),
-        gpus=int(gpus),
-        gpu_bytes=card,
-        host_bytes=host_and_disk.host_bytes,
+        gpus_per_node=int(gpus),
+        bytes_per_gpu=card,
+        host_bytes_per_node=host_and_disk.host_bytes_per_node,
         disk_bytes=host_and_disk.disk_bytes,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import GIB, columns, gpu_memory_text, size_text
+from rlbox.amounts import GIB, columns, decimal_size_text, gpu_memory_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
@@ -55,8 +55,8 @@ def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> di
         }
         for row in needs.stages
     ]
-    have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.gpu_bytes}
-    have |= {"host": room.host_bytes, "disk": room.disk_bytes}
+    have = {"nodes": room.nodes, "gpus": room.gpus_per_node, "card": room.bytes_per_gpu}
+    have |= {"host": room.host_bytes_per_node, "disk": room.disk_bytes}
     wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
     return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(describe_unchecked_needs(needs, room))}
 
@@ -75,8 +75,8 @@ def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
         for row in needs.stages
         if row.gpus or row.card or row.host or row.disk
     ]
-    gpus = "all" if room.gpus < 0 else str(room.gpus)
-    sizes = (_card(room.gpu_bytes), _size(room.host_bytes), _size(room.disk_bytes))
+    gpus = "all" if room.gpus_per_node < 0 else str(room.gpus_per_node)
+    sizes = (_card(room.bytes_per_gpu), _size(room.host_bytes_per_node), _size(room.disk_bytes))
     rows.append((_SOURCES[room.source], f"{room.nodes} x {gpus}", *sizes))
     return [*columns(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
 
@@ -105,7 +105,7 @@ def _card(size: float) -> str:
 
 
 def _size(size: float) -> str:
-    return size_text(size) if size else "-"
+    return decimal_size_text(size) if size else "-"
 
 
 _IMAGE = "/opt"
@@ -113,7 +113,7 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def find_set_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
+def find_user_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
     """Return the parameters of `--set` that name a path off the data disk, with what each says."""
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
@@ -138,7 +138,7 @@ class FitResult:
     shortages: tuple[Shortage, ...]
 
     @property
-    def free_disk_needed_gib(self) -> float | None:
+    def free_disk_gib_left_to_check(self) -> float | None:
         """What the data disk must have free, GiB: nothing more where it lacks that; None: the job does not say."""
         if any(lack.kind == "disk" for lack in self.shortages):
             return 0.0
@@ -153,30 +153,34 @@ def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
     return declare_capacity(spec, len(wish.ids) or wish.count)
 
 
-def measure_capacity(app: App, target: str, declared: Capacity, data_dir: Path, gpus: str) -> Capacity:
+def replace_declared_by_measured_capacity(
+    app: App, target: str, declared: Capacity, data_dir: Path, gpus: str
+) -> Capacity:
     """Return `declared` with what this machine has in the place of what its target declares; its own limits stay.
 
     `gpus` is what `--gpus` says; of a number the first GPUs are meant.
     """
     ids = parse_gpus_option(gpus, 0).ids
     cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
-    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: declared.gpus if declared.gpus > 0 else None]
+    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[
+        : declared.gpus_per_node if declared.gpus_per_node > 0 else None
+    ]
     fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)
     limit = load_target(app.project, target).target.run.memory_gib * GIB
     return dataclasses.replace(
         declared,
         source_label=f"this machine, {data_dir}",
         source="measured",
-        gpu_bytes=float(fullest.total_bytes if fullest else declared.gpu_bytes),
-        used_gpu_bytes=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host_bytes=float(min(limit or get_machine_memory_bytes(), get_machine_memory_bytes())),
+        bytes_per_gpu=float(fullest.total_bytes if fullest else declared.bytes_per_gpu),
+        used_bytes_of_fullest_gpu=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
+        host_bytes_per_node=float(min(limit or get_machine_memory_bytes(), get_machine_memory_bytes())),
         disk_bytes=float(get_free_bytes(data_dir)),
     )
 
 
 def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None:
     """Return whether a run fits; None for a job that does not say what it needs."""
-    needs = evaluate_fits(job, values, room.gpu_bytes)
+    needs = evaluate_fits(job, values, room.bytes_per_gpu)
     return None if needs is None else FitResult(needs=needs, capacity=room, shortages=find_shortages(needs, room))
 
 
@@ -211,9 +215,9 @@ def require_resume_fit_except_disk(
     require_fit(app, job, fit, wish, force=force)
 
 
-def require_set_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
+def require_user_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
     """Refuse paths of `--set` that are not on the data disk."""
-    if found := find_set_paths_off_disk(job, values, paths):
+    if found := find_user_paths_off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
             _(
@@ -229,14 +233,14 @@ def _next(job: Job, fit: FitResult, wish: RunCommand) -> str:
         return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
     nearest = suggest_fitting_command(job, wish, fit.capacity)
     if nearest:
-        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words()))
+        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words_after_rlbox()))
     return _(
         "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetOptions:
+class CostEstimateOptions:
     """What hours and cost are computed from; with `ignore_params` the runs count whatever their parameters."""
 
     measurements: tuple[StageMeasurement, ...] = ()
@@ -245,7 +249,13 @@ class BudgetOptions:
 
 
 def print_plan_and_require_fit(
-    app: App, job_name: str, requested: RunCommand, target: str, machine: str, gpus: str, budget: BudgetOptions
+    app: App,
+    job_name: str,
+    requested: RunCommand,
+    target: str,
+    machine: str,
+    gpus: str,
+    cost_estimate_options: CostEstimateOptions,
 ) -> int:
     """Show what a run of the job `job_name` needs and what there is; `requested` has its profiles and settings.
 
@@ -261,8 +271,18 @@ def print_plan_and_require_fit(
     if machine:
         room = parse_machine(machine, room)
     fit = check_fit(job, values, room)
-    hours = estimate_stage_hours(job, values, room.gpu_bytes, budget.measurements, ignore_params=budget.ignore_params)
-    price = parse_price_range(budget.hourly_price) if budget.hourly_price else get_target_max_price(spec)
+    hours = estimate_stage_hours(
+        job,
+        values,
+        room.bytes_per_gpu,
+        cost_estimate_options.measurements,
+        ignore_params=cost_estimate_options.ignore_params,
+    )
+    price = (
+        parse_price_range(cost_estimate_options.hourly_price)
+        if cost_estimate_options.hourly_price
+        else get_target_max_price(spec)
+    )
     time = budget_json(hours, price)
     times = "\n".join(budget_lines(hours, price))
     if fit is None:

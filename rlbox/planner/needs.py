@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlbox.amounts import gpu_memory_text, size_text
+from rlbox.amounts import decimal_size_text, gpu_memory_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.expression import Amount, evaluate
+from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
@@ -54,22 +54,22 @@ class RunNeeds:
     model_size_faults: tuple[str, ...] = ()
 
     @property
-    def disk_bytes_by_part(self) -> dict[str, float]:
+    def disk_bytes_by_stage_part(self) -> dict[str, float]:
         """Return what all stages leave on the data disk, by stage and part."""
         return {f"{row.stage}.{part}": size for row in self.stages for part, size in row.disk.items() if size}
 
     @property
     def total_disk_bytes(self) -> float:
         """What all stages leave on the data disk."""
-        return sum(self.disk_bytes_by_part.values())
+        return sum(self.disk_bytes_by_stage_part.values())
 
 
-def evaluate_fits(job: Job, values: ParamValues, gpu_bytes: float) -> RunNeeds | None:
+def evaluate_fits(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
     Parameters
     ----------
-    gpu_bytes
+    bytes_per_gpu
         Memory of one GPU as its driver tells it, of which engines take shares; 0: not known.
 
     Raises
@@ -79,29 +79,29 @@ def evaluate_fits(job: Job, values: ParamValues, gpu_bytes: float) -> RunNeeds |
     """
     if job.fits is None:
         return None
-    names = build_formula_variables(job, values.params, gpu_bytes)
+    names = build_formula_variables(job, values.params, bytes_per_gpu)
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
     return RunNeeds(stages=stages, model_size_faults=tuple(_unsized(job.fits, values)))
 
 
-def build_formula_variables(job: Job, params: Mapping[str, Scalar], gpu_bytes: float) -> dict[str, Amount]:
+def build_formula_variables(job: Job, params: Mapping[str, Scalar], bytes_per_gpu: float) -> dict[str, ExpressionValue]:
     """Return what formulas of a job's `[fits]` may name: parameters, `card`, and the amounts of `let`."""
-    names: dict[str, Amount] = {**params, CARD: gpu_bytes}
+    names: dict[str, ExpressionValue] = {**params, CARD: bytes_per_gpu}
     for name, formula in job.fits.let.items() if job.fits else ():
         names[name] = _amount(job, f"let.{name}", formula, names)
     return names
 
 
 def evaluate_stage_formula(
-    job: Job, stage: str, key_for_errors: str, formula: str, variables: Mapping[str, Amount]
+    job: Job, stage: str, key_for_errors: str, formula: str, variables: Mapping[str, ExpressionValue]
 ) -> float:
     """Return the value of a formula of one stage; raise `SpecError` when it has none."""
     return _number(_amount(job, f"stages.{stage}.{key_for_errors}", formula, variables))
 
 
-def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> StageNeeds:
-    def amount(key: str, formula: str) -> Amount:
+def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, ExpressionValue]) -> StageNeeds:
+    def amount(key: str, formula: str) -> ExpressionValue:
         return _amount(job, f"stages.{name}.{key}", formula, names)
 
     def parts(kind: str, formulas: Mapping[str, str]) -> dict[str, float]:
@@ -119,20 +119,20 @@ def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> 
     )
 
 
-def _amount(job: Job, where: str, formula: str, names: Mapping[str, Amount]) -> Amount:
+def _amount(job: Job, where: str, formula: str, names: Mapping[str, ExpressionValue]) -> ExpressionValue:
     try:
-        return evaluate(formula, names)
+        return evaluate_expression(formula, names)
     except ValueError as error:
         raise SpecError(
             _("jobs/{job}.toml: fits.{where}: {error}").format(job=job.name, where=where, error=error)
         ) from error
 
 
-def _number(value: Amount) -> float:
+def _number(value: ExpressionValue) -> float:
     return 0.0 if isinstance(value, str) else float(value)
 
 
-def _filled(text: str, names: Mapping[str, Amount]) -> str:
+def _filled(text: str, names: Mapping[str, ExpressionValue]) -> str:
     """Return a sentence with its `{NAME}` replaced; numbers are whole where they are."""
 
     def shown(found: re.Match[str]) -> str:
@@ -176,7 +176,7 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:
-        text = _text("the data disk", needs.disk_bytes_by_part, room.disk_bytes)
+        text = _text("the data disk", needs.disk_bytes_by_stage_part, room.disk_bytes)
         found.append(Shortage(kind="disk", stage="", text=text))
     return tuple(found)
 
@@ -184,8 +184,8 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
 def describe_unchecked_needs(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
     """Return what was not looked at, and why."""
     kinds = {
-        "memory of a GPU": (room.gpu_bytes, any(row.card_bytes for row in needs.stages)),
-        "host memory": (room.host_bytes, any(row.host_bytes for row in needs.stages)),
+        "memory of a GPU": (room.bytes_per_gpu, any(row.card_bytes for row in needs.stages)),
+        "host memory": (room.host_bytes_per_node, any(row.host_bytes for row in needs.stages)),
         "data disk": (room.disk_bytes, needs.total_disk_bytes),
     }
     found = [
@@ -202,23 +202,23 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
             stage=row.stage,
             text=_("{nodes} nodes, there are {room_nodes}").format(nodes=row.nodes, room_nodes=room.nodes),
         )
-    if room.gpus >= 0 and row.gpus > room.gpus:
-        asked = f"1 GPU of a machine, there are {room.gpus}"
-        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
-        none = () if room.gpus else ("the target names none: hardware.gpu, or --gpus",)
+    if room.gpus_per_node >= 0 and row.gpus > room.gpus_per_node:
+        asked = f"1 GPU of a machine, there are {room.gpus_per_node}"
+        asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus_per_node}"
+        none = () if room.gpus_per_node else ("the target names none: hardware.gpu, or --gpus",)
         yield Shortage(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
-    free = room.gpu_bytes - CONTEXT - room.used_gpu_bytes
-    if room.gpu_bytes and row.card_bytes and row.card_bytes > free:
-        total, context, others = map(gpu_memory_text, (room.gpu_bytes, CONTEXT, room.used_gpu_bytes))
-        held = f" and {others} that other processes hold" if room.used_gpu_bytes else ""
+    free = room.bytes_per_gpu - CONTEXT - room.used_bytes_of_fullest_gpu
+    if room.bytes_per_gpu and row.card_bytes and row.card_bytes > free:
+        total, context, others = map(gpu_memory_text, (room.bytes_per_gpu, CONTEXT, room.used_bytes_of_fullest_gpu))
+        held = f" and {others} that other processes hold" if room.used_bytes_of_fullest_gpu else ""
         kept = f" ({total}, less {context} for CUDA's context and NCCL{held})"
         text = _text("a GPU", row.card, max(0.0, free), gpu_memory_text) + kept
         yield Shortage(kind="card", stage=row.stage, text=text)
-    if room.host_bytes and row.host_bytes > room.host_bytes:
-        yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host_bytes))
+    if room.host_bytes_per_node and row.host_bytes > room.host_bytes_per_node:
+        yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host_bytes_per_node))
 
 
-def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:
+def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = decimal_size_text) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
     shown = ", ".join(f"{name.replace('_', ' ')} {text(size)}" for name, size in most if size)
     return _("{what}: {text} needed ({shown}), {text2} there").format(

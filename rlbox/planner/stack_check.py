@@ -199,11 +199,11 @@ def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
 
 def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, spec_alone: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
-    unknown = [f"  {line}" for line in unknown_lines(problem)]
+    unknown = [f"  {line}" for line in unknown_version_lines(problem)]
     if not verdict.fits:
         lines = [f"{target_name}  no solution, because these contradict each other:", *conflict_lines(verdict)]
         lines += unknown
-        return "\n".join([*lines, f"nearest change: {format_next_step(target_name, verdict)}"])
+        return "\n".join([*lines, f"nearest change: {format_changes_resolving_conflict(target_name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.versions.items() if v and (n in where or n in _drawn(problem, verdict))]
     rows = [f"  {_title(n).ljust(28)} {verdict.versions[n]:<16} {where.get(n, 'follows')}" for n in shown]
@@ -215,7 +215,7 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
     return "\n".join([f"{target_name}  {said}", *unknown, *rows, "facts:", *kept])
 
 
-def unknown_lines(problem: StackProblem) -> list[str]:
+def unknown_version_lines(problem: StackProblem) -> list[str]:
     """Return a line for each version that is not known."""
     return [
         f"not known: {one.name} {one.version} (known: {', '.join(_shown_versions(one))})" for one in problem.unknown
@@ -234,7 +234,7 @@ def conflict_lines(verdict: StackVerdict) -> list[str]:
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
 
-def format_next_step(target_name: str, verdict: StackVerdict) -> str:
+def format_changes_resolving_conflict(target_name: str, verdict: StackVerdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change_text(change) for change in verdict.proposed_changes[:3]]
     facts = ", ".join(rule.id for rule in verdict.conflicting_facts)
@@ -310,7 +310,7 @@ OverriddenConflict = str
 
 def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> OverriddenConflict:
     """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known."""
-    with app.collecting_refusals("stack"):
+    with app.collecting_refusals_if_dry_run("stack"):
         return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
 
@@ -319,7 +319,7 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
     """Raise `SpecError` when a target contradicts itself; with `force` say so."""
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
-    for line in unknown_lines(problem):
+    for line in unknown_version_lines(problem):
         app.print_status(line)
     if verdict.fits:
         return ""
@@ -330,17 +330,17 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),
         where=f"images/{target.name}/target.toml",
-        next_step=format_next_step(target.name, verdict),
+        next_step=format_changes_resolving_conflict(target.name, verdict),
     )
 
 
 def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
     """Return a target and its lock; no lock where there is none, where it is stale, and with `spec_alone`."""
-    from rlbox.fixes.catalogue import load_target_and_catalogue
+    from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
-    target = load_target_and_catalogue(app.project, target_name).target
-    lock = None if spec_alone else load_lock(app.project.lock_file(target_name))
+    target = load_target_with_fix_packages(app.project, target_name).target
+    lock = None if spec_alone else load_lock(app.project.own_or_shipped_lock_file(target_name))
     if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
         lock = None
     return target, lock

@@ -218,7 +218,7 @@ def _reached(facts: Iterable[Fact], wishes: Iterable[VersionConstraint]) -> tupl
             return tuple(found)
         found += fit
         waiting = [fact for fact in waiting if not all(one.absent or one.name in there for one in fact.when)]
-        there |= {one.name for fact in fit for row in fact.alternatives for one in row if not one.absent}
+        there |= {one.name for fact in fit for row in fact.satisfying_alternatives for one in row if not one.absent}
 
 
 def _unknown(table: CompatTable, wishes: Iterable[VersionConstraint]) -> Iterator[UnknownVersion]:

@@ -79,12 +79,12 @@ class Fact(SpecModel):
         return self
 
     @property
-    def alternatives(self) -> tuple[tuple[Condition, ...], ...]:
+    def satisfying_alternatives(self) -> tuple[tuple[Condition, ...], ...]:
         """The rows of which one must hold."""
         return self.any or (self.needs,)
 
     def conditions(self) -> tuple[Condition, ...]:
-        return (*self.when, *(condition for row in self.alternatives for condition in row))
+        return (*self.when, *(condition for row in self.satisfying_alternatives for condition in row))
 
 
 Domains = dict[str, tuple[str, ...]]
@@ -103,7 +103,9 @@ class _Rule:
 
     def __init__(self, fact: Fact, domains: Mapping[str, tuple[str, ...]]) -> None:
         self.when = [(one.name, _holding(one, domains[one.name])) for one in fact.when]
-        self.rows = [_merged((one.name, _holding(one, domains[one.name])) for one in row) for row in fact.alternatives]
+        self.rows = [
+            _merged((one.name, _holding(one, domains[one.name])) for one in row) for row in fact.satisfying_alternatives
+        ]
         self.common = sorted(set.intersection(*(set(row) for row in self.rows)))
         self.names = dict.fromkeys([name for name, __ in self.when] + [name for row in self.rows for name in row])
 

@@ -31,7 +31,7 @@ class RunCommand:
     option_words: tuple[str, ...] = ()
     resumed_params: ParamValues | None = None
 
-    def to_words(self) -> tuple[str, ...]:
+    def to_words_after_rlbox(self) -> tuple[str, ...]:
         named = [word for name in self.profiles for word in ("--profile", name)]
         settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
         return (*self.command_words, *named, *settings, *self.option_words)
@@ -167,6 +167,6 @@ def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | 
 
 
 def _fits(job: Job, values: ParamValues, room: Capacity, models: Mapping[str, Scalar]) -> bool:
-    needs = evaluate_fits(job, values, room.gpu_bytes)
+    needs = evaluate_fits(job, values, room.bytes_per_gpu)
     same = all(values.params[name] == value for name, value in models.items())
     return same and needs is not None and not find_shortages(needs, room)

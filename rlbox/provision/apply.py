@@ -50,7 +50,7 @@ class ApplyOptions:
     sources_profile: str = ""
     offline: bool = False
     install_apt_packages: bool = True
-    python: str = ""
+    python_path: str = ""
     accepted_version_by_package: Mapping[str, str] = field(default_factory=dict)
     overridden_stack_conflict: str = ""
 
@@ -70,7 +70,7 @@ class Supplies:
     get_packages: Callable[[], PackageSource]
     store: ObjectStore
     fetch_parts: Callable[[], None]
-    patch_scripts: Mapping[str, str]
+    patcher_source_by_file_name: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +96,9 @@ LeftoverNote = str
 
 
 def apply_plan_steps(
-    plan: ApplyPlan, supplies: Supplies, options: ApplyOptions, on_step: Callable[[PathChange], None]
+    plan: ApplyPlan, supplies: Supplies, options: ApplyOptions, before_step: Callable[[PathChange], None]
 ) -> ApplyResult:
-    """Carry out the steps of `plan` in their order; `on_step` is called before each.
+    """Carry out the steps of `plan` in their order; `before_step` is called before each.
 
     Raises
     ------
@@ -120,9 +120,9 @@ def apply_plan_steps(
     record = _record_begin(desired, options)  # whatever is missing has been missed by now
     files = [step for step in steps if step.kind in ("file", "link")]
     for step in (step for step in steps if step not in files):
-        on_step(step)
-        record = _apply_step(plan, record, step, supplies.store, source, supplies.patch_scripts)
-    kept = _install_files(layout, record, files, on_step)
+        before_step(step)
+        record = _apply_step(plan, record, step, supplies.store, source, supplies.patcher_source_by_file_name)
+    kept = _install_files(layout, record, files, before_step)
     return ApplyResult(steps=steps, kept_copies=kept, skipped=skipped)
 
 
@@ -180,7 +180,7 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
             data=layout.data_dir,
             venv=layout.relocated_venv_dir,
             folders=tuple(dict.fromkeys([*old.folders, *missing])),
-            python=options.python,
+            python=options.python_path,
             accepted=dict(options.accepted_version_by_package),
             forced=options.overridden_stack_conflict,
         ),
@@ -219,7 +219,7 @@ def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, 
 
 
 def _install_part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
-    part = next(part for part in desired.parts if part.path == path)
+    part = next(part for part in desired.parts if part.install_path == path)
     known = record.parts.get(path)
     before = known.before if known else find_unused_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *list_missing_parents_upwards(Path(path)))
@@ -236,7 +236,7 @@ def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
         restore_original_path(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _save(layout, replace(record, parts=rest))
-    return restore_original_file(layout, record, path).updated_record
+    return restore_original_file(layout, record, path).record_without_file
 
 
 def _install_files(

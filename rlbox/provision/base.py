@@ -144,7 +144,7 @@ def _probe_python(path: str, distributions: Iterable[str] = ()) -> MachinePython
     )
 
 
-def adopt_base_packages(
+def probe_and_require_base_packages(
     target: Target, python: str, accepted_version_by_package: Mapping[str, str], layout: Layout
 ) -> AdoptedBase:
     """Return what the interpreter `python` gives of the target's base image.

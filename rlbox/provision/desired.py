@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
 
-from rlbox.amounts import size_text_with_gib
+from rlbox.amounts import decimal_and_gib_size_text
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest
+from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest_json
 from rlbox.foreign import parse_json
-from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json, hardware_python_ports_json
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_env_value, hardware_python_ports_json
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
@@ -29,7 +29,7 @@ from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT,
 _NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
-def merge_env_file_variables(existing_text: str, rlbox_lines: str) -> str:
+def merge_env_file_joining_paths(existing_text: str, rlbox_lines: str) -> str:
     """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
 
     Merging twice is merging once.
@@ -115,13 +115,14 @@ rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
 
 @dataclass(frozen=True, kw_only=True)
 class FileToInstall:
-    """A file (`text`, `mode`) or a link (`link_target`) at `path` of this machine; `source_id` is its fix, or rlbox.
+    """A file (`text`, `mode`) or a link (`link_target`) at `path` of this machine; `fix_id_or_rlbox` is its fix, or
+    rlbox.
 
     `rlbox_lines` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
     """
 
     path: str
-    source_id: str
+    fix_id_or_rlbox: str
     text: str = ""
     mode: str = "0644"
     link_target: str = ""
@@ -130,11 +131,11 @@ class FileToInstall:
 
 @dataclass(frozen=True, kw_only=True)
 class PartToInstall:
-    """A git tree (`kind` git) or a file (`http`) that lies at `path` of this machine."""
+    """A git tree (`kind` git) or a file (`http`) that lies at `install_path` of this machine."""
 
     name: str
     kind: Literal["git", "http"]
-    path: str
+    install_path: str
     sha256: str
     octal_file_mode: str = "0644"
 
@@ -248,7 +249,7 @@ class _Placed:
         self._absent = absent
         paths = [file.path for file in baked.files] + list(baked.link_target_by_path)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
-        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.works_below_prefix(path)))
+        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.takes_effect_in_layout(path)))
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
@@ -260,23 +261,23 @@ class _Placed:
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
             yield FileToInstall(
-                path=self._layout.map_path(f"{OWN}/bin/{name}"), source_id="rlbox", text=text, mode="0755"
+                path=self._layout.map_path(f"{OWN}/bin/{name}"), fix_id_or_rlbox="rlbox", text=text, mode="0755"
             )
         yield self._file(LOCK_IN_IMAGE, lock.to_json_text())
         for file in self._baked.files:
-            if self._layout.works_below_prefix(file.path) and not self._shared(_hook_fix(file.path)):
+            if self._layout.takes_effect_in_layout(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.link_target_by_path.items():
-            if self._layout.works_below_prefix(path):
+            if self._layout.takes_effect_in_layout(path):
                 origin = self._origins.get(path, "rlbox")
                 yield FileToInstall(
                     path=self._layout.map_path(path),
-                    source_id=origin,
+                    fix_id_or_rlbox=origin,
                     link_target=self._layout.rewrite_paths(to, self._paths),
                 )
         target, versions = self._target, list_stack_versions(self._target, lock)
         manifest = parse_json(
-            render_fix_manifest(self._baked.fixes, target, versions, hardware_python_ports_json(target, ports))
+            render_fix_manifest_json(self._baked.fixes, target, versions, hardware_python_ports_json(target, ports))
         )
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
@@ -289,27 +290,27 @@ class _Placed:
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:
-            if self._layout.works_below_prefix(tree.into):
+            if self._layout.takes_effect_in_layout(tree.into):
                 yield PartToInstall(
-                    name=tree.name, kind="git", path=self._layout.map_path(tree.into), sha256=trees[tree.name]
+                    name=tree.name, kind="git", install_path=self._layout.map_path(tree.into), sha256=trees[tree.name]
                 )
         for file in self._target.http:
-            if self._layout.works_below_prefix(file.into):
+            if self._layout.takes_effect_in_layout(file.into):
                 mode = "0755" if file.executable else "0644"
                 path = self._layout.map_path(file.into)
                 yield PartToInstall(
-                    name=file.name, kind="http", path=path, sha256=files[file.name], octal_file_mode=mode
+                    name=file.name, kind="http", install_path=path, sha256=files[file.name], octal_file_mode=mode
                 )
 
     def skipped(self) -> Iterator[SkippedItem]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.link_target_by_path):
-            if not self._layout.works_below_prefix(path):
+            if not self._layout.takes_effect_in_layout(path):
                 yield SkippedItem(item=path, source_id=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
-            if not self._layout.works_below_prefix(path):
+            if not self._layout.takes_effect_in_layout(path):
                 yield SkippedItem(item=path, source_id=name, reason=outside)
         for fix in self._baked.fixes:
             yield from (SkippedItem(item=what, source_id=fix.id, reason=reason) for what, reason in self._left_of(fix))
@@ -337,14 +338,14 @@ class _Placed:
         text = self._layout.rewrite_paths(text, self._paths)
         return FileToInstall(
             path=self._layout.map_path(path),
-            source_id=self._origins.get(path, _hook_fix(path)),
+            fix_id_or_rlbox=self._origins.get(path, _hook_fix(path)),
             text=text,
             mode=mode,
             rlbox_lines=text if path in MERGED_FILES else "",
         )
 
     def _environment(self) -> str:
-        limits = format_rlbox_limits_json(build_container_defaults(self._target, self._baked))
+        limits = format_rlbox_limits_env_value(build_container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
         lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
@@ -383,7 +384,7 @@ def _hook_fix(path: str) -> str:
 
 def _limits(fix: Fix) -> list[str]:
     run = fix.bake.run
-    found = [f"/dev/shm of {size_text_with_gib(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
+    found = [f"/dev/shm of {decimal_and_gib_size_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
     return found + [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
 
 

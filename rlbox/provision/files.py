@@ -94,7 +94,7 @@ def remove_temporary_files(path: Path) -> None:
 class RestoredFile(NamedTuple):
     """The record without the file, and what is to say of it; empty: nothing."""
 
-    updated_record: InstallRecord
+    record_without_file: InstallRecord
     problem_note: str
 
 
@@ -132,7 +132,7 @@ def _restore(path: Path, before: PathState, backup: str) -> None:
             if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
                 os.chown(path, before.uid, before.gid)
         elif before.kind == "link":
-            install_file(FileToInstall(path=str(path), source_id="", link_target=before.to))
+            install_file(FileToInstall(path=str(path), fix_id_or_rlbox="", link_target=before.to))
         else:
             path.unlink(missing_ok=True)
 
@@ -143,7 +143,7 @@ def find_unused_backup_path(path: Path) -> str:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def move_original_aside(path: Path, part: InstalledPart) -> None:
+def move_original_aside_or_remove(path: Path, part: InstalledPart) -> None:
     """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
     with convert_disk_errors(path):
         if part.before and not os.path.lexists(part.before):

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from uv import find_uv_bin
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
-from rlbox.provision.files import convert_disk_errors, move_original_aside
+from rlbox.provision.files import convert_disk_errors, move_original_aside_or_remove
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import InstalledPart, format_venv_fingerprint
 from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages
@@ -68,7 +68,7 @@ def sync_environment(
     layout = desired.layout
     venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
     if recreate or not stamp.exists():
-        move_original_aside(venv, part_record)
+        move_original_aside_or_remove(venv, part_record)
         _make_folder(layout, venv)
     stamp.unlink(missing_ok=True)
     _run_uv(desired, source, venv)
@@ -100,7 +100,7 @@ def _make_folder(layout: Layout, venv: Path) -> None:
     with convert_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
         if layout.relocated_venv_dir:
-            move_original_aside(Path(layout.relocated_venv_dir), InstalledPart())
+            move_original_aside_or_remove(Path(layout.relocated_venv_dir), InstalledPart())
             Path(layout.relocated_venv_dir).mkdir(parents=True)
             os.symlink(layout.relocated_venv_dir, venv)
 
@@ -118,7 +118,7 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
         f"install Python {desired.python}, or name it with --python FILE; "
         "without --offline uv fetches it from a network"
     )
-    room = f"; {size_text(get_free_bytes(venv))} are free there"
+    room = f"; {decimal_size_text(get_free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {desired.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(desired, supply) as (words, folder):
@@ -183,17 +183,17 @@ def _apt(*words: str) -> str:
 
 def install_git_or_http_part(part: PartToInstall, store: ObjectStore, part_record: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
-    path, source = Path(part.path), store.path(part.sha256)
+    path, source = Path(part.install_path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
     with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        move_original_aside(draft, InstalledPart())
+        move_original_aside_or_remove(draft, InstalledPart())
         if part.kind == "git":
             draft.mkdir()
             _unpack(source, draft)
         else:
             write_atomic(draft, source.read_bytes(), int(part.octal_file_mode, 8))
-        move_original_aside(path, part_record)
+        move_original_aside_or_remove(path, part_record)
         os.rename(draft, path)
 
 
@@ -205,12 +205,12 @@ def _unpack(archive: Path, folder: Path) -> None:
             tar.extractall(folder)  # noqa: S202
 
 
-def apply_patches(desired: DesiredState, script_by_file_name: Mapping[str, str]) -> None:
+def apply_patches(desired: DesiredState, patcher_source_by_file_name: Mapping[str, str]) -> None:
     """Change the sources that the target's patches are about, by content.
 
     Parameters
     ----------
-    script_by_file_name
+    patcher_source_by_file_name
         Text of the programs that an image is patched with, by file name.
 
     Raises
@@ -219,7 +219,7 @@ def apply_patches(desired: DesiredState, script_by_file_name: Mapping[str, str])
         A patch does not fit; nothing was written then.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
-        for name, text in {**script_by_file_name, "manifest.json": desired.patch_manifest}.items():
+        for name, text in {**patcher_source_by_file_name, "manifest.json": desired.patch_manifest}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
         root = ("--root", desired.layout.prefix or "/")
@@ -232,7 +232,7 @@ def require_disk_space(desired: DesiredState, venv_dir: Path) -> None:
     if free < need:
         raise NodeError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(
-                free=size_text(free), need=size_text(need)
+                free=decimal_size_text(free), need=decimal_size_text(need)
             ),
             where=str(venv_dir),
             next_step=_("free space, or name a folder of another disk with --prefix DIR"),

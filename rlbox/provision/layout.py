@@ -57,9 +57,9 @@ class Layout:
         """Return the command line that applies a target here, without its options."""
         return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
 
-    def works_below_prefix(self, path: str) -> bool:
+    def takes_effect_in_layout(self, image_path: str) -> bool:
         """Whether a file at this path of the image has its effect on this machine."""
-        return not self.prefix or path.startswith(_BELOW)
+        return not self.prefix or image_path.startswith(_BELOW)
 
     def rewrite_paths(self, text: str, paths: Sequence[str]) -> str:
         """Return a text with `paths` of the image, and what is below them, as they are on this machine."""

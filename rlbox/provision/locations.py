@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.engine.data_disk import require_data_dir
+from rlbox.engine.data_disk import resolve_nonsystem_data_dir
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.layout import Layout, validate_prefix
 from rlbox.provision.probe import read_record
@@ -29,7 +29,7 @@ def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) ->
     data_dir
         Directory that is the data disk, None where settings of the target or the environment name it.
     """
-    folder = validate_prefix(str(require_data_dir(image.container.host, data_dir)), "--data")
+    folder = validate_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
     layout = Layout(prefix=validate_prefix(prefix.rstrip("/")), data_dir=folder)

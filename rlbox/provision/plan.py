@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from rlbox.findings import Finding
-from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_variables
+from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_joining_paths
 from rlbox.provision.layout import Layout
 from rlbox.values import VENV
 
@@ -223,7 +223,7 @@ def _merge_with_existing(file: FileToInstall, existing: PathState) -> FileToInst
     """Return the file as it will be: one that a platform fills too, with what is in it now, and no easier to read."""
     if not file.rlbox_lines or existing.text is None:
         return file
-    return replace(file, text=merge_env_file_variables(existing.text, file.rlbox_lines), mode=existing.mode)
+    return replace(file, text=merge_env_file_joining_paths(existing.text, file.rlbox_lines), mode=existing.mode)
 
 
 def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[SkippedItem, ...]]:
@@ -289,14 +289,14 @@ def _shorten_differences(differences: tuple[str, ...], limit: int = 4) -> str:
 def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     known = facts.record.parts if facts.record else {}
     for part in desired.parts:
-        path_state, own = facts.paths.get(part.path, MISSING), known.get(part.path)
+        path_state, own = facts.paths.get(part.install_path, MISSING), known.get(part.install_path)
         if own and own.sha256 == part.sha256 and path_state.kind != "absent" and not patching:
             continue
         old = "another version" if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
         keep = path_state.kind != "absent" and not (own and own.sha256)
         yield PathChange(
             kind="part",
-            path=part.path,
+            path=part.install_path,
             old_description=old,
             new_description=f"{part.kind} {part.name} {part.sha256[:12]}",
             keeps_backup=keep,
@@ -324,17 +324,23 @@ def _files(
             continue
         if path_state.kind in ("folder", "other"):
             blocked.append(
-                SkippedItem(item=row.path, source_id=row.source_id, reason=f"{path_state.describe()} is in its place")
+                SkippedItem(
+                    item=row.path, source_id=row.fix_id_or_rlbox, reason=f"{path_state.describe()} is in its place"
+                )
             )
             continue
         own = known.get(row.path)
         if path_state.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
-            blocked.append(SkippedItem(item=row.path, source_id=row.source_id, reason=reason))
+            blocked.append(SkippedItem(item=row.path, source_id=row.fix_id_or_rlbox, reason=reason))
             continue
         keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
-        told = {"old_description": path_state.describe(), "new_description": due.describe(), "reason": row.source_id}
+        told = {
+            "old_description": path_state.describe(),
+            "new_description": due.describe(),
+            "reason": row.fix_id_or_rlbox,
+        }
         steps.append(PathChange(kind=kind, path=row.path, **told, keeps_backup=keep, file=laid))
     return tuple(steps), tuple(blocked)
 
@@ -353,7 +359,7 @@ def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]
                 new_description=own.before.describe(),
                 reason="no longer part of it",
             )
-    for path in sorted(set(facts.record.parts) - {part.path for part in desired.parts}):
+    for path in sorted(set(facts.record.parts) - {part.install_path for part in desired.parts}):
         before = "what stood there" if facts.record.parts[path].before else "nothing"
         yield PathChange(
             kind="remove", path=path, old_description="a part", new_description=before, reason="no longer part of it"
@@ -395,27 +401,27 @@ def _skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
     return [{"what": row.item, "fix": row.source_id, "reason": row.reason} for row in skipped]
 
 
-class FixCheckResults(NamedTuple):
+class FixCheckCountAndFailures(NamedTuple):
     """How many fixes have checks, and a finding for each whose check fails."""
 
     check_count: int
     failures: Sequence[Finding]
 
 
-class CommandOutput(NamedTuple):
+class JsonAndText(NamedTuple):
     """What a command prints: as JSON types, and as text."""
 
-    data: dict[str, Any]
+    json_data: dict[str, Any]
     text: str
 
 
-def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> CommandOutput:
+def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndText:
     """Return what a machine lacks of what is wanted."""
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
     lines += [*(step.describe() for step in plan.steps), *_format_skipped_lines(plan.skipped)]
     data: dict[str, Any] = {"target": desired.target, "prefix": layout.prefix, "state": state}
-    return CommandOutput(
+    return JsonAndText(
         {**data, "steps": _steps_to_json(plan.steps), "left": _skipped_to_json(plan.skipped)}, "\n".join(lines)
     )
 
@@ -425,8 +431,8 @@ def format_apply_output(
     skipped: Sequence[SkippedItem],
     steps: Sequence[PathChange],
     kept: Sequence[str],
-    checks: FixCheckResults,
-) -> CommandOutput:
+    checks: FixCheckCountAndFailures,
+) -> JsonAndText:
     """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
     layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
@@ -444,4 +450,4 @@ def format_apply_output(
         "left": _skipped_to_json(skipped),
         "checks": {"count": count, "failed": [row.as_json() for row in findings]},
     }
-    return CommandOutput(data, "\n".join(lines))
+    return JsonAndText(data, "\n".join(lines))

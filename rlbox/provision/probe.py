@@ -41,7 +41,7 @@ def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> Machine
     record = read_record(layout)
     venv = Path(layout.map_path(VENV))
     stamp = read_text(venv / FINGERPRINT_FILE)
-    known = [*(record.laid if record else ()), *(part.path for part in desired.parts)]
+    known = [*(record.laid if record else ()), *(part.install_path for part in desired.parts)]
     texts = {row.path for row in desired.files if row.rlbox_lines}
     paths = dict.fromkeys([*(row.path for row in desired.files), *known])
     ours = bool(stamp or (record and record.environment))

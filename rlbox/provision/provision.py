@@ -18,21 +18,21 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
-from rlbox.engine.data_disk import ensure_usable_data_dir
+from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError, SpecError
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.job.load import load_ports_of_target_jobs
+from rlbox.job.load import load_target_ports_by_job_port
 from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, Supplies, apply_plan_steps, uninstall
-from rlbox.provision.base import adopt_base_packages, choose_venv_python_or_version, require_base_imports
+from rlbox.provision.base import choose_venv_python_or_version, probe_and_require_base_packages, require_base_imports
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.install import PackageSource
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, lock_layout, record_layout
-from rlbox.provision.plan import ApplyPlan, FixCheckResults, PathChange, choose_venv_disk, plan_apply
+from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, choose_venv_disk, plan_apply
 from rlbox.provision.probe import (
     find_existing_parent,
     list_installed_apt_packages,
@@ -67,10 +67,10 @@ def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) 
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
     groups |= {"git", "http"} if "part" in plan.step_kinds else set()
     missing: list[Artifact] = []
-    with app.collecting_refusals("store"):
+    with app.collecting_refusals_if_dry_run("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
-        app.not_checked(
+        app.record_as_unchecked(
             "a dry run asks no network", f"sources {options.sources_profile or prepared.image.sources_profile}"
         )
 
@@ -91,7 +91,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
         prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
     )
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
-    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.local_wheels}))
+    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.local_wheel_paths}))
     return PackageSource(
         uv_env={**sources.env, **trust},
         wheel_dirs=folders,
@@ -141,24 +141,27 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
         The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
     """
     image.require_current_lock()
-    loaded = load_target_and_catalogue(app.project, image.target)
-    lock = load_lock(app.project.lock_file(image.target))
+    loaded = load_target_with_fix_packages(app.project, image.target)
+    lock = load_lock(app.project.own_or_shipped_lock_file(image.target))
     if lock is None:
         raise SpecError(
             _("the lock of target {target} is missing").format(target=image.target),
             next_step=f"rlbox lock {image.target}",
         )
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
-    ports = load_ports_of_target_jobs(Project(folder=app.project.roots[-1]), image.target)
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
+    ports = load_target_ports_by_job_port(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
     user_options = _said(layout, options or ApplyOptions())
     base = None
     if target.base.holds:
-        base = adopt_base_packages(
-            target, user_options.python or target.python.interpreter, user_options.accepted_version_by_package, layout
+        base = probe_and_require_base_packages(
+            target,
+            user_options.python_path or target.python.interpreter,
+            user_options.accepted_version_by_package,
+            layout,
         )
-    interpreter = base.python if base else choose_venv_python_or_version(target, user_options.python)
+    interpreter = base.python if base else choose_venv_python_or_version(target, user_options.python_path)
     desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
@@ -172,12 +175,12 @@ def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
         return options
     return replace(
         options,
-        python=options.python or record.python,
+        python_path=options.python_path or record.python,
         accepted_version_by_package={**record.accepted, **options.accepted_version_by_package},
     )
 
 
-def choose_layout_by_free_space(prepared: HostTarget, layout: Layout) -> Layout:
+def place_venv_by_free_space(prepared: HostTarget, layout: Layout) -> Layout:
     """Return the layout with the environment on the data disk, where its own place is too small for it."""
     own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data_dir))
     if layout.prefix or read_record(layout) or Path(VENV).exists():
@@ -212,7 +215,9 @@ def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
         get_packages=lambda: _find_packages(app, prepared, store),
         store=store,
         fetch_parts=lambda: _fetch_parts(app, prepared, store),
-        patch_scripts={name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")},
+        patcher_source_by_file_name={
+            name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")
+        },
     )
     done = apply_plan_steps(plan, supplies, prepared.options, on_step)
     record_layout(prepared.desired.target, prepared.desired.layout)
@@ -252,7 +257,7 @@ def bring_host_to_lock(
         The machine is not at the lock, and only `rlbox apply` may bring it there.
     """
     layout = find_applied_or_default_layout(image.target, data_dir)
-    with app.collecting_refusals("place"):
+    with app.collecting_refusals_if_dry_run("place"):
         if not layout.prefix and read_record(layout) is None:
             _check_image(image)
         else:
@@ -325,7 +330,7 @@ def provision_target(
     options: ApplyOptions,
     *,
     plan_only: bool,
-    on_changes: Callable[[int], None] = lambda changes: None,
+    before_changes: Callable[[int], None] = lambda changes: None,
 ) -> ProvisionResult:
     """Bring a target to this machine.
 
@@ -333,18 +338,18 @@ def provision_target(
     ----------
     plan_only
         Change nothing.
-    on_changes
+    before_changes
         Called with the number of changes before the first one; what it raises ends all.
     """
     prepared = load_target_for_host(app, image, layout, options)
-    roomy = choose_layout_by_free_space(prepared, layout)
+    roomy = place_venv_by_free_space(prepared, layout)
     if roomy != layout:
         app.print_status(
             f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.relocated_venv_dir}"
         )
         prepared = load_target_for_host(app, image, roomy, options)
     if not plan_only or app.dry_run:
-        ensure_usable_data_dir(app, Path(layout.data_dir), image.container, 0.0)
+        ensure_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
     if plan_only:
         plan = plan_target(prepared, options.apt_opt_out_reason)
         if app.dry_run:
@@ -353,7 +358,7 @@ def provision_target(
     with lock_layout(app, layout):
         plan, done = plan_target(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
-            on_changes(len(plan.steps))
+            before_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
             done = apply_plan(app, prepared, replace(plan, steps=first))
@@ -398,11 +403,11 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
     return RemovalResult("removed", paths, notes)
 
 
-def run_target_fix_checks(layout: Layout) -> FixCheckResults:
+def run_target_fix_checks(layout: Layout) -> FixCheckCountAndFailures:
     """Run the checks of fixes in the environment of an applied target."""
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
-    return FixCheckResults(len(select_fix_checks(manifest, "doctor")), found)
+    return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
 
 
 def _check_image(image: ImagePlan) -> None:

@@ -34,7 +34,7 @@ def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = 
     return {**kept, "PATH": path, **libraries}
 
 
-def get_inherited_names_and_prefixes() -> dict[str, list[str] | str]:
+def get_inherited_names_prefixes_path() -> dict[str, list[str] | str]:
     """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
     names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES, *proxies]

@@ -60,7 +60,7 @@ class DiskLock:
             os.pwrite(self.handle, text, 0)
             os.ftruncate(self.handle, len(text))
 
-    def close(self) -> None:
+    def close_own_handle(self) -> None:
         """Let go of it here; a process that inherited it goes on holding it."""
         os.close(self.handle)
 

@@ -22,7 +22,7 @@ from rlbox.diagnose.cause import (
     SupervisorExit,
     describe_exit,
     make_lost_run_cause,
-    make_record_contradiction_cause,
+    make_record_contradicts_supervisor_cause,
 )
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
@@ -51,20 +51,20 @@ def format_stage_passed_line(stage: str) -> str:
     return f"rlbox: {stage}: passed"
 
 
-def summarize_run_outcome(state: RunState) -> RunOutcome:
+def extract_status_and_passed_stages(state: RunState) -> RunOutcome:
     """Return what is kept of a run that ended, once its state is believed."""
     passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
 def mark_failed_if_pass_unconfirmed(
-    state: RunState, exit_info: SupervisorExit, passed_earlier: Iterable[str]
+    state: RunState, exit_info: SupervisorExit, earlier_passed_stages: Iterable[str]
 ) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters
     ----------
-    passed_earlier
+    earlier_passed_stages
         Stages that had passed before this attempt and did not run again.
     """
     if not exit_info.container_name or exit_info.kind not in _SEEN:
@@ -79,9 +79,9 @@ def mark_failed_if_pass_unconfirmed(
         )
     lines = exit_info.stderr_tail.splitlines()
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
-        lines, passed_earlier = [], ()
+        lines, earlier_passed_stages = [], ()
     said = {name for name in passed if format_stage_passed_line(name) in lines}
-    unsaid = [name for name in passed if name not in said and name not in passed_earlier]
+    unsaid = [name for name in passed if name not in said and name not in earlier_passed_stages]
     if not unsaid:
         return state
     if exit_info.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
@@ -93,20 +93,23 @@ def mark_failed_if_pass_unconfirmed(
     )
 
 
-def mark_failed_if_outcome_differs(state: RunState, outcome: RunOutcome | None) -> RunState:
+def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOutcome | None) -> RunState:
     """Return the state of a run, as failed where its record was changed after the run had ended."""
-    if outcome is None or state.attempt > outcome.attempt:
+    if host_recorded_outcome is None or state.attempt > host_recorded_outcome.attempt:
         return state
-    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in outcome.passed]
-    if state.state != outcome.state or unknown or state.attempt < outcome.attempt:
+    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in host_recorded_outcome.passed]
+    if state.state != host_recorded_outcome.state or unknown or state.attempt < host_recorded_outcome.attempt:
         now = f"{state.state}, {unknown[0]} passed" if unknown else state.state
-        told = f"it says {now} of attempt {state.attempt}, attempt {outcome.attempt} had {outcome.state}"
+        told = (
+            f"it says {now} of attempt {state.attempt}, "
+            f"attempt {host_recorded_outcome.attempt} had {host_recorded_outcome.state}"
+        )
         return _contradicted(state, told, unknown[0] if unknown else "")
     return state
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    return _failed(state, make_record_contradiction_cause(what, state.run_id), stage)
+    return _failed(state, make_record_contradicts_supervisor_cause(what, state.run_id), stage)
 
 
 def _failed(state: RunState, cause: Cause, stage: str) -> RunState:

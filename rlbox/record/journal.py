@@ -16,7 +16,7 @@ from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_di
 from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import get_free_bytes, is_disk_full
-from rlbox.system.json_files import ReopeningLineAppender
+from rlbox.system.json_files import OpenPerLineAppender
 from rlbox.system.safe_files import remove_file, replace_file, stat_path
 
 _RESERVE_FILE = ".reserve"
@@ -41,7 +41,7 @@ class Journal:
         self.saved = False
         self.masks = masks
         self._listeners = [on_event]
-        self._events = ReopeningLineAppender(run_dir / EVENTS_FILE)
+        self._events = OpenPerLineAppender(run_dir / EVENTS_FILE)
         self._inode = _inode(run_dir)
         self._there = True
         self._looked_at = time.monotonic()

@@ -34,8 +34,8 @@ from rlbox.record.state import (
     PlotResult,
     RunState,
     create_run_state,
+    find_readable_run_state,
     find_run_cause,
-    find_run_state,
     replace_stage,
     write_run_state,
 )
@@ -48,7 +48,7 @@ from rlbox.record.supervisor_file import (
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
-from rlbox.system.safe_files import list_directory_or_empty, open_regular_fd, remove_file, stat_path
+from rlbox.system.safe_files import list_directory_empty_if_missing, open_regular_fd, remove_file, stat_path
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
@@ -64,7 +64,7 @@ class RuntimeHandle(Protocol):
     def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
 
-    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
+    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
         """What is known of its end; None when it is gone by now."""
 
     def stop(self, grace_s: int) -> None:
@@ -78,7 +78,7 @@ def write_final_state(
     run_dir: Path,
     plan: RunPlan,
     exit_info: SupervisorExit,
-    passed_earlier: Iterable[str] = (),
+    earlier_passed_stages: Iterable[str] = (),
     runtime_exit_info: SupervisorExit | None = None,
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
@@ -99,9 +99,9 @@ def write_final_state(
     OSError
         The disk is full or gone.
     """
-    state = find_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
+    state = find_readable_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
     _remove_draft_files(run_dir)
-    true = mark_failed_if_pass_unconfirmed(state, runtime_exit_info or exit_info, passed_earlier)
+    true = mark_failed_if_pass_unconfirmed(state, runtime_exit_info or exit_info, earlier_passed_stages)
     if true.state != "running":
         if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))
@@ -170,7 +170,7 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
 
 def _remove_draft_files(run_dir: Path) -> None:
     with contextlib.suppress(OSError):
-        for name in list_directory_or_empty(run_dir):
+        for name in list_directory_empty_if_missing(run_dir):
             if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
                 remove_file(run_dir / name)
 
@@ -179,20 +179,20 @@ def is_run_finished(run_dir: Path) -> bool:
     return read_json_object_or_empty(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 
-def read_exit_info_or_assume_removed(
+def find_exit_info_unless_never_started(
     runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
 ) -> SupervisorExit | None:
     """Return what is known of the end of a run's carrier; None when it had never started."""
     if status == "made":
         return None
-    last = runtime.find_exit_info_unless_gone() if status == "ended" else None
+    last = runtime.find_ended_exit_info_unless_removed() if status == "ended" else None
     if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
         return SupervisorExit(kind="removed", container_name=container_ref.name)
     return last
 
 
 def kill_and_record_dead_run(
-    run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, passed_earlier: Iterable[str]
+    run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, earlier_passed_stages: Iterable[str]
 ) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
@@ -207,4 +207,4 @@ def kill_and_record_dead_run(
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         exit_info = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, exit_info or SupervisorExit(kind="gone"), passed_earlier, word)
+    return write_final_state(run_dir, plan, exit_info or SupervisorExit(kind="gone"), earlier_passed_stages, word)

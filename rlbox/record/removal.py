@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalCandidate:
     """What is known of a run: its state as `rlbox runs` says it, the moment it began (Unix seconds, 0: unknown), bytes.
 
-    `is_locked`: it goes on, has the data disk, or could not be settled. `checkpoint_paths` are paths below the run.
+    `may_be_running`: it goes on, has the data disk, or could not be settled. `checkpoint_paths` are paths below the
+    run.
     """
 
     run: str
@@ -20,7 +21,7 @@ class RemovalCandidate:
     state: str
     started_unix_s: float = 0.0
     size_bytes: int = 0
-    is_locked: bool = False
+    may_be_running: bool = False
     checkpoint_paths: tuple[str, ...] = ()
 
 
@@ -40,15 +41,15 @@ def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[Remova
         RemovalDecision(
             run=row.run,
             size_bytes=row.size_bytes,
-            kept_because="it has not ended" if row.is_locked else "",
+            kept_because="it has not ended" if row.may_be_running else "",
             lost_checkpoint_paths=row.checkpoint_paths,
         )
         for row in candidates
     ]
 
 
-def decide_unused_removals(
-    candidates: Sequence[RemovalCandidate], *, started_before_s: float, remove_checkpoints: bool
+def decide_removals_keeping_latest_runs(
+    candidates: Sequence[RemovalCandidate], *, started_before_s: float, remove_runs_with_checkpoints: bool
 ) -> list[RemovalDecision]:
     """Return what becomes of all runs: those go that have ended, and that nothing needs.
 
@@ -56,7 +57,7 @@ def decide_unused_removals(
     ----------
     started_before_s
         A run that began later stays; Unix seconds.
-    remove_checkpoints
+    remove_runs_with_checkpoints
         Runs that hold checkpoints go, too.
     """
     newest = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_unix_s)}
@@ -65,13 +66,13 @@ def decide_unused_removals(
     }
 
     def stays(row: RemovalCandidate) -> str:
-        if row.is_locked:
+        if row.may_be_running:
             return "it has not ended"
         if newest[row.job] == row.run:
             return f"it is the latest of job {row.job}"
         if passed.get(row.job) == row.run:
             return f"it is the latest of job {row.job} that passed"
-        if row.checkpoint_paths and not remove_checkpoints:
+        if row.checkpoint_paths and not remove_runs_with_checkpoints:
             return f"it holds {len(row.checkpoint_paths)} checkpoints: --checkpoints to remove them, too"
         return "it is younger than --older" if row.started_unix_s > started_before_s else ""
 
@@ -90,7 +91,7 @@ def format_removals(decisions: Sequence[RemovalDecision], *, done: bool) -> list
         if row.kept_because:
             lines.append(f"run {row.run} is kept, since {row.kept_because}")
             continue
-        run, size = row.run, size_text(row.size_bytes)
+        run, size = row.run, decimal_size_text(row.size_bytes)
         lines.append(f"removed run {run}, {size}" if done else f"would remove run {run}, {size}")
         lines += [f"  with checkpoint {path}" for path in row.lost_checkpoint_paths]
     return lines

@@ -78,7 +78,7 @@ def load_plan_file(run_dir: Path) -> RunPlan:
     return load_run_plan(data)
 
 
-def create_run_lock_owner(plan: RunPlan) -> LockOwner:
+def create_lock_owner_from_plan(plan: RunPlan) -> LockOwner:
     return LockOwner(
         run=plan.run_id,
         job=plan.job,
@@ -90,10 +90,10 @@ def create_run_lock_owner(plan: RunPlan) -> LockOwner:
     )
 
 
-def append_override_to_json(entry: Mapping[str, Any], overrides_json: str = "") -> str:
-    """Return the text of `overrides.json` with `entry` behind those of `overrides_json`, a torn one left out."""
+def add_entry_to_overrides_text(entry: Mapping[str, Any], overrides_text: str = "") -> str:
+    """Return the text of `overrides.json` with `entry` behind those of `overrides_text`, a torn one left out."""
     try:
-        data = parse_json(overrides_json)
+        data = parse_json(overrides_text)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -101,7 +101,7 @@ def append_override_to_json(entry: Mapping[str, Any], overrides_json: str = "") 
     return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
-def append_param_override_record(run_dir: Path, entry: Mapping[str, Any]) -> None:
+def append_to_overrides_file(run_dir: Path, entry: Mapping[str, Any]) -> None:
     """Add `entry` (from `build_override_entry`) to the run's file, which is always whole.
 
     Raises
@@ -113,4 +113,4 @@ def append_param_override_record(run_dir: Path, entry: Mapping[str, Any]) -> Non
     known = b""
     with contextlib.suppress(FileNotFoundError):
         known = read_bytes(path)
-    replace_file(path, append_override_to_json(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    replace_file(path, add_entry_to_overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

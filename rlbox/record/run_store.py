@@ -36,21 +36,21 @@ from rlbox.record.host_record import (
     ContainerRef,
     HostRecord,
     HostRecordStore,
+    extract_status_and_passed_stages,
     load_outcome_from_host_record,
     mark_failed_if_outcome_differs,
-    summarize_run_outcome,
 )
 from rlbox.record.reconcile import (
     RuntimeHandle,
+    find_exit_info_unless_never_started,
     is_run_finished,
     kill_and_record_dead_run,
-    read_exit_info_or_assume_removed,
 )
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
-from rlbox.record.state import RunState, find_run_state, load_run_state
+from rlbox.record.state import RunState, find_readable_run_state, load_run_state
 from rlbox.system.safe_files import (
     is_regular_file,
-    list_directory_or_empty,
+    list_directory_empty_if_missing,
     make_directory,
     remove_tree,
     rename_path,
@@ -90,11 +90,11 @@ class RunStore:
     def run_dir(self, run: str) -> Path:
         return self.data_dir / _RUNS / run
 
-    def list_run_dirs(self) -> list[Path]:
+    def list_run_dirs_newest_first(self) -> list[Path]:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
-            names = list_directory_or_empty(folder)
+            names = list_directory_empty_if_missing(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
         for entry in (folder / name for name in names if _NAME.fullmatch(name)):
@@ -110,7 +110,7 @@ class RunStore:
         SpecError
             There is no such run, or the beginning fits more than one.
         """
-        runs = self.list_run_dirs()
+        runs = self.list_run_dirs_newest_first()
         found = [run for run in runs if run.name == name] or [run for run in runs if name and run.name.startswith(name)]
         if name is None and runs:
             return runs[0]
@@ -180,10 +180,10 @@ class RunStore:
         """Whether a run goes on, by its hold of the disk, or by its carrier while that is still starting."""
         if self.is_locked_by(run):
             return True
-        carrier = self.find_runtime(run)
+        carrier = self.find_container_runtime(run)
         return carrier is not None and carrier.status() in ("made", "living")
 
-    def find_runtime(self, run: str) -> RuntimeHandle | None:
+    def find_container_runtime(self, run: str) -> RuntimeHandle | None:
         """Return what carries a run out; None when that is but processes of this machine."""
         note = self._records.read_ref(run)
         return self.open_runtime(note) if note else None
@@ -192,12 +192,12 @@ class RunStore:
         records = self._records
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
-    def write_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
+    def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         """Write down a container that is about to be made for `plan`, or that has started."""
         known = self._records.read_or_empty(container_ref.run)
         self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))
 
-    def load_verified_plan(self, run_dir: Path) -> RunPlan:
+    def load_plan_preferring_host_record(self, run_dir: Path) -> RunPlan:
         """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
 
         Raises
@@ -207,17 +207,17 @@ class RunStore:
         """
         return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
-    def load_verified_state(self, run_dir: Path) -> RunState | None:
+    def load_state_checked_with_host_record(self, run_dir: Path) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
-        state = find_run_state(run_dir)
+        state = find_readable_run_state(run_dir)
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
-    def clean_up_dead_runs(self, lock_owner: LockOwner) -> ReconcileResult:
+    def clean_up_dead_runs(self, lock_as: LockOwner) -> ReconcileResult:
         """End the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
 
         Parameters
         ----------
-        lock_owner
+        lock_as
             Who looks after the runs, told to those who wait.
 
         Raises
@@ -226,24 +226,24 @@ class RunStore:
             The file system of the disk cannot lock.
         """
         if not self.load_container_refs() and all(
-            is_run_finished(run) for run in self.list_run_dirs()
+            is_run_finished(run) for run in self.list_run_dirs_newest_first()
         ):  # looked up without the lock
             return ReconcileResult(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
-                hold = self.acquire_disk_lock(lock_owner)
+                hold = self.acquire_disk_lock(lock_as)
             except LockHeld:
                 holder = self.find_lock_owner()
                 if holder and (holder.run or time.monotonic() > until):
                     return ReconcileResult(lock_owner=holder)
                 continue
             try:
-                return self.clean_up_dead_runs_under_lock()
+                return self.clean_up_dead_runs_already_locked()
             finally:
-                hold.close()
+                hold.close_own_handle()
 
-    def clean_up_dead_runs_under_lock(self) -> ReconcileResult:
+    def clean_up_dead_runs_already_locked(self) -> ReconcileResult:
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone
@@ -251,7 +251,7 @@ class RunStore:
                 remove_tree(left)
             except OSError as error:
                 raise _unreadable("what was left of runs that were being made or removed", error) from error
-        notes, folders = self.load_container_refs(), {run.name: run for run in self.list_run_dirs()}
+        notes, folders = self.load_container_refs(), {run.name: run for run in self.list_run_dirs_newest_first()}
         due = [run for run in folders if run in notes or not is_run_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
@@ -275,7 +275,7 @@ class RunStore:
             status = carrier.status()
             if status == "living":
                 return False
-            last = read_exit_info_or_assume_removed(carrier, status, known.note, run_dir)
+            last = find_exit_info_unless_never_started(carrier, status, known.note, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
@@ -292,7 +292,7 @@ class RunStore:
             return
         if not known.plan:
             return
-        verdict = summarize_run_outcome(state) if state else known.verdict
+        verdict = extract_status_and_passed_stages(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
 
     @property
@@ -334,7 +334,7 @@ def sum_file_sizes(folder: Path) -> int:
     return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 
 
-def delete_run_dir_and_record(run_store: RunStore, run: str) -> None:
+def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
     """Remove one run that has ended; whoever calls holds the disk.
 
     It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left

@@ -27,8 +27,14 @@ from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import read_last_valid_json_lines
-from rlbox.system.safe_files import list_directory_or_empty, make_directory, read_bytes, rename_path, replace_file
+from rlbox.system.json_files import read_last_json_lines_forward
+from rlbox.system.safe_files import (
+    list_directory_empty_if_missing,
+    make_directory,
+    read_bytes,
+    rename_path,
+    replace_file,
+)
 
 T = TypeVar("T")
 
@@ -238,7 +244,7 @@ def _strange_path(state: RunState) -> str:
 _EVENTS_BYTES = 32 << 20
 
 
-def find_run_state(run_dir: Path) -> RunState | None:
+def find_readable_run_state(run_dir: Path) -> RunState | None:
     """Return the state of a run; None when there is none that can be read."""
     try:
         return load_run_state(run_dir)
@@ -248,10 +254,10 @@ def find_run_state(run_dir: Path) -> RunState | None:
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
-    return (event for event in read_last_valid_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
+    return (event for event in read_last_json_lines_forward(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
-def archive_previous_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
+def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
     """Return the state to start with, and move what earlier attempts left in stages that run again out of the way.
 
     Stages that passed stay passed up to `plan.begin_at` (or the first that did not). The files of every other stage go
@@ -264,20 +270,20 @@ def archive_previous_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) 
         The disk is full or gone.
     """
     state = create_run_state(plan, supervisor_pid)
-    before = find_run_state(run_dir) if plan.attempt > 1 else None
+    before = find_readable_run_state(run_dir) if plan.attempt > 1 else None
     if before is None:
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
         replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
     runs, known = (
-        compute_next_attempts(before, plan.begin_at or find_first_unpassed_stage(before)),
+        compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_stage_to_run(before)),
         {stage.name: stage for stage in before.stages},
     )
     stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
 
 
-def compute_next_attempts(previous_state: RunState, first_stage_to_run: str | None) -> dict[str, int]:
+def compute_attempts_of_stages_to_run(previous_state: RunState, first_stage_to_run: str | None) -> dict[str, int]:
     """Return the stages that run when the run is taken up again, with the number of each one's attempt, from 1.
 
     They are all from `first_stage_to_run` on; none without it.
@@ -287,7 +293,7 @@ def compute_next_attempts(previous_state: RunState, first_stage_to_run: str | No
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def find_first_unpassed_stage(previous_state: RunState) -> str | None:
+def find_first_stage_to_run(previous_state: RunState) -> str | None:
     """Return the first stage that has not passed; None when all have."""
     return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), None)
 
@@ -310,7 +316,7 @@ def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
 
 
 def _move_away(folder: Path, name: str) -> None:
-    for own in list_directory_or_empty(folder):
+    for own in list_directory_empty_if_missing(folder):
         if not own.startswith(ATTEMPT_PREFIX):
             make_directory(folder / name)
             rename_path(folder / own, folder / name / own)

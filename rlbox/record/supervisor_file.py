@@ -53,7 +53,7 @@ class SupervisorInfo:
     begun_at: str = ""
 
 
-def write_supervisor_info(
+def write_supervisor_info_once(
     run_dir: Path, *, place: str, container: str, attempt: int, watchdog_pid: int
 ) -> SupervisorInfo:
     """Write down that this process carries out the run.
@@ -105,7 +105,7 @@ def is_same_boot(supervisor: SupervisorInfo, boot: BootIdentity) -> bool:
     )
 
 
-def is_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
+def is_host_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
     """Whether a supervisor that runs in place is still there as the same process.
 
     The file alone is not believed: the process must say itself that it carries out the run of this directory.

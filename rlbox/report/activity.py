@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.amounts import duration_text, moment, size_text
+from rlbox.amounts import decimal_size_text, duration_text, moment
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_terminal_codes
 from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
-    find_last_unfinished_bar,
+    find_last_bar_unless_full,
     find_progress_lines,
     merge_readings,
     parse_metrics_record,
@@ -39,7 +39,7 @@ class Activity:
     """
 
     starting_service: str = ""
-    started_unix_s: float | None = None
+    service_started_unix_s: float | None = None
     share: float | None = None
     remaining_s: float | None = None
     label: str = ""
@@ -71,7 +71,11 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
     if own:
         read = own[-1][1].read_bytes
         known = total >= _LEAST_WEIGHTS
-        facts = [f"{size_text(read)} of {size_text(total)} read" if known else f"{size_text(read)} read"]
+        facts = [
+            f"{decimal_size_text(read)} of {decimal_size_text(total)} read"
+            if known
+            else f"{decimal_size_text(read)} read"
+        ]
         if own[-1][1].cpu_pct >= _COMPUTES_PCT:
             facts.append(f"{own[-1][1].cpu_pct / 100:.1f} cores")
     share = left_s = None
@@ -82,7 +86,7 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
         share, left_s = min(1.0, read / total), max(0, total - read) / rate if rate else None
     return Activity(
         starting_service=service.name,
-        started_unix_s=moment(service.started_at),
+        service_started_unix_s=moment(service.started_at),
         share=share,
         remaining_s=left_s,
         label=bar.label if bar else "",
@@ -105,7 +109,9 @@ def _bar_text(share: float) -> str:
 
 def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
     """Return what goes on in one line; not as a `bar`, the number alone is told."""
-    since = f", {duration_text(now_s - doing.started_unix_s)}" if doing.started_unix_s is not None else ""
+    since = (
+        f", {duration_text(now_s - doing.service_started_unix_s)}" if doing.service_started_unix_s is not None else ""
+    )
     far = [] if doing.share is None else [_bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
     left = [] if doing.remaining_s is None else [f"{duration_text(doing.remaining_s)} left"]
     parts = [f"{doing.starting_service} starts{since}" if doing.starting_service else "", *far, *left, *doing.facts]
@@ -135,7 +141,7 @@ class RunSnapshot:
     line: str = ""
 
 
-def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
+def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     """Return what a run's directory tells now; what cannot be read is left out."""
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
     samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
@@ -158,7 +164,9 @@ def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
         state=state,
         stage=stage,
         progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
-        doing=find_activity(stage, samples, {path.stem: find_last_unfinished_bar(data) for path, data in logs.items()}),
+        doing=find_activity(
+            stage, samples, {path.stem: find_last_bar_unless_full(data) for path, data in logs.items()}
+        ),
         sample=sample,
         full_in_s=full_in_s,
         line=_find_last_line(logs),

@@ -235,7 +235,7 @@ def render_report(
     SpecError
         The plan of one of two runs cannot be read.
     """
-    text, template, words = "", page_template("report.html.j2"), load_page_labels()
+    text, template, words = "", page_template("report.html.j2"), load_english_page_labels()
     known = {"live": live, "beside": _compare_records(record, other) if other else None}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
@@ -392,7 +392,7 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-def load_page_labels() -> dict[str, Any]:
+def load_english_page_labels() -> dict[str, Any]:
     return load_toml(_DATA / "words.toml")
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, read_log_progress
 from rlbox.record.state import StageState
-from rlbox.report.plots import Points, Series, mean_per_stretch, thin_points
-from rlbox.system.json_files import read_last_valid_json_lines
+from rlbox.report.plots import Points, Series, compute_trend_or_empty, thin_points
+from rlbox.system.json_files import read_last_json_lines_forward
 from rlbox.system.safe_files import find_files_named
 
 XKind = Literal["step", "time", "count"]
@@ -38,7 +38,9 @@ class Metric:
     trend: Points = ()
 
 
-def read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[Metric]:
+def read_file_and_log_metrics(
+    run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int
+) -> list[Metric]:
     """Return the metrics of a run, losses and rewards first, each with `max_points_per_metric` points at most.
 
     What a stage wrote into a metrics.jsonl counts more than the same name in its log.
@@ -65,7 +67,7 @@ def _readings(
 ) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
     for path in _metric_files(run_dir):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in read_last_valid_json_lines(path):
+        for row in read_last_json_lines_forward(path):
             if reading := parse_metrics_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
                     reading = ProgressReading(
@@ -104,4 +106,4 @@ def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
     series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
-    return Metric(stage=stage, source=source, x=x, series=series, trend=mean_per_stretch(points))
+    return Metric(stage=stage, source=source, x=x, series=series, trend=compute_trend_or_empty(points))

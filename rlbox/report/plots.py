@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from rlbox.amounts import GIB, moment, size_text
+from rlbox.amounts import GIB, decimal_size_text, moment
 from rlbox.record.resources import GpuSample, PartSample, Sample
 
 WIDTH, HEIGHT = 640, 220
@@ -52,7 +52,7 @@ def thin_points(points: Sequence[tuple[float, float]], limit: int) -> Points:
     return tuple(found)
 
 
-def mean_per_stretch(points: Sequence[tuple[float, float]]) -> Points:
+def compute_trend_or_empty(points: Sequence[tuple[float, float]]) -> Points:
     """Return the means of stretches of the points, to see through the noise; nothing for too few points."""
     if len(points) < 2 * _STRETCHES:
         return ()
@@ -63,8 +63,8 @@ def mean_per_stretch(points: Sequence[tuple[float, float]]) -> Points:
     )
 
 
-def downsample_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
-    """Return at most `limit` samples for any number of them, neighbours merged; memory is that of `2 * limit`.
+def merge_neighbouring_samples(samples: Iterable[Sample], max_samples: int) -> list[Sample]:
+    """Return at most `max_samples` samples for any number of them, neighbours merged; memory is that of `2 * limit`.
 
     A merged sample has the means of rates and loads, the highest memory and the lowest free disk space.
     """
@@ -76,12 +76,12 @@ def downsample_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
             continue
         kept.append(_merge_samples(waiting))
         waiting = []
-        if len(kept) >= 2 * limit:
+        if len(kept) >= 2 * max_samples:
             kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
             stride *= 2
     if waiting:
         kept.append(_merge_samples(waiting))
-    while len(kept) > limit:
+    while len(kept) > max_samples:
         kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
     return kept
 
@@ -229,14 +229,14 @@ def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
 
 def _value_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
-        return size_text(value) + unit.removeprefix("bytes")
+        return decimal_size_text(value) + unit.removeprefix("bytes")
     text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
 
 
 def _tick_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
-        return size_text(value, keep_all_digits=True) + unit.removeprefix("bytes")
+        return decimal_size_text(value, keep_all_digits=True) + unit.removeprefix("bytes")
     return _value_text(value, unit if unit in ("%", "W") else "")
 
 

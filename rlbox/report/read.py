@@ -24,14 +24,14 @@ from rlbox.record.state import (
     get_type_adapter,
     load_run_state,
 )
-from rlbox.report.metrics import Metric, read_metrics
-from rlbox.report.plots import downsample_samples
+from rlbox.report.metrics import Metric, read_file_and_log_metrics
+from rlbox.report.plots import merge_neighbouring_samples
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import parse_json_lines, read_last_file_lines
+from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward
 from rlbox.system.safe_files import (
     find_files_named,
     is_regular_file,
-    list_directory_or_empty,
+    list_directory_empty_if_missing,
     open_regular_file,
     read_bytes,
     walk_files,
@@ -130,7 +130,9 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
         overrides=files.table("overrides.json", wanted=False),
         events=tuple(files.rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
-        metrics=tuple(read_metrics(run_dir, state.stages, max_points_per_series)) if max_points_per_series else (),
+        metrics=tuple(read_file_and_log_metrics(run_dir, state.stages, max_points_per_series))
+        if max_points_per_series
+        else (),
         evidence=evidence,
         packages=_packages(files, evidence),
         gaps=tuple(files.gaps),
@@ -171,7 +173,7 @@ class _Files:
     def lines(self, name: str) -> Iterator[bytes]:
         """Return the lines of a file; none when it cannot be read."""
         try:
-            yield from read_last_file_lines(self.run_dir / name)
+            yield from read_last_file_lines_forward(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
@@ -210,7 +212,7 @@ def _masked(state: RunState, masks: SecretMasker) -> RunState:
 
 def _samples(files: _Files) -> list[Sample]:
     rows = parse_json_lines(files.lines(RESOURCES_FILE))
-    return downsample_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
+    return merge_neighbouring_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
 
 
 def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
@@ -233,7 +235,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 def _attempts(folder: Path) -> list[str]:
     """Return the names of the folders that earlier attempts of a stage left."""
     try:
-        return [name for name in list_directory_or_empty(folder) if name.startswith(ATTEMPT_PREFIX)]
+        return [name for name in list_directory_empty_if_missing(folder) if name.startswith(ATTEMPT_PREFIX)]
     except OSError:
         return []
 

@@ -19,12 +19,12 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from rlbox.amounts import duration_text, gpu_memory_text, moment, precise_duration_text, size_text
+from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, moment, precise_duration_text
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
 from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
 from rlbox.record.resources import Sample
 from rlbox.record.state import RunState, StageState
-from rlbox.report.activity import RunSnapshot, activity_text, look_at_run
+from rlbox.report.activity import RunSnapshot, activity_text, read_run_snapshot
 from rlbox.terminal import remove_controls
 
 STYLES = {
@@ -160,9 +160,9 @@ def _use(sample: Sample) -> str:
         cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
     if (sample.held_pct or 0) >= _HELD_PCT:
         cpu += f", the container's own CPU limit holds it back {sample.held_pct:.0f} % of the time"
-    parts = [cpu, f"memory {size_text(sample.resident_bytes)}"]
+    parts = [cpu, f"memory {decimal_size_text(sample.resident_bytes)}"]
     rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
-    return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
+    return " · ".join([*parts, *(f"{name} {decimal_size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
 def _pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
@@ -191,7 +191,7 @@ def _gpus(sample: Sample) -> str:
 
 
 def _disk(facts: RunSnapshot, sample: Sample) -> str:
-    left = f"{size_text(sample.disk_free_bytes)} left"
+    left = f"{decimal_size_text(sample.disk_free_bytes)} left"
     return left if facts.full_in_s is None else f"{left}, full in {duration_text(facts.full_in_s)} at the present rate"
 
 
@@ -279,7 +279,7 @@ class _Lines:
 
     def _tell_far(self, state: RunState) -> None:
         """Tell how far it is: what starts or shows a bar soon, steps less often."""
-        facts = look_at_run(self._run_dir, state)
+        facts = read_run_snapshot(self._run_dir, state)
         if facts.doing:
             far = activity_text(facts.doing, time.time(), bar=False)
         else:
@@ -308,7 +308,9 @@ class _Live:
         if state == self._state and size == self._size and time.monotonic() - self._looked < _LOOK_S:
             return
         self._state, self._size, self._looked = state, size, time.monotonic()
-        self._painter.paint(run_frame(look_at_run(self._run_dir, state), time.time(), width=size[0], height=size[1]))
+        self._painter.paint(
+            run_frame(read_run_snapshot(self._run_dir, state), time.time(), width=size[0], height=size[1])
+        )
 
 
 def format_stage_table(state: RunState) -> str:

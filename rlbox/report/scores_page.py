@@ -10,11 +10,11 @@ from typing import Any
 from rlbox.evaluation.files import (
     SUMMARY_FILE,
     AnswerStore,
-    compute_answer_key_by_suite,
+    compute_cache_key_by_suite,
     read_result,
 )
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
-from rlbox.report.html import MOST_BYTES, load_page_labels, page_template
+from rlbox.report.html import MOST_BYTES, load_english_page_labels, page_template
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
@@ -45,7 +45,7 @@ class ProblemView:
     answers: tuple[AnswerView, ...]
 
     @property
-    def differs(self) -> bool:
+    def solved_by_some_checkpoints_only(self) -> bool:
         solved: dict[str, bool] = {}
         for one in self.answers:
             solved[one.checkpoint] = solved.get(one.checkpoint, False) or one.outcome == "accepted"
@@ -53,21 +53,26 @@ class ProblemView:
 
 
 def read_answers(
-    results: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, wanted: str = ""
+    results_with_folders: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, only_problem_name: str = ""
 ) -> Iterator[ProblemView]:
-    """Yield the problems that results were judged on, suite by suite, or those of the name `wanted`.
+    """Yield the problems that results were judged on, suite by suite, or those of the name `only_problem_name`.
 
     Each result comes with the folder that it lies in.
     """
-    kept = [(result, AnswerStore(folder, compute_answer_key_by_suite(result.lock))) for folder, result in results]
-    suites = dict.fromkeys(suite for _, result in results for suite in result.values)
+    kept = [
+        (result, AnswerStore(folder, compute_cache_key_by_suite(result.lock)))
+        for folder, result in results_with_folders
+    ]
+    suites = dict.fromkeys(suite for _, result in results_with_folders for suite in result.values)
     for suite in suites:
-        for name in dict.fromkeys(name for _, result in results for name in result.get_metric_values(suite, ACCEPTED)):
-            if wanted in ("", name):
+        for name in dict.fromkeys(
+            name for _, result in results_with_folders for name in result.get_metric_values(suite, ACCEPTED)
+        ):
+            if only_problem_name in ("", name):
                 yield _problem(suite, name, kept, masks)
 
 
-def load_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+def load_results_with_folders(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     """Return the result that a folder is, or those below it by step, each with its folder; see `read_result`."""
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
     found = [(path.parent, read_result(path)) for path in paths]
@@ -129,11 +134,11 @@ def render_scores(
     made_at
         The time, ISO 8601 in UTC.
     """
-    words = load_page_labels()
+    words = load_english_page_labels()
     template, text = page_template("scores.html.j2"), ""
     known = {"w": words, "title": remove_controls(title), "made_at": made_at, "alone": len(problems) == 1}
     rows = [_row(one, suite) for one in results for suite in one.scores]
-    locks = sorted({one.lock.digest for one in results})
+    locks = sorted({one.lock.digest_without_weights for one in results})
     for most, count in _LEVELS:
         shown = _chosen(problems, count)
         hidden, views = len(problems) - len(shown), [_view(one, most, words) for one in shown]
@@ -146,7 +151,7 @@ def render_scores(
 def _chosen(problems: Sequence[ProblemView], count: int) -> Sequence[ProblemView]:
     if len(problems) <= count:
         return problems
-    first = sorted(range(len(problems)), key=lambda at: (not problems[at].differs, at))[:count]
+    first = sorted(range(len(problems)), key=lambda at: (not problems[at].solved_by_some_checkpoints_only, at))[:count]
     return [problems[at] for at in sorted(first)]
 
 
@@ -160,8 +165,10 @@ def _view(problem: ProblemView, most: int, words: Mapping[str, Any]) -> dict[str
         "ask": _shorten_middle(problem.ask, most),
         "answers": [{**vars(one), "look": _LOOKS.get(one.outcome, "failed")} for one in answers],
         "several": len(answers) > len({one.checkpoint for one in answers}),
-        "differs": problem.differs,
-        "find": " ".join(dict.fromkeys([*found, words["differs"]] if problem.differs else found)),
+        "differs": problem.solved_by_some_checkpoints_only,
+        "find": " ".join(
+            dict.fromkeys([*found, words["differs"]] if problem.solved_by_some_checkpoints_only else found)
+        ),
     }
 
 
@@ -179,7 +186,7 @@ def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:
         "accepted": _share(row, ACCEPTED),
         "runs": _share(row, EXECUTED),
         "outcomes": list(dict(row.get("outcomes") or {}).items()),
-        "lock": result.lock.digest[:12],
+        "lock": result.lock.digest_without_weights[:12],
     }
 
 
@@ -190,6 +197,6 @@ def _share(row: Mapping[str, Any], name: str) -> str:
     return f"{row[name]:.2%} ({low:.1%} – {high:.1%})"
 
 
-def default_page_file_name(folder: Path, problem_name: str) -> str:
+def name_page_after_folder(folder: Path, problem_name: str) -> str:
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in problem_name)[:80]
     return f"{folder.resolve().name}-{plain}.html" if plain else f"{folder.resolve().name}.html"

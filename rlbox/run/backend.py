@@ -45,23 +45,23 @@ class RunOptions:
     """How a run is started: where, from which stage, left alone at once or followed, and with which values.
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
-    is one of `PLACES`, and a resumed run has its own. `build`: what the backend lacks is made first. `publish` names
-    ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place `cluster`,
-    empty for what the target says. `shift_ports` is added to each of the job's ports.
+    is one of `PLACES`, and a resumed run has its own. `build_missing`: what the backend lacks is made first. `publish`
+    names ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place
+    `cluster`, empty for what the target says. `shift_ports` is added to each of the job's ports.
     """
 
     place: str
     target: str | None = None
     data: str | None = None
     profiles: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    param_settings: Mapping[str, str] = field(default_factory=dict)
     env_file: str | None = None
     gpus: str = ""
     detach: bool = False
     first_stage: str = ""
     force: bool = False
-    open: bool = False
-    build: bool = False
+    allow_unauthenticated: bool = False
+    build_missing: bool = False
     publish: tuple[str, ...] = ()
     nodes: str = ""
     cluster: str = ""
@@ -92,7 +92,7 @@ class PreparedBackend(Protocol):
     def shares_host_ports(self) -> bool:
         """Whether the ports of its runs are those of this machine."""
 
-    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run; it names a container if the run's processes are those of one."""
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
@@ -108,14 +108,14 @@ class Backend(Protocol):
         """Whether its runs, and their data disk, are on this machine."""
 
     def open_store_or_exec_remotely(
-        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
     ) -> RunStore:
         """Return the data disk that new runs of `target` lie on.
 
         Where that is on another machine the command line is run there, with the secrets, and this does not return.
         """
 
-    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job as it runs here; the data disk was opened before."""
 
     def ensure_ready(
@@ -162,7 +162,7 @@ def open_runtime(ref: ContainerRef) -> RuntimeHandle:
     return load_backend(ref.backend or DEFAULT_PLACE).open_runtime(ref)
 
 
-def format_new_run_command(plan: RunPlan) -> str:
+def format_run_command_without_params(plan: RunPlan) -> str:
     """Return the command line that starts the job of a run again on its backend."""
     if plan.cluster:
         return f"rlbox run {plan.job} {plan.cluster.options}"

@@ -32,11 +32,11 @@ from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan,
 from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.data_disk import ensure_usable_data_dir, require_devices
+from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag
+from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
 from rlbox.image.plan import load_image_plan
 from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
 from rlbox.job.job import Job
@@ -46,7 +46,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, open_runtime
-from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, get_local_run_store
+from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
 from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
 from rlbox.target.target import load_target
 from rlbox.values import Secret
@@ -66,7 +66,7 @@ class _Head:
     folder: str
 
 
-class ClusterBackend:
+class _ClusterBackend:
     """Runs on the cluster that a command line names, by default that of the target."""
 
     def __init__(self, options: RunOptions | None = None) -> None:
@@ -78,15 +78,17 @@ class ClusterBackend:
         return bool(os.environ.get(HEAD_VARIABLE))
 
     def open_store_or_exec_remotely(
-        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
     ) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
-            return get_local_run_store(app, target, data)
-        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster, data=data or "")
+            return locate_local_run_store(app, target, data_option)
+        options = ClusterOptions(
+            target=target, nodes=self._options.nodes, name=self._options.cluster, data=data_option or ""
+        )
         if not app.dry_run:
             raise click.exceptions.Exit(run_rlbox_on_head_node(app, options, self._work(app, target, secrets_to_send)))
-        with app.collecting_refusals("cluster"):
+        with app.collecting_refusals_if_dry_run("cluster"):
             plan, folder = require_usable_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
@@ -99,13 +101,13 @@ class ClusterBackend:
         named = {} if parsed.get("run") else {_RUN: run}
         return HeadCommand(
             rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
-            run=run,
-            env={PROJECT_NAME_VARIABLE: parse_image_tag(load_image_plan(app.project, target).tag)[1], **named},
+            run_id=run,
+            env={PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(load_image_plan(app.project, target).tag)[1], **named},
             secrets=secrets,
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
 
-    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
@@ -113,10 +115,10 @@ class ClusterBackend:
             return ResolvedJob(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
         plan = head.plan
         gives = ClusterParams(
-            head=plan.head.address,
+            head_address=plan.head.address,
             nodes=len(plan.members),
-            node_gpus=plan.head.gpus,
-            gpus=plan.gpus,
+            gpus_per_node=plan.head.gpus,
+            total_gpus=plan.gpus,
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
@@ -141,7 +143,7 @@ class ClusterBackend:
         if self._known is None and not app.dry_run:
             self._known = self._find(app, target)
         elif self._known is None and self.is_local:
-            with app.collecting_refusals("cluster"):
+            with app.collecting_refusals_if_dry_run("cluster"):
                 self._known = self._find(app, target)
         return self._known
 
@@ -182,21 +184,21 @@ class ClusterBackend:
             gpus=gpus,
         )
         if head is None or not head.image:  # a dry run from elsewhere
-            return dataclasses.replace(ready, place=CLUSTER, is_local=False)
-        ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
+            return dataclasses.replace(ready, backend_name=CLUSTER, is_local=False)
+        ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         found: Mapping[str, Any] = {}
-        with app.collecting_refusals("image"):
+        with app.collecting_refusals_if_dry_run("image"):
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
-        with app.collecting_refusals("devices"):
+        with app.collecting_refusals_if_dry_run("devices"):
             require_devices(app, image.container)
         access = choose_container_gpu_access(app, image, gpus)
-        with app.collecting_refusals("GPUs"):
+        with app.collecting_refusals_if_dry_run("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         return dataclasses.replace(
             ready,
             bytecode_dir_in_data=ready.bytecode_dir_in_data / str(found.get("Id", "")).rpartition(":")[2][:16],
             access=access,
-            place=CLUSTER,
+            backend_name=CLUSTER,
             image_ref=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
             labels={ID_LABEL: head.plan.id},
@@ -207,7 +209,7 @@ class ClusterBackend:
 
 
 def create_backend(options: RunOptions | None = None) -> Backend:
-    return ClusterBackend(options)
+    return _ClusterBackend(options)
 
 
 def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:

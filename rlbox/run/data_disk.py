@@ -16,7 +16,7 @@ import click
 
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_local
-from rlbox.engine.data_disk import require_data_dir
+from rlbox.engine.data_disk import resolve_nonsystem_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -35,18 +35,18 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 
 
 def open_store_or_exec_remotely(
-    app: App, target: str, data: str | None, remote_env: Mapping[str, str] | None = None
+    app: App, target: str, data_option: str | None, remote_env: Mapping[str, str] | None = None
 ) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target.
 
     With an engine on another machine the whole command is carried out there, with the variables `remote_env`, and this
     does not return.
     """
-    exec_remotely_if_engine_is_remote(app, target, data, remote_env)
-    return get_local_run_store(app, target, data)
+    exec_remotely_if_engine_is_remote(app, target, data_option, remote_env)
+    return locate_local_run_store(app, target, data_option)
 
 
-def open_existing_store_or_exec_remotely(app: App, target: str, data: str | None) -> RunStore:
+def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
     """As `open_store_or_exec_remotely`, for a command that looks at what is there.
 
     Raises
@@ -54,8 +54,8 @@ def open_existing_store_or_exec_remotely(app: App, target: str, data: str | None
     NodeError
         The data disk that was named is not there.
     """
-    run_store = open_store_or_exec_remotely(app, target, data)
-    if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
+    run_store = open_store_or_exec_remotely(app, target, data_option)
+    if (data_option or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
             _("there is no such data disk"),
             where=str(run_store.data_dir),
@@ -64,15 +64,15 @@ def open_existing_store_or_exec_remotely(app: App, target: str, data: str | None
     return run_store
 
 
-def get_local_run_store(app: App, target: str, data: str | None) -> RunStore:
+def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
     return RunStore(
-        data_dir=resolve_data_dir(app, target, data),
+        data_dir=resolve_data_dir(app, target, data_option),
         open_runtime=open_runtime,
     )
 
 
-def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
+def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
     """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     try:
         host = load_image_plan(app.project, target).container.host
@@ -80,7 +80,7 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
         from rlbox.target.target import load_target
 
         host = load_target(app.project, target).target.disk.host
-    return require_data_dir(host, data)
+    return resolve_nonsystem_data_dir(host, data_option)
 
 
 def create_lock_owner(action: str) -> LockOwner:
@@ -101,10 +101,12 @@ def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
         named = load_plan_file(run_dir).secrets
     except RlboxError:
         named = ()
-    return load_masks_from_environment(app, named, {})
+    return load_masks_from_environ_and_dotenv(app, named, {})
 
 
-def load_masks_from_environment(app: App, env_var_names: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
+def load_masks_from_environ_and_dotenv(
+    app: App, env_var_names: Sequence[str], secrets: Mapping[str, Secret]
+) -> SecretMasker:
     """Return masks for what the environment and `.env` say now, for `env_var_names`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
@@ -117,7 +119,7 @@ def load_masks_from_environment(app: App, env_var_names: Sequence[str], secrets:
 
 
 def exec_remotely_if_engine_is_remote(
-    app: App, target: str, data: str | None, remote_env: Mapping[str, str] | None = None
+    app: App, target: str, data_option: str | None, remote_env: Mapping[str, str] | None = None
 ) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
@@ -139,22 +141,22 @@ def exec_remotely_if_engine_is_remote(
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
     words = click.get_current_context().find_root().obj
-    raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, remote_env or {}))
+    raise click.exceptions.Exit(run_in_remote_container(app, target, data_option, words, remote_env or {}))
 
 
 def run_in_remote_container(
-    app: App, target: str, data: str | None, rlbox_args: Sequence[str], remote_env: Mapping[str, str]
+    app: App, target: str, data_option: str | None, rlbox_args: Sequence[str], remote_env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.connection import require_image
-    from rlbox.engine.remote_helper import HelperContainer, run_helper_container
-    from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+    from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(find_engine_url())
     image = load_image_plan(app.project, target)
     require_image(image.tag, image.target)
-    named = data or os.environ.get("RLBOX_DATA")
+    named = data_option or os.environ.get("RLBOX_DATA")
     folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
@@ -169,10 +171,10 @@ def run_in_remote_container(
         data_dir=folder,
         create_data_dir=image.container.create and not named,
         rlbox_args=drop_options(rlbox_args, LOCAL_FILE_OPTIONS),
-        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag(image.tag)[1], **remote_env},
+        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(image.tag)[1], **remote_env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
-    return run_helper_container(tunnel, app.project, helper)
+    return run_helper_and_fetch_files(tunnel, app.project, helper)
 
 
 def drop_options(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import ensure_usable_data_dir, require_devices
+from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -39,13 +39,13 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
-from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, get_local_run_store
+from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, locate_local_run_store
 from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_custom_ca_bundle
-from rlbox.system.safe_files import list_directory_or_empty, remove_tree
+from rlbox.system.safe_files import list_directory_empty_if_missing, remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
@@ -63,15 +63,15 @@ class DockerBackend:
         return is_engine_local()
 
     def open_store_or_exec_remotely(
-        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
     ) -> RunStore:
-        with app.collecting_refusals("data disk", "memory", "ports"):
+        with app.collecting_refusals_if_dry_run("data disk", "memory", "ports"):
             exec_remotely_if_engine_is_remote(
-                app, target, data, {name: secret.reveal() for name, secret in secrets_to_send.items()}
+                app, target, data_option, {name: secret.reveal() for name, secret in secrets_to_send.items()}
             )
-        return get_local_run_store(app, target, data)
+        return locate_local_run_store(app, target, data_option)
 
-    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
     def ensure_ready(
@@ -89,17 +89,17 @@ class DockerBackend:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_local:
-            ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
+            ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
-        with app.collecting_refusals("image"):
+        with app.collecting_refusals_if_dry_run("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
         bytecode = Path("cache/bytecode", target, str(inspected["Id"]).rpartition(":")[2][:16])
-        with app.collecting_refusals("devices"):
+        with app.collecting_refusals_if_dry_run("devices"):
             require_devices(app, image.container)
         access = choose_container_gpu_access(app, image, gpus)
-        with app.collecting_refusals("GPUs"):
+        with app.collecting_refusals_if_dry_run("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
-        with app.collecting_refusals("network"):
+        with app.collecting_refusals_if_dry_run("network"):
             image = dataclasses.replace(
                 image, container=connect_engine().use_host_network_without_bridge(image.container)
             )
@@ -126,7 +126,7 @@ def create_backend(options: RunOptions | None = None) -> Backend:
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
     """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-    from rlbox.engine.setup import install_and_start_engine, list_missing_setup_steps
+    from rlbox.engine.setup import describe_missing_setup_steps, install_and_start_engine
     from rlbox.image.build import ensure_image_built
 
     if not is_engine_local():
@@ -140,8 +140,8 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
         connect_engine()
     except NotAnswered:
         if app.dry_run:
-            with app.collecting_refusals("engine"):
-                app.dry.steps_before.extend(f"an engine: {step}" for step in list_missing_setup_steps())
+            with app.collecting_refusals_if_dry_run("engine"):
+                app.dry.steps_before.extend(f"an engine: {step}" for step in describe_missing_setup_steps())
         else:
             install_and_start_engine(app.print_status)
     ensure_image_built(app, target)
@@ -160,13 +160,13 @@ class RunContainer:
             return "gone"
         return "made" if container.status == "created" else "living" if container.status in ACTIVE_STATES else "ended"
 
-    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
+    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
         """Return what its exit code, its output and the engine's flags say; None when it is gone."""
-        ended = self.engine.read_exit_unless_removed(self.ref.name)
+        ended = self.engine.read_exit_of_ended_container(self.ref.name)
         if ended is None:
             return None
         info = make_container_exit_info(
-            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, stderr_tail=ended.output
+            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, stderr_tail=ended.all_output
         )
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
@@ -208,7 +208,7 @@ class PreparedDocker:
     say: Callable[[str], None]
     gpus: str = ""
     access: GpuAccess = NO_GPUS
-    place: str = _NAME
+    backend_name: str = _NAME
     image_ref: str = ""
     is_local: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
@@ -222,9 +222,9 @@ class PreparedDocker:
     def shares_host_ports(self) -> bool:
         return self.is_local and self.network_mode == "host" and is_engine_local()
 
-    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         mount = self.image.container.mount
-        plan = plan_container_run(job, values, mount, run_id, self.place, self.target, secrets)
+        plan = plan_container_run(job, values, mount, run_id, self.backend_name, self.target, secret_names)
         env = {BYTECODE: f"{mount}/{self.bytecode_dir_in_data}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
@@ -235,7 +235,10 @@ class PreparedDocker:
         """
         self._remove_outdated_bytecode()
         ref = ContainerRef(
-            run=plan.run_id, name=plan.container, engine_address=open_engine_tunnel_if_remote(), backend=self.place
+            run=plan.run_id,
+            name=plan.container,
+            engine_address=open_engine_tunnel_if_remote(),
+            backend=self.backend_name,
         )
         engine = connect_engine()
         self._start_container(engine, ref, plan, run_dir, self._plan_container(plan, secrets), secrets)
@@ -243,12 +246,12 @@ class PreparedDocker:
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
             started = container.started_at if container else "unknown"
-            self.run_store.write_host_record(dataclasses.replace(ref, started_at=started))
+            self.run_store.update_host_record(dataclasses.replace(ref, started_at=started))
         return lambda: engine.is_container_active(plan.container)
 
     def _remove_outdated_bytecode(self) -> None:
         compiled = (self.run_store.data_dir / self.bytecode_dir_in_data).parent
-        for name in list_directory_or_empty(compiled):
+        for name in list_directory_empty_if_missing(compiled):
             if name != self.bytecode_dir_in_data.name:
                 remove_tree(compiled / name)
 
@@ -287,7 +290,7 @@ class PreparedDocker:
         from rlbox.engine.docker import PortTakenError
 
         while True:
-            self.run_store.write_host_record(ref, plan)
+            self.run_store.update_host_record(ref, plan)
             try:
                 engine.start_container(
                     dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets

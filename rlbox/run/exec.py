@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
-    """Run `command`, or a shell, in a container of the target's image and return its exit code.
+def open_shell_in_new_container(
+    app: App, target: str, command_instead_of_shell: tuple[str, ...], data_option: str | None, gpus: str = ""
+) -> int:
+    """Run `command_instead_of_shell`, or a shell, in a container of the target's image and return its exit code.
 
     Parameters
     ----------
@@ -40,14 +42,14 @@ def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], d
     """
     from rlbox.engine.address import is_engine_local
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, format_docker_run_args, plan_container
-    from rlbox.engine.data_disk import ensure_usable_data_dir, require_data_dir, require_devices
+    from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices, resolve_nonsystem_data_dir
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_custom_ca_bundle
 
     image = load_image_plan(app.project, target)
-    folder = require_data_dir(image.container.host, data)
-    ensure_usable_data_dir(app, folder, image.container, 0.0)
-    with app.collecting_refusals("devices"):
+    folder = resolve_nonsystem_data_dir(image.container.host, data_option)
+    ensure_data_dir_creating_default(app, folder, image.container, 0.0)
+    with app.collecting_refusals_if_dry_run("devices"):
         require_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
@@ -59,7 +61,7 @@ def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], d
         image.tag,
         _limits(app, image),
         name=f"rlbox-shell-{target}-{os.getpid()}",
-        argv=command or ("bash",),
+        argv=command_instead_of_shell or ("bash",),
         env={},
         labels={TARGET_LABEL: target, OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
@@ -81,10 +83,10 @@ def _require_image(app: App, image: ImagePlan) -> None:
     from rlbox.engine.address import create_missing_docker_cli_error
     from rlbox.engine.connection import require_image
 
-    with app.collecting_refusals("docker client"):
+    with app.collecting_refusals_if_dry_run("docker client"):
         if shutil.which("docker") is None:
             raise create_missing_docker_cli_error()
-    with app.collecting_refusals("image"):
+    with app.collecting_refusals_if_dry_run("image"):
         require_image(image.tag, image.target)
 
 
@@ -93,7 +95,7 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     from rlbox.engine.connection import connect_engine
 
     limits = image.container
-    with app.collecting_refusals("network"):
+    with app.collecting_refusals_if_dry_run("network"):
         limits = connect_engine().use_host_network_without_bridge(limits)
     if limits.network != image.container.network:
         from rlbox.run.exposure import format_engine_has_no_bridge_note
@@ -156,16 +158,16 @@ def is_inside_target_or_raise(target: str) -> bool:
 
 
 def run_component_tests_in_target(
-    app: App, place: str, target: str, data: str | None, gpus: str, timeout_s: float
+    app: App, place: str, target: str, data_option: str | None, gpus: str, timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
-    args = ("components", f"--timeout={timeout_s:g}", *app.global_options)
+    args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
     if place == "here":
-        return run_rlbox_in_layout(app, find_applied_layout(app, target, data), args, gpus)
-    return open_shell_or_run_command(app, target, (f"{OWN}/bin/rlbox", *args), data, gpus)
+        return run_rlbox_in_layout(app, find_applied_layout(app, target, data_option), args, gpus)
+    return open_shell_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
 
 
-def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: str | None) -> Layout | None:
+def find_host_layout_for_doctor(app: App, target: str | None, place: str, data_option: str | None) -> Layout | None:
     """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
 
     Raises
@@ -176,7 +178,7 @@ def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: 
     if place == "here":
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
-        return find_applied_layout(app, target, data)
+        return find_applied_layout(app, target, data_option)
     layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data_dir="/")
     if (record := read_record(layout)) is None:
         return None
@@ -191,6 +193,6 @@ def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: 
 
 def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
-    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.global_options]
+    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.json_language_verbosity_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return run_rlbox_in_layout(app, layout, tuple(words), gpus)

@@ -61,34 +61,40 @@ def unpublish_ports(plan: RunPlan, taken: Container[int]) -> UnpublishedPorts:
     )
 
 
-def require_safe_exposure(
-    app: App, plan: RunPlan, network: str, data_dir: Path, *, allow_unauthenticated: bool, publish: Collection[str] = ()
+def plan_exposure_or_refuse(
+    app: App,
+    plan: RunPlan,
+    network_mode: str,
+    data_dir: Path,
+    *,
+    allow_unauthenticated: bool,
+    port_names_to_publish: Collection[str] = (),
 ) -> RunPlan:
-    """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
+    """Return the plan of a run on `network_mode`, with notes of what strangers reach; all is recorded with the run.
 
     Parameters
     ----------
-    network
+    network_mode
         That which the place gives.
     data_dir
         The data disk on this machine, whose `.env` every start of a container, or place, reads.
     allow_unauthenticated
         Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
-    publish
+    port_names_to_publish
         Names of ports that the user wants published, besides those of the job.
 
     Raises
     ------
     SpecError
         A head of the run has no token on a network that others reach, and nobody said that it may be so; or no service
-        has one of the ports `publish`.
+        has one of the ports `port_names_to_publish`.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
     allow_unauthenticated = allow_unauthenticated or plan.open or limits.allow_outside_access
-    if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
-        notes.append(format_engine_has_no_bridge_note("run", network))
-    with app.collecting_refusals("open ports"):
-        if network != OWN_NETWORK and (why := _tokenless(app, plan, data_dir)):
+    if limits.network == OWN_NETWORK and network_mode != OWN_NETWORK and plan.container:
+        notes.append(format_engine_has_no_bridge_note("run", network_mode))
+    with app.collecting_refusals_if_dry_run("open ports"):
+        if network_mode != OWN_NETWORK and (why := _tokenless(app, plan, data_dir)):
             if not allow_unauthenticated:
                 raise SpecError(
                     _(
@@ -104,14 +110,14 @@ def require_safe_exposure(
         app.print_status(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))
     published: dict[str, int] = {}
-    with app.collecting_refusals("published ports"):
-        published = _published(plan, publish)
+    with app.collecting_refusals_if_dry_run("published ports"):
+        published = _published(plan, port_names_to_publish)
     return dataclasses.replace(
         plan,
-        network=network,
+        network=network_mode,
         open=allow_unauthenticated,
         notes=(*known, *notes),
-        published=published if network in _PUBLISHING and plan.container else {},
+        published=published if network_mode in _PUBLISHING and plan.container else {},
     )
 
 
@@ -137,7 +143,7 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     if _FIX in target.fixes.off:
         return _("its target leaves out the fix {fix}").format(fix=_FIX)
     held, fact = check_package_requirement(
-        _HAS_TOKENS, list_stack_versions(target, load_lock(app.project.lock_file(plan.target)))
+        _HAS_TOKENS, list_stack_versions(target, load_lock(app.project.own_or_shipped_lock_file(plan.target)))
     )
     return (
         _switched_off(plan, target.env, disk / ENV_FILE)

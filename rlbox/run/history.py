@@ -14,7 +14,7 @@ from rlbox.record.removal import RemovalCandidate
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
-from rlbox.run.data_disk import get_local_run_store, reconcile_runs
+from rlbox.run.data_disk import locate_local_run_store, reconcile_runs
 
 _OF_NO_JOB = "?"
 
@@ -35,23 +35,27 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
         state=state.state if state else "",
         started_unix_s=(moment(state.started_at) or 0.0) if state else 0.0,
         size_bytes=sum_file_sizes(folder),
-        is_locked=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
+        may_be_running=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
         checkpoint_paths=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
     )
 
 
-def load_stage_durations(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_stage_durations(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
     """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
     try:
-        run_store = get_local_run_store(app, target, data)
-        return tuple(row for folder in run_store.list_run_dirs() for row in _passed(run_store, folder, job, target))
+        run_store = locate_local_run_store(app, target, data_option)
+        return tuple(
+            row for folder in run_store.list_run_dirs_newest_first() for row in _passed(run_store, folder, job, target)
+        )
     except RlboxError:
         return ()
 
 
-def load_run_durations(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_durations_of_one_run(
+    app: App, job: str, run: str, target_of_data_disk: str, data_option: str | None
+) -> tuple[StageMeasurement, ...]:
     """Return the stages of one run of `job` that passed, on whatever target; `SpecError` when there is no such run."""
-    run_store = get_local_run_store(app, target, data)
+    run_store = locate_local_run_store(app, target_of_data_disk, data_option)
     return tuple(_passed(run_store, run_store.find_run(run), job, ""))
 
 
@@ -68,6 +72,6 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
 def _state(run_store: RunStore, folder: Path) -> RunState | None:
     try:
         load_plan_file(folder)  # a torn plan raises
-        return run_store.load_verified_state(folder)
+        return run_store.load_state_checked_with_host_record(folder)
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
-from rlbox.engine.data_disk import ensure_usable_data_dir
+from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -30,7 +30,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeHandle
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
-from rlbox.run.data_disk import get_local_run_store, resolve_data_dir
+from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.watchdog import LOG_FILE
@@ -39,17 +39,17 @@ from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret
 
 
-class HostBackend:
+class _HostBackend:
     """Runs whose processes are those of this machine; no note says what carries them."""
 
     is_local = True
 
     def open_store_or_exec_remotely(
-        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
     ) -> RunStore:
-        return get_local_run_store(app, target, data)
+        return locate_local_run_store(app, target, data_option)
 
-    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
     def ensure_ready(
@@ -64,9 +64,9 @@ class HostBackend:
     ) -> PreparedHost:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
-        with app.collecting_refusals("lock"):
+        with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
-        ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
+        ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.print_status(
             "no container: the stages run in place on this machine, as you: they can change the run's own record"
@@ -82,12 +82,12 @@ class HostBackend:
 
 
 def create_backend(options: RunOptions | None = None) -> Backend:
-    return HostBackend()
+    return _HostBackend()
 
 
-def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
+def find_applied_layout(app: App, target: str, data_option: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
-    layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data))
+    layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data_option))
     if read_record(layout) is None:
         raise NodeError(
             _("target {target} was not applied to this machine").format(target=target),
@@ -113,12 +113,12 @@ class PreparedHost:
     network_mode: str = "host"
     shares_host_ports: bool = True
 
-    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         run, data = self.run_store.run_dir(run_id), str(self.run_store.data_dir)
         python, own = str(self.environment.python), sys.executable
         source = str(values.params[SOURCE_PARAM]) if job.source else ""
         paths = RunPaths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
-        plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
+        plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secret_names)
         return dataclasses.replace(plan, gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:

@@ -31,10 +31,10 @@ from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
-from rlbox.run.backend import format_new_run_command
+from rlbox.run.backend import format_run_command_without_params
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.system.identity import get_user_name
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
@@ -43,7 +43,7 @@ SPEC = "spec/"
 def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
     files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
-    lock = app.project.lock_file(target)
+    lock = app.project.own_or_shipped_lock_file(target)
     if lock.exists():
         files["lock.json"] = lock
     texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
@@ -62,14 +62,19 @@ def find_job_programs_dir(app: App, job: Job) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def load_job_secrets_from_env_files(
-    app: App, job: Job, target: str, data: str | None, env_file: str | None, params: Mapping[str, Scalar]
+def load_secrets_from_environ_and_files(
+    app: App,
+    job: Job,
+    target: str,
+    data_option: str | None,
+    env_file: str | None,
+    params_that_logs_show: Mapping[str, Scalar],
 ) -> dict[str, Secret]:
     """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked.
 
     Parameters
     ----------
-    params
+    params_that_logs_show
         The run's parameters, which its logs may say.
     """
     if not (job.secrets or job.optional_secrets or env_file):
@@ -78,17 +83,17 @@ def load_job_secrets_from_env_files(
     from rlbox.fixes.render import list_secret_aliases
     from rlbox.secrets.lookup import find_secrets
 
-    folders = (app.project.folder, resolve_data_dir(app, target, data))
-    with app.collecting_refusals("secrets"):
+    folders = (app.project.folder, resolve_data_dir(app, target, data_option))
+    with app.collecting_refusals_if_dry_run("secrets"):
         return find_secrets(
             job.secrets,
             job.optional_secrets,
-            env_file=Path(env_file) if env_file else None,
-            env_file_dirs=folders,
+            overriding_env_file=Path(env_file) if env_file else None,
+            fallback_env_file_dirs=folders,
             environ=os.environ,
             aliases=list_secret_aliases(load_fixes(app.project)),
             logged_texts=(
-                *(str(value) for value in params.values()),
+                *(str(value) for value in params_that_logs_show.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
                 *(get_user_name(), socket.gethostname()),
             ),
@@ -97,22 +102,22 @@ def load_job_secrets_from_env_files(
 
 
 def plan_container_run(
-    job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+    job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secret_names: tuple[str, ...] = ()
 ) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
     folder = f"{mount}/runs/{run_id}"
     source = source_mount_path(str(values.params[SOURCE_PARAM])) if job.source else ""
     paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
-    return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)
+    return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secret_names)
 
 
 def check_ports(app: App, plan: RunPlan) -> None:
     """Refuse a run one of whose ports is taken now; the error names port and holder."""
     for service in (service for stage in plan.stages for service in stage.services):
         for name, number in service.ports.items():
-            if holder := describe_port_holder(number):
+            if holder := describe_port_holder_unless_free(number):
                 cause = make_port_conflict_cause(name, number, holder)
-                with app.collecting_refusals("ports"):
+                with app.collecting_refusals_if_dry_run("ports"):
                     raise NodeError(cause.what, next_step=cause.next_step)
 
 
@@ -140,7 +145,7 @@ def require_matching_source(
     """
     if job.source is None or not values.params[SOURCE_PARAM]:
         return CheckedSource(values, None)
-    with app.collecting_refusals(SOURCE_PARAM):
+    with app.collecting_refusals_if_dry_run(SOURCE_PARAM):
         if not is_local_run:
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
@@ -161,7 +166,9 @@ def create_remote_source_error(values: ParamValues) -> SpecError:
     )
 
 
-def probe_source_for_resume(app: App, job: Job, plan: RunPlan, set_params: Mapping[str, str]) -> SourceTree | None:
+def probe_source_or_refuse_change(
+    app: App, job: Job, plan: RunPlan, set_params: Mapping[str, str]
+) -> SourceTree | None:
     """Return the tree of a run that is resumed, as it is now; None for the installed package.
 
     Raises
@@ -172,14 +179,14 @@ def probe_source_for_resume(app: App, job: Job, plan: RunPlan, set_params: Mappi
     had = str(plan.params.get(SOURCE_PARAM, ""))
     if job.source is None:
         return None
-    with app.collecting_refusals(SOURCE_PARAM):
+    with app.collecting_refusals_if_dry_run(SOURCE_PARAM):
         if SOURCE_PARAM in set_params:
             raise SpecError(
                 _("run {run_id} keeps the source that it was started with: {had}").format(
                     run_id=plan.run_id, had=had or _("the installed package")
                 ),
                 next_step=_("start a new run: {new_run} --set {source}={settings}").format(
-                    new_run=format_new_run_command(plan),
+                    new_run=format_run_command_without_params(plan),
                     source=SOURCE_PARAM,
                     settings=shlex.quote(set_params[SOURCE_PARAM]),
                 ),

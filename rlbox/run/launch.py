@@ -21,10 +21,15 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, find_run_cause, find_run_state
-from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info, write_stop_request
+from rlbox.record.state import RunState, find_readable_run_state, find_run_cause
+from rlbox.record.supervisor_file import (
+    SupervisorInfo,
+    is_host_supervisor_alive,
+    load_supervisor_info,
+    write_stop_request,
+)
 from rlbox.report.run_view import format_stage_table, run_view
-from rlbox.report.status import write_status_page
+from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import PreparedBackend, format_resume_command
 from rlbox.system.identity import get_user_name
 from rlbox.system.stop_signal import StopSignal, handle_stop_signals
@@ -55,7 +60,7 @@ def stop_run(
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_stop_request(run_dir, user, via)
-    carrier = run_store.find_runtime(plan.run_id)
+    carrier = run_store.find_container_runtime(plan.run_id)
     if carrier:
         carrier.stop(int(grace_s))
         return
@@ -67,10 +72,10 @@ def _stop_here(run_store: RunStore, run_dir: Path, plan: RunPlan, grace_s: float
     begun = time.monotonic()
     while run_store.is_locked_by(plan.run_id):
         now, facts = time.monotonic(), load_supervisor_info(run_dir)
-        if facts and not asked and is_supervisor_alive(run_dir, facts):
+        if facts and not asked and is_host_supervisor_alive(run_dir, facts):
             asked = now
             _signal(facts, signal.SIGTERM)
-        if facts and not killed and now > (asked or begun) + grace_s and is_supervisor_alive(run_dir, facts):
+        if facts and not killed and now > (asked or begun) + grace_s and is_host_supervisor_alive(run_dir, facts):
             killed = now
             _signal(facts, signal.SIGKILL)  # its watchdog ends the rest
         if now > (asked or begun) + grace_s + _SETTLE_S:
@@ -155,7 +160,7 @@ def _start_locked(
 ) -> tuple[WrittenRun, Callable[[], bool]]:
     lock = run_store.acquire_disk_lock(owner)
     try:
-        reconciled = run_store.clean_up_dead_runs_under_lock()
+        reconciled = run_store.clean_up_dead_runs_already_locked()
         for run_id, reason in reconciled.unresolved.items():
             app.print_status(f"run {run_id} {reason}")
         if reconciled.alive:
@@ -176,14 +181,14 @@ def _start_locked(
             next_step=_("free space there, or name another disk with --data DIR"),
         ) from error
     finally:
-        lock.close()
+        lock.close_own_handle()
 
 
 def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
     """Wait until the supervisor has taken over, and say how to come back to the run."""
     run_id = run.plan.run_id
     while is_alive():
-        state = find_run_state(run.run_dir)
+        state = find_readable_run_state(run.run_dir)
         if state and state.attempt >= run.plan.attempt and state.state == "running":
             app.result({"run": run_id, "folder": str(run.run_dir), "state": state.state}, run_id)
             app.print_status(
@@ -239,7 +244,7 @@ def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> 
 def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
     asked = 0.0
     while True:
-        state = find_run_state(run_dir)
+        state = find_readable_run_state(run_dir)
         if state:
             show(state)
         if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
@@ -249,9 +254,7 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
         time.sleep(POLL_S)
 
 
-def reconcile_and_print_result(
-    app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_owner: LockOwner
-) -> int:
+def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner) -> int:
     """Settle a run that ended, print how, and return rlbox's exit code.
 
     Raises
@@ -259,8 +262,8 @@ def reconcile_and_print_result(
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = run_store.clean_up_dead_runs(lock_owner)
-    state = run_store.load_verified_state(run_dir)
+    found = run_store.clean_up_dead_runs(lock_as)
+    state = run_store.load_state_checked_with_host_record(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = (
@@ -275,7 +278,7 @@ def reconcile_and_print_result(
     )
     cause = find_run_cause(state)
     if cause:
-        app.print_status(format_cause(cause))
+        app.print_status(_format_cause(cause))
     if state.state == "passed" and state.exit_code == 0:
         _say_status(app, run_dir, plan, state)
     for page in _reports(run_dir, state):
@@ -307,7 +310,7 @@ def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None
     except SpecError:  # the target is no longer there
         archive = ""
     try:
-        app.print_status(f"status: {write_status_page(run_dir, plan, state, archive)}")
+        app.print_status(f"status: {write_passed_run_status_markdown(run_dir, plan, state, archive)}")
     except OSError as error:
         app.print_status(f"status: not written: {error.strerror or error}")
 
@@ -328,7 +331,7 @@ def _stages(state: RunState) -> list[dict[str, object]]:
     return [dataclasses.asdict(stage) for stage in state.stages]
 
 
-def format_cause(cause: Cause) -> str:
+def _format_cause(cause: Cause) -> str:
     """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:

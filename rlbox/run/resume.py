@@ -18,11 +18,11 @@ from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.params import ParamValues, build_override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.planner.fit import require_resume_fit_except_disk, require_set_paths_on_disk
+from rlbox.planner.fit import require_resume_fit_except_disk, require_user_paths_on_disk
 from rlbox.record.reconcile import FINISHED_STATES
-from rlbox.record.run_dir import append_param_override_record, create_run_lock_owner, write_run_plan
+from rlbox.record.run_dir import append_to_overrides_file, create_lock_owner_from_plan, write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, compute_next_attempts, find_first_unpassed_stage
+from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_stage_to_run
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
@@ -30,24 +30,24 @@ from rlbox.run.backend import (
     PreparedBackend,
     ResolvedJob,
     RunOptions,
-    format_new_run_command,
+    format_run_command_without_params,
     load_backend,
 )
-from rlbox.run.data_disk import load_masks_from_environment, open_existing_store_or_exec_remotely
-from rlbox.run.exposure import require_safe_exposure
+from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_existing_store_or_exec_remotely
+from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
     check_ports,
     collect_run_files,
     compute_specs_digest,
-    load_job_secrets_from_env_files,
-    probe_source_for_resume,
+    load_secrets_from_environ_and_files,
+    probe_source_or_refuse_change,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages
 from rlbox.system.safe_files import (
     is_regular_file,
-    list_directory_or_empty,
+    list_directory_empty_if_missing,
     make_directory,
     read_bytes,
     remove_file,
@@ -77,21 +77,21 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
             app, options.target or DEFAULT_TARGET, options.data, {}
         )
     run_store = None
-    with app.collecting_refusals(f"run {name}"):
+    with app.collecting_refusals_if_dry_run(f"run {name}"):
         run_store = open_existing_store_or_exec_remotely(app, options.target or DEFAULT_TARGET, options.data)
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
-    plan = run_store.load_verified_plan(run_dir)
+    plan = run_store.load_plan_preferring_host_record(run_dir)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     backend = load_backend(plan.place, _with_cluster_of(options, plan))
-    resolved = backend.apply_cluster_to_job(app, plan.target, job, now)
-    source = probe_source_for_resume(app, job, plan, options.settings)
-    secrets = load_job_secrets_from_env_files(
+    resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, now)
+    source = probe_source_or_refuse_change(app, job, plan, options.param_settings)
+    secrets = load_secrets_from_environ_and_files(
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
-    tree = source.render_record_files(load_masks_from_environment(app, (), secrets)) if source else {}
+    tree = source.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if source else {}
     resumed = _ResumedRun(
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
@@ -102,13 +102,19 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         return resumed.show(tuple(secrets), prepared)
 
     def write_run() -> WrittenRun:
-        reconciled = dataclasses.replace(resumed, plan=run_store.load_verified_plan(run_dir))
+        reconciled = dataclasses.replace(resumed, plan=run_store.load_plan_preferring_host_record(run_dir))
         next_plan = reconciled.write(tuple(secrets), prepared)
         app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
         return WrittenRun(plan=next_plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach_once_running=options.detach
+        app,
+        run_store,
+        prepared,
+        create_lock_owner_from_plan(plan),
+        write_run,
+        secrets,
+        detach_once_running=options.detach,
     )
 
 
@@ -136,16 +142,16 @@ class _ResumedRun:
     def show(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> int:
         app, plan = self.app, self.plan
         now = plan
-        with app.collecting_refusals("data disk"):
+        with app.collecting_refusals_if_dry_run("data disk"):
             self.run_store.require_unlocked()
-            with app.collecting_refusals("stages"):
+            with app.collecting_refusals_if_dry_run("stages"):
                 now, __ = self._next_plan(secrets)
             now = self._closed(now, prepared.network_mode)
             if prepared.shares_host_ports:
                 check_ports(app, now)
-        state = self.run_store.load_verified_state(self.run_dir)
+        state = self.run_store.load_state_checked_with_host_record(self.run_dir)
         attempts = (
-            compute_next_attempts(state, self.options.first_stage or find_first_unpassed_stage(state))
+            compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_stage_to_run(state))
             if state
             else {stage.name: 1 for stage in plan.stages}
         )
@@ -165,13 +171,13 @@ class _ResumedRun:
 
     def _closed(self, now: RunPlan, network: str) -> RunPlan:
         options = self.options
-        return require_safe_exposure(
+        return plan_exposure_or_refuse(
             self.app,
             now,
             network,
             self.run_store.data_dir,
-            allow_unauthenticated=options.open,
-            publish=options.publish,
+            allow_unauthenticated=options.allow_unauthenticated,
+            port_names_to_publish=options.publish,
         )
 
     def write(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> RunPlan:
@@ -183,14 +189,14 @@ class _ResumedRun:
             check_ports(self.app, now)
         entry = build_override_entry(
             ParamValues(profile=now.profile, params=now.params, origins=now.origins),
-            options.settings,
+            options.param_settings,
             previous_params=self.plan.params,
             first_stage=options.first_stage,
             force=options.force,
             notes=now.notes,
             resume=True,
         )
-        append_param_override_record(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        append_to_overrides_file(self.run_dir, {**entry, "attempt": now.attempt, **forced})
         self._keep_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)
@@ -217,22 +223,22 @@ class _ResumedRun:
         options, files, job = self.options, self._files(), self.resolved.job
         values, cluster = self.resolved.values, self.resolved.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
-        state = self.run_store.load_verified_state(self.run_dir)
+        state = self.run_store.load_state_checked_with_host_record(self.run_dir)
         changed = _changed(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
         before = list_stages_before(plan, options.first_stage)
         skipped = list_unpassed_stages(state, before) if state else before
         _refuse(self.app, plan, state, changed, skipped, options)
         if state:
-            attempts = compute_next_attempts(state, options.first_stage or find_first_unpassed_stage(state))
-            plan = plan_resume(job, plan, attempts, options.settings)
+            attempts = compute_attempts_of_stages_to_run(state, options.first_stage or find_first_stage_to_run(state))
+            plan = plan_resume(job, plan, attempts, options.param_settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-            with self.app.collecting_refusals("memory"):
-                require_resume_fit_except_disk(self.app, job, plan, options.settings, force=options.force)
-            with self.app.collecting_refusals("parameters"):
-                require_set_paths_on_disk(job, values, plan.paths)
+            with self.app.collecting_refusals_if_dry_run("memory"):
+                require_resume_fit_except_disk(self.app, job, plan, options.param_settings, force=options.force)
+            with self.app.collecting_refusals_if_dry_run("parameters"):
+                require_user_paths_on_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else None) or ""
+        begin_at = options.first_stage or (find_first_stage_to_run(state) if state else None) or ""
         plan = dataclasses.replace(
             plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )
@@ -263,20 +269,20 @@ def _refuse(
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
-                new_run=format_new_run_command(plan), run=run
+                new_run=format_run_command_without_params(plan), run=run
             ),
         )
-    with app.collecting_refusals("specs"):
+    with app.collecting_refusals_if_dry_run("specs"):
         if changed and not options.force:
             raise SpecError(
                 _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
                     run=run, changed=", ".join(changed)
                 ),
                 next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
-                    new_run=format_new_run_command(plan)
+                    new_run=format_run_command_without_params(plan)
                 ),
             )
-    with app.collecting_refusals("stages"):
+    with app.collecting_refusals_if_dry_run("stages"):
         if skipped and not options.force:
             raise SpecError(
                 _("stage {first_stage} may not begin: {skipped} has not passed in run {run}").format(
@@ -289,7 +295,7 @@ def _refuse(
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:
     """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
-    names |= {f"{SPEC}{name}" for name in list_directory_or_empty(run_dir / "spec") if "." in name}
+    names |= {f"{SPEC}{name}" for name in list_directory_empty_if_missing(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _text(run_dir / name) != files.get(name))
 
 

@@ -23,7 +23,7 @@ from rlbox.job.params import (
     ParamValues,
     build_override_entry,
     format_param_lines,
-    list_param_units,
+    list_params_with_unit,
     resolve_default_params,
     resolve_params,
 )
@@ -32,15 +32,15 @@ from rlbox.planner.fit import (
     FitResult,
     check_fit,
     load_declared_capacity,
-    measure_capacity,
     needs_json,
     needs_lines,
+    replace_declared_by_measured_capacity,
     require_fit,
-    require_set_paths_on_disk,
+    require_user_paths_on_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.planner.suggest import RunCommand
-from rlbox.record.run_dir import OVERRIDES_FILE, append_override_to_json, create_run_id, create_run_lock_owner
+from rlbox.record.run_dir import OVERRIDES_FILE, add_entry_to_overrides_text, create_lock_owner_from_plan, create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
 from rlbox.run.backend import (
@@ -48,17 +48,17 @@ from rlbox.run.backend import (
     DEFAULT_PLACE,
     Backend,
     RunOptions,
-    format_new_run_command,
+    format_run_command_without_params,
     load_backend,
 )
-from rlbox.run.data_disk import load_masks_from_environment
-from rlbox.run.exposure import require_safe_exposure
+from rlbox.run.data_disk import load_masks_from_environ_and_dotenv
+from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     check_ports,
     collect_run_files,
     compute_specs_digest,
     find_job_programs_dir,
-    load_job_secrets_from_env_files,
+    load_secrets_from_environ_and_files,
     require_matching_source,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
@@ -75,16 +75,16 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
     backend = load_backend(options.place, options)
-    values = resolve_params(job, options.profiles, options.settings)
+    values = resolve_params(job, options.profiles, options.param_settings)
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
     values, tree = require_matching_source(
         app, job, values, is_local_run=backend.is_local and options.place != CLUSTER, accept_other_version=options.force
     )
-    secrets = load_job_secrets_from_env_files(app, job, target, options.data, options.env_file, values.params)
+    secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
     run_store = backend.open_store_or_exec_remotely(app, target, options.data, secrets)
-    resolved = backend.apply_cluster_to_job(app, target, job, values)
+    resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
     job, values = resolved.job, resolved.values
     fit = _check_fit(app, job, values, target, run_store, backend, options)
     prepared = backend.ensure_ready(
@@ -92,12 +92,12 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         target,
         run_store,
         get_gpus_option_or_env(options.gpus),
-        fit.free_disk_needed_gib if fit and not options.force else None,
-        build_missing=options.build,
+        fit.free_disk_gib_left_to_check if fit and not options.force else None,
+        build_missing=options.build_missing,
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
-        tree.render_record_files(load_masks_from_environment(app, (), secrets)) if tree else {}
+        tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
     )
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
@@ -112,33 +112,33 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = require_safe_exposure(
+    plan = plan_exposure_or_refuse(
         app,
         plan,
         prepared.network_mode,
         run_store.data_dir,
-        allow_unauthenticated=options.open,
-        publish=options.publish,
+        allow_unauthenticated=options.allow_unauthenticated,
+        port_names_to_publish=options.publish,
     )
-    with app.collecting_refusals("parameters"):
-        require_set_paths_on_disk(job, values, plan.paths)
-    with app.collecting_refusals("stages"):
+    with app.collecting_refusals_if_dry_run("parameters"):
+        require_user_paths_on_disk(job, values, plan.paths)
+    with app.collecting_refusals_if_dry_run("stages"):
         plan = _skip_to_stage(plan, options)
     if app.dry_run:
         if backend.is_local:
-            with app.collecting_refusals("data disk"):
+            with app.collecting_refusals_if_dry_run("data disk"):
                 run_store.require_unlocked()
         if prepared.shares_host_ports:
             check_ports(app, plan)
         return _show(app, job, plan, fit)
     entry = build_override_entry(
         values,
-        options.settings,
+        options.param_settings,
         previous_params=resolve_default_params(job),
         first_stage=options.first_stage,
         force=options.force,
     )
-    files[OVERRIDES_FILE] = append_override_to_json(entry)
+    files[OVERRIDES_FILE] = add_entry_to_overrides_text(entry)
 
     def write_run() -> WrittenRun:
         if prepared.shares_host_ports:
@@ -148,7 +148,13 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         return WrittenRun(plan=plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach_once_running=options.detach
+        app,
+        run_store,
+        prepared,
+        create_lock_owner_from_plan(plan),
+        write_run,
+        secrets,
+        detach_once_running=options.detach,
     )
 
 
@@ -156,10 +162,12 @@ def _check_fit(
     app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, backend: Backend, options: RunOptions
 ) -> FitResult | None:
     fit = None
-    with app.collecting_refusals("memory"):
+    with app.collecting_refusals_if_dry_run("memory"):
         capacity = load_declared_capacity(app, target, get_gpus_option_or_env(options.gpus))
         if backend.is_local:
-            capacity = measure_capacity(app, target, capacity, run_store.data_dir, get_gpus_option_or_env(options.gpus))
+            capacity = replace_declared_by_measured_capacity(
+                app, target, capacity, run_store.data_dir, get_gpus_option_or_env(options.gpus)
+            )
         fit = check_fit(job, values, capacity)
         require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit
@@ -171,7 +179,7 @@ def _fit_request(job: str, options: RunOptions) -> RunCommand:
     given |= {"--nodes": options.nodes, "--cluster": options.cluster}
     args = tuple(word for option, value in given.items() if value for word in (option, value))
     return RunCommand(
-        command_words=("run", job), profiles=options.profiles, settings=options.settings, option_words=args
+        command_words=("run", job), profiles=options.profiles, settings=options.param_settings, option_words=args
     )
 
 
@@ -179,7 +187,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_param_units(job))]
+    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_params_with_unit(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
@@ -221,7 +229,7 @@ def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
                 first_stage=options.first_stage, before=", ".join(before)
             ),
             next_step=_("{step}, or override it with --force, which is recorded").format(
-                step=format_new_run_command(plan)
+                step=format_run_command_without_params(plan)
             ),
         )
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)

@@ -83,7 +83,7 @@ class ProgramCgroup:
     def has_run_out_of_memory(self) -> bool:
         return self._count_kills() > self._kills_before
 
-    def remove_empty(self) -> None:
+    def remove_if_empty(self) -> None:
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -103,10 +103,10 @@ class ProgramCgroup:
         return _read_field(file.parent / ("memory.oom_control" if hierarchy else "memory.events"), "oom_kill")
 
 
-def remove_empty_cgroups(name_pattern: str) -> None:
+def remove_empty_sandbox_cgroups(suffix_pattern: str) -> None:
     """Remove the empty groups of this name that killed workers left; the kernel keeps one that anything is in."""
     for _, parent in find_own_cgroups(_HIERARCHIES):
-        for folder in parent.glob(PREFIX + name_pattern):
+        for folder in parent.glob(PREFIX + suffix_pattern):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

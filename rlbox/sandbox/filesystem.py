@@ -73,13 +73,13 @@ _USER = 1000
 """The only user inside."""
 
 
-def require_outside_private_tmpfs(paths: Iterable[str]) -> None:
+def require_outside_tmp_and_shm(paths: Iterable[str]) -> None:
     tops = tuple(f"{folder}/" for folder in SHARED_FOLDERS)
     if hidden := [path for path in paths if f"{os.path.realpath(path)}/".startswith(tops)]:
         raise OSError(f"{hidden[0]} lies in a folder that programs have to themselves")
 
 
-def enter_mount_namespace() -> None:
+def enter_user_and_mount_namespace() -> None:
     """Give this process and its children mounts of their own; OSError as in a container without privileges."""
     user, group = os.geteuid(), os.getegid()
     check_result("unshare", int(LIBC.unshare(_NEW_USER | _NEW_MOUNT)))
@@ -88,13 +88,13 @@ def enter_mount_namespace() -> None:
     check_result("make mounts private", int(LIBC.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None)))
 
 
-def mount_private_tmpfs(size_mb: int) -> None:
+def mount_private_tmp_and_shm(size_mb: int) -> None:
     options = f"size={size_mb}m,nr_inodes={_INODES},mode=755".encode()
     for path in SHARED_FOLDERS:
         result = LIBC.mount(b"sandbox", path.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES, options)
         check_result(f"mount {path}", int(result))
 
 
-def unmount_private_tmpfs() -> None:
+def unmount_private_tmp_and_shm() -> None:
     for path in SHARED_FOLDERS:
         check_result(f"unmount {path}", int(LIBC.umount2(path.encode(), _DETACH)))

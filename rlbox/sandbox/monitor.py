@@ -20,7 +20,7 @@ from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
 from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields_or_empty, read_text
 
-AllEnded = bool
+HaveAllEnded = bool
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -57,7 +57,7 @@ class ProcessMonitor:
         self._checked = self._disk_checked = time.monotonic()
         self._tasks = self._new_tasks = 0  # when it was checked, and since then
 
-    def record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
+    def measure_and_record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
         limit = ""
@@ -80,7 +80,7 @@ class ProcessMonitor:
         with contextlib.suppress(OSError):
             number = receive_fork_request(listener)
             if self._tasks + self._new_tasks >= self._limits.tasks:  # some of them may have ended
-                self.record_exceeded_limit()
+                self.measure_and_record_exceeded_limit()
             if self._tasks + self._new_tasks >= self._limits.tasks:
                 self.limit = self.limit or "tasks"
             self._new_tasks += 1
@@ -140,12 +140,12 @@ class ProcessMonitor:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
         return pid
 
-    def kill_all(self) -> AllEnded:
+    def kill_all(self) -> HaveAllEnded:
         """Kill everything below this process, and wait for it; return False if something is left after 20 s.
 
         No leader was reaped before, so that no other process can have the id of its group.
         """
-        self.record_exceeded_limit()
+        self.measure_and_record_exceeded_limit()
         for leader in self.leaders:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(leader, signal.SIGKILL)

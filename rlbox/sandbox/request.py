@@ -109,8 +109,8 @@ class ProgramRequest:
     code: str
     language: str = "python"
     stdin: str = ""
-    run_s: float | None = None
-    compile_s: float | None = None
+    run_cpu_s: float | None = None
+    compile_cpu_s: float | None = None
     memory_mb: float | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: tuple[str, ...] = ()
@@ -134,8 +134,8 @@ def parse_request(document: object, *, has_tests: bool = False) -> ProgramReques
         code=_parse_text(document, "code", None),
         language=_parse_text(document, "language", "python"),
         stdin=_parse_text(document, "stdin", ""),
-        run_s=_parse_number(document, "run_timeout"),
-        compile_s=_parse_number(document, "compile_timeout"),
+        run_cpu_s=_parse_number(document, "run_timeout"),
+        compile_cpu_s=_parse_number(document, "compile_timeout"),
         memory_mb=_parse_number(document, "memory_limit_MB"),
         files=_parse_files(files),
         fetch=tuple(_check_path(name) for name in _parse_names(document, "fetch_files")),

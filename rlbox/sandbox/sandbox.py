@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.cgroup import remove_empty_cgroups
+from rlbox.sandbox.cgroup import remove_empty_sandbox_cgroups
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_json_line
@@ -92,12 +92,12 @@ class Sandbox:
         with contextlib.suppress(OSError):
             remove_tree(self._folder)
 
-    def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    def run(self, request: ProgramRequest, is_awaited_at_start: Callable[[], bool] = lambda: True) -> dict[str, Any]:
         """Return the answer to a request; it waits for its turn, and is not run if nobody awaits it any more."""
         if request.language not in LANGUAGES:
             return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language = LANGUAGES[request.language]
-        limits = self._limits.lower_to_request(request.run_s, request.compile_s, request.memory_mb)
+        limits = self._limits.lower_to_request(request.run_cpu_s, request.compile_cpu_s, request.memory_mb)
         files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
         plan = self._make_plan(files, limits)
         if request.check:
@@ -105,17 +105,17 @@ class Sandbox:
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
             pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
             plan = replace(plan, programs=pair, check=asdict(request.check))
-            return build_check_response(self._run_in_turn(plan, is_awaited))
+            return build_check_response(self._run_in_turn(plan, is_awaited_at_start))
         build = None
         if language.build:
             build_plan = replace(plan, programs=[list(language.build)], cpu_s=limits.compile_s, fetch=["main"])
-            build = self._run_in_turn(build_plan, is_awaited)
+            build = self._run_in_turn(build_plan, is_awaited_at_start)
             if build.limit or build.programs[0].return_code or "main" not in build.files:
                 return build_run_response(build, build=build, build_failed=True)
             plan = replace(plan, files={**plan.files, "main": build.files["main"]})
         argv = [self._python if word == "python" else word for word in language.run]
         plan = replace(plan, programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
-        return build_run_response(self._run_in_turn(plan, is_awaited), build=build)
+        return build_run_response(self._run_in_turn(plan, is_awaited_at_start), build=build)
 
     def probe_isolation(self) -> IsolationProbe:
         plan = self._make_plan({}, self._limits)
@@ -180,7 +180,7 @@ class Sandbox:
                 for pid in orphans:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
-            remove_empty_cgroups(f"{os.getpid()}-{worker.process.pid}")
+            remove_empty_sandbox_cgroups(f"{os.getpid()}-{worker.process.pid}")
             with contextlib.suppress(OSError):
                 remove_tree(worker.scratch)
 

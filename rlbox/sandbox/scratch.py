@@ -31,7 +31,7 @@ def write_files(folder: Path, content_by_checked_path: Mapping[str, bytes]) -> N
                 rest = rest[stream.write(rest) :]
 
 
-def read_files(folder: Path, names: Iterable[str], max_total_bytes: int) -> dict[str, bytes]:
+def read_files_or_omit(folder: Path, names: Iterable[str], max_total_bytes: int) -> dict[str, bytes]:
     """Return what a program left under `names`: regular files, not through links, `max_total_bytes` bytes together.
 
     `folder` is a path without links.

@@ -14,7 +14,7 @@ _CHUNK = 1 << 16
 
 
 class ProgramStreams:
-    """What the programs get as their descriptors (`fds`, by program), and what is read of them (`readers`).
+    """What the programs get as their descriptors (`child_fds`, by program), and what is read of them (`reader_fds`).
 
     A program gets input, output and error output. With a check the first program is the checker: it also gets the
     socket to the program under test (3), the pipe for its verdict (4) and what it has to check (5). The program under
@@ -25,7 +25,7 @@ class ProgramStreams:
         self._max_output = max_output
         self._received: dict[int, bytearray] = {}
         self._nonce = os.urandom(16).hex()
-        self.fds: list[list[int]] = []
+        self.child_fds: list[list[int]] = []
         self.is_full = False
         if check is None:
             self._add_program(stdin)
@@ -37,7 +37,7 @@ class ProgramStreams:
 
     def _add_program(self, stdin: str, *more: int) -> None:
         content = _open_content(stdin.encode("utf-8", "surrogatepass"))
-        self.fds.append([content, self._open_pipe(), self._open_pipe(), *more])
+        self.child_fds.append([content, self._open_pipe(), self._open_pipe(), *more])
 
     def _open_pipe(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -46,7 +46,7 @@ class ProgramStreams:
         return writer
 
     @property
-    def readers(self) -> list[int]:
+    def reader_fds(self) -> list[int]:
         """With a check: the verdict, then output and error output of each program."""
         return list(self._received)
 
@@ -54,13 +54,13 @@ class ProgramStreams:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close_fds()
-        for fd in self.readers:
+        self.close_child_fds()
+        for fd in self.reader_fds:
             os.close(fd)
 
-    def close_fds(self) -> None:
+    def close_child_fds(self) -> None:
         """Close what the programs have by now."""
-        for fds in self.fds:
+        for fds in self.child_fds:
             while fds:
                 os.close(fds.pop())
 
@@ -79,15 +79,15 @@ class ProgramStreams:
         return False
 
     def outputs(self, program: int) -> tuple[str, str]:
-        first = 2 * program + (len(self.fds) > 1)
-        stdout, stderr = (self._received[fd].decode("utf-8", "replace") for fd in self.readers[first : first + 2])
+        first = 2 * program + (len(self.child_fds) > 1)
+        stdout, stderr = (self._received[fd].decode("utf-8", "replace") for fd in self.reader_fds[first : first + 2])
         return stdout, stderr
 
     def read_checker_verdict(self) -> str:
         """Return the checker's line behind the number that was drawn for it, or nothing."""
-        if len(self.fds) == 1:
+        if len(self.child_fds) == 1:
             return ""
-        line = self._received[self.readers[0]].decode("utf-8", "replace")
+        line = self._received[self.reader_fds[0]].decode("utf-8", "replace")
         nonce, _, verdict = line.partition(" ")
         return verdict if nonce == self._nonce else ""
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup
 from rlbox.sandbox.filesystem import (
     SHARED_FOLDERS,
-    enter_mount_namespace,
-    mount_private_tmpfs,
-    require_outside_private_tmpfs,
-    unmount_private_tmpfs,
+    enter_user_and_mount_namespace,
+    mount_private_tmp_and_shm,
+    require_outside_tmp_and_shm,
+    unmount_private_tmp_and_shm,
 )
 from rlbox.sandbox.isolation import CHECKER_FOLDER, StartError, prepare_filters, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
@@ -36,7 +36,7 @@ from rlbox.sandbox.plan import (
     encode_json_line,
 )
 from rlbox.sandbox.request import compute_wall_limit
-from rlbox.sandbox.scratch import read_files, write_files
+from rlbox.sandbox.scratch import read_files_or_omit, write_files
 from rlbox.sandbox.streams import ProgramStreams
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.safe_files import remove_tree
@@ -71,8 +71,8 @@ class _Worker:
         self._has_namespaces = False
         if NAMESPACES in plan.layers:
             try:
-                require_outside_private_tmpfs((*plan.readable, CHECKER_FOLDER))
-                enter_mount_namespace()
+                require_outside_tmp_and_shm((*plan.readable, CHECKER_FOLDER))
+                enter_user_and_mount_namespace()
                 self._has_namespaces = True
             except OSError as error:
                 self._missing[NAMESPACES] = str(error)
@@ -81,7 +81,7 @@ class _Worker:
 
     def close(self) -> None:
         if self._cgroup:
-            self._cgroup.remove_empty()
+            self._cgroup.remove_if_empty()
 
     def run(self, plan: Plan, control: int) -> Outcome:
         """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
@@ -97,14 +97,14 @@ class _Worker:
         """Yield the programs' folder, in memory if possible; nothing of it is left afterwards."""
         folder = _PRIVATE_FOLDER if self._has_namespaces else Path(plan.scratch)
         if self._has_namespaces:
-            mount_private_tmpfs(plan.limits.disk_mb)
+            mount_private_tmp_and_shm(plan.limits.disk_mb)
         try:
             folder.mkdir(mode=0o700)
             write_files(folder, {name: base64.b64decode(content) for name, content in plan.files.items()})
             yield folder
         finally:
             if self._has_namespaces:
-                unmount_private_tmpfs()
+                unmount_private_tmp_and_shm()
             else:
                 with contextlib.suppress(OSError):  # the server tries again at its end
                     remove_tree(folder)
@@ -118,22 +118,22 @@ class _Worker:
         with contextlib.ExitStack() as stack:
             streams = stack.enter_context(ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
             try:
-                for number, fds in enumerate(streams.fds):
+                for number, fds in enumerate(streams.child_fds):
                     pid, level, listener = start_program(plan, number, fds, folder, writable, self._cgroup)
                     monitor.leaders.append(pid)
                     if listener is not None:
                         stack.callback(os.close, listener)
                         monitor.listeners.append(listener)
-                streams.close_fds()
+                streams.close_child_fds()
                 first = os.pidfd_open(monitor.leaders[0])
                 stack.callback(os.close, first)
                 _wait(monitor, streams, first, control, began + compute_wall_limit(plan.cpu_s))
             except (StartError, OSError) as error:
                 monitor.limit, message = "start", str(error)
             has_ended = monitor.kill_all()
-            for reader in streams.readers:
+            for reader in streams.reader_fds:
                 streams.read_available(reader)
-        files = {} if message else read_files(folder, plan.fetch, plan.limits.disk_mb << 20)
+        files = {} if message else read_files_or_omit(folder, plan.fetch, plan.limits.disk_mb << 20)
         return Outcome(
             limit=monitor.limit,
             message=message,
@@ -155,7 +155,7 @@ class _Worker:
 def _wait(monitor: ProcessMonitor, streams: ProgramStreams, first: int, control: int, deadline: float) -> None:
     """Wait until the first program has ended, when `first` becomes readable, or a limit is passed."""
     poll = select.poll()
-    for fd in (first, control, *streams.readers, *monitor.listeners):
+    for fd in (first, control, *streams.reader_fds, *monitor.listeners):
         poll.register(fd, select.POLLIN)
     due = time.monotonic() + INTERVAL_S
     while not monitor.limit:
@@ -169,7 +169,7 @@ def _wait(monitor: ProcessMonitor, streams: ProgramStreams, first: int, control:
             elif fd in monitor.listeners or not streams.read_available(fd):
                 poll.unregister(fd)
         if time.monotonic() >= due:
-            monitor.record_exceeded_limit(is_output_full=streams.is_full)
+            monitor.measure_and_record_exceeded_limit(is_output_full=streams.is_full)
             due = time.monotonic() + INTERVAL_S
         if time.monotonic() > deadline:
             monitor.limit = monitor.limit or "wall"

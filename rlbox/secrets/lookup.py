@@ -36,8 +36,8 @@ def find_secrets(
     required: Iterable[str],
     optional: Iterable[str],
     *,
-    env_file: Path | None,
-    env_file_dirs: Iterable[Path],
+    overriding_env_file: Path | None,
+    fallback_env_file_dirs: Iterable[Path],
     environ: Mapping[str, str],
     aliases: Iterable[tuple[str, ...]],
     logged_texts: Iterable[str] = (),
@@ -46,9 +46,9 @@ def find_secrets(
 
     Parameters
     ----------
-    env_file
+    overriding_env_file
         File of `--env-file`: what it holds goes before the environment.
-    env_file_dirs
+    fallback_env_file_dirs
         Where a `.env` may be: looked into after the environment, in their order.
     aliases
         Groups of names that mean the same secret; any of them will do, and all are returned.
@@ -63,16 +63,21 @@ def find_secrets(
     """
     wanted = dict.fromkeys(required, True)
     wanted.update((name, False) for name in optional if name not in wanted)
-    named = [_load(env_file, must=True)] if env_file else []
+    named = [_load(overriding_env_file, must=True)] if overriding_env_file else []
     if not wanted:
         return {}
-    env_file_dirs = tuple(dict.fromkeys(env_file_dirs))
+    fallback_env_file_dirs = tuple(dict.fromkeys(fallback_env_file_dirs))
     places = [*named, _Place(title=ENVIRONMENT, values=environ)]
-    places += [_load(folder / ENV_FILE, must=False) for folder in env_file_dirs]
+    places += [_load(folder / ENV_FILE, must=False) for folder in fallback_env_file_dirs]
     found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(logged_texts))
     if missing or weak:
         into = next(
-            (str(file) for file in (env_file, *(folder / ENV_FILE for folder in env_file_dirs)) if file), _SOME_FILE
+            (
+                str(file)
+                for file in (overriding_env_file, *(folder / ENV_FILE for folder in fallback_env_file_dirs))
+                if file
+            ),
+            _SOME_FILE,
         )
         step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
         raise SpecError("\n  ".join((*missing, *weak)), next_step=step)

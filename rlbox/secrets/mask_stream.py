@@ -109,10 +109,14 @@ class MaskPatterns:
         self.regex = re2.compile(b"|".join(map(re.escape, self._forms)) or rb"[^\x00-\xff]", options)
         self._prefixes = {form[:size] for form in self._forms for size in (1, 2)}
 
-    def find_incomplete_starts(self, text: bytes) -> list[int]:
+    def find_incomplete_start_offsets(self, text_without_separators: bytes) -> list[int]:
         """Return where the rest of a squeezed text is the beginning of a form, or a whole one of a longer form."""
-        first = max(len(text) - self.longest + 1, 0)
-        return [n for n in range(first, len(text)) if text[n : n + 2] in self._prefixes and self._begins(text[n:])]
+        first = max(len(text_without_separators) - self.longest + 1, 0)
+        return [
+            n
+            for n in range(first, len(text_without_separators))
+            if text_without_separators[n : n + 2] in self._prefixes and self._begins(text_without_separators[n:])
+        ]
 
     def _begins(self, rest: bytes) -> bool:
         n = bisect.bisect_right(self._forms, rest)
@@ -177,7 +181,7 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = remove_separators(data)
-    starts = patterns.find_incomplete_starts(view)
+    starts = patterns.find_incomplete_start_offsets(view)
     places = _OriginalOffsets(data) if starts else None
     spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
     return [_Span(*(skipped + at for at in span)) for span in spans]

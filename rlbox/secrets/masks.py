@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from rlbox.secrets.mask_stream import MASK, MIN_SECRET_LENGTH, MaskPatterns, MaskStream
-from rlbox.secrets.url_credentials import mask_credentials
+from rlbox.secrets.url_credentials import mask_url_and_header_credentials
 
 SECRETS_VARIABLE = "RLBOX_SECRETS"
 """Environment variable that names, comma separated, the variables that were passed on as secrets."""
@@ -61,7 +61,7 @@ class SecretMasker:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
             stream, data = self.open_stream(), text.encode("utf-8", lone)
             text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
-        return mask_credentials(text)
+        return mask_url_and_header_credentials(text)
 
     def mask_json(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -114,7 +114,7 @@ def looks_like_secret(name: str, value: str) -> bool:
 
 def _holds_secret(line: str) -> bool:
     assigned = any(looks_like_secret(name, value) for name, value in _ASSIGNED.findall(line))
-    return assigned or bool(_TOKEN.search(line)) or mask_credentials(line) != line
+    return assigned or bool(_TOKEN.search(line)) or mask_url_and_header_credentials(line) != line
 
 
 def _pieces(value: str) -> set[str]:

@@ -20,7 +20,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 _IN_URL = rb"""://[^\s/'"<>]*@"""
 
 
-def mask_credentials(text: str) -> str:
+def mask_url_and_header_credentials(text: str) -> str:
     """Return `text` with passwords and tokens in URLs and in Authorization headers replaced by `***`."""
     if "://" not in text and "authorization" not in text.lower():
         return text
@@ -51,8 +51,9 @@ def compile_with_re2(pattern: bytes) -> re.Pattern[bytes]:
     return compiled
 
 
-class CredentialMaskStream:
-    """`mask_credentials` for bytes that are cut anywhere: what may be the beginning of a credential waits for the rest.
+class UrlAndHeaderMaskStream:
+    """`mask_url_and_header_credentials` for bytes that are cut anywhere: what may be the beginning of a credential
+    waits for the rest.
 
     At most 2 KiB are held back, and never a line that has ended. Of the ways to write `authorization` those are found
     that programs write: with a capital, without, all in capitals.
@@ -87,4 +88,4 @@ class CredentialMaskStream:
         in_url = b"@" in data and b"://" in data and self._in_url.search(data)
         if not in_url and b"uthorization" not in data and b"UTHORIZATION" not in data:
             return data
-        return mask_credentials(data.decode("latin-1")).encode("latin-1")
+        return mask_url_and_header_credentials(data.decode("latin-1")).encode("latin-1")

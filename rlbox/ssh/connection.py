@@ -57,15 +57,15 @@ class SshAddress:
     known_hosts: Path | None = None
 
     @property
-    def login(self) -> str:
+    def ssh_destination(self) -> str:
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
     def shell_command(self) -> str:
         """The ssh command that a person types to reach the host."""
-        return f"ssh -p {self.port} {self.login}" if self.port else f"ssh {self.login}"
+        return f"ssh -p {self.port} {self.ssh_destination}" if self.port else f"ssh {self.ssh_destination}"
 
-    def to_argv_prefix(self, *options: str) -> tuple[str, ...]:
+    def to_argv_before_destination(self, *options: str) -> tuple[str, ...]:
         """Return the start of an ssh command line: everything before the login; `options`, as `-o` takes them, win."""
         if self.known_hosts:
             options = (*options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
@@ -102,8 +102,8 @@ class SshConnection:
         self._master: ProcessHandle | None = None
 
     @property
-    def login(self) -> str:
-        return self.address.login
+    def ssh_destination(self) -> str:
+        return self.address.ssh_destination
 
     @property
     def local_temp_directory(self) -> Path:
@@ -123,10 +123,14 @@ class SshConnection:
 
     def forward(self, listen: str, target: str) -> None:
         """Forward a socket or `HOST:PORT` here to one of the remote machine; `NodeError` where ssh refuses."""
-        argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.login)
-        outcome = run_command(Command(argv=(*self.address.to_argv_prefix("StreamLocalBindMask=0177"), *argv)))
+        argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.ssh_destination)
+        outcome = run_command(
+            Command(argv=(*self.address.to_argv_before_destination("StreamLocalBindMask=0177"), *argv))
+        )
         if not outcome.ok:
-            raise NodeError(_("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.login)
+            raise NodeError(
+                _("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.ssh_destination
+            )
 
     def __enter__(self) -> SshConnection:
         deadline = time.monotonic() + self._retry_s
@@ -146,10 +150,18 @@ class SshConnection:
         if self.address.known_hosts:
             self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         # The remote `cat` ends when this process does, because its standard input is our end of the pipe.
-        master = ("-M", "-S", self._socket, "-T", "--", self.address.login, f"echo {_READY}; exec cat >/dev/null")
+        master = (
+            "-M",
+            "-S",
+            self._socket,
+            "-T",
+            "--",
+            self.address.ssh_destination,
+            f"echo {_READY}; exec cat >/dev/null",
+        )
         errors = self._directory / _ERRORS
         try:
-            self._master = start_ssh((*self.address.to_argv_prefix(*self._options), *master), errors)
+            self._master = start_ssh((*self.address.to_argv_before_destination(*self._options), *master), errors)
         except SshMissing:
             self._close()
             raise
@@ -157,7 +169,7 @@ class SshConnection:
         if line.decode("utf-8", "replace").strip() == _READY:
             return None
         self._master.wait()
-        return read_last_error_line(errors)
+        return read_last_error_or_placeholder(errors)
 
     def run(self, command: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> Outcome:
         """Run a shell command there, whatever its exit code."""
@@ -173,7 +185,7 @@ class SshConnection:
         step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
         raise NodeError(
             _("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)),
-            where=self.login,
+            where=self.ssh_destination,
             next_step=step,
         )
 
@@ -182,13 +194,13 @@ class SshConnection:
 
     def to_argv(self, command: str) -> tuple[str, ...]:
         """Return the ssh command line that runs a shell command over this connection."""
-        session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.login, command)
-        return (*self.address.to_argv_prefix(), *session)
+        session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.ssh_destination, command)
+        return (*self.address.to_argv_before_destination(), *session)
 
     def _connection_lost(self, error: str) -> ConnectionLost:
         test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
         return ConnectionLost(
-            _("ssh to {name} failed: {error}").format(name=self.login, error=error),
+            _("ssh to {name} failed: {error}").format(name=self.ssh_destination, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
             output=self.read_errors(),
         )
@@ -209,7 +221,7 @@ def start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
         raise SshMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
 
 
-def read_last_error_line(error_file: Path) -> str:
+def read_last_error_or_placeholder(error_file: Path) -> str:
     """Return the last line that ssh wrote to its file of errors."""
     lines = error_file.read_text("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "ssh ended without a word"
@@ -223,5 +235,12 @@ def _last_line(outcome: Outcome) -> str:
 def run_terminal(address: SshAddress, command: str) -> int:
     """Give this terminal to a shell there, or to one command, and return its exit code."""
     return run_in_foreground(
-        Command(argv=(*address.to_argv_prefix(), "--", address.login, *((command,) if command else ())))
+        Command(
+            argv=(
+                *address.to_argv_before_destination(),
+                "--",
+                address.ssh_destination,
+                *((command,) if command else ()),
+            )
+        )
     )

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.ssh.connection import SshConnection
-from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_files, total_bytes
+from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_files_yield_verified, total_bytes
 from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
 
@@ -50,7 +50,9 @@ class DownloadDirectory:
         free, need = get_free_bytes(self.path), total_bytes(files)
         if free < need:
             raise NodeError(
-                _("{need} come home, and {free} are free").format(need=size_text(need), free=size_text(free)),
+                _("{need} come home, and {free} are free").format(
+                    need=decimal_size_text(need), free=decimal_size_text(free)
+                ),
                 where=str(self.path),
                 next_step=_("free disk space, or name another folder with --to DIR"),
             )
@@ -78,7 +80,7 @@ class DownloadDirectory:
                 missing.append(file)
         for __ in range(2):
             fetched: set[str] = set()
-            for file in fetch_files(shell, base, missing, self.path, report):
+            for file in fetch_files_yield_verified(shell, base, missing, self.path, report):
                 fetched.add(file.path)
                 yield file
             missing = [file for file in missing if file.path not in fetched]
@@ -88,7 +90,7 @@ class DownloadDirectory:
             _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
                 path=missing[0].path
             ),
-            where=shell.login,
+            where=shell.ssh_destination,
             next_step=_("the same command again, when nothing writes it"),
         )
 

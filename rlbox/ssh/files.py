@@ -162,7 +162,7 @@ def total_bytes(files: Iterable[RemoteFile]) -> int:
     return sum(file.size for file in files)
 
 
-def fetch_files(
+def fetch_files_yield_verified(
     shell: SshConnection, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
 ) -> Iterator[RemoteFile]:
     """Fetch files to `directory` in one stream, each continuing what an earlier call fetched of it.
@@ -243,7 +243,7 @@ def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes
             return
     raise WorkFailed(
         _("{path} changes while it is transferred").format(path=path),
-        where=shell.login,
+        where=shell.ssh_destination,
         next_step=_("the same command again, when nothing writes it"),
     )
 

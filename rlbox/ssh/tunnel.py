@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_error_line, start_ssh
+from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_error_or_placeholder, start_ssh
 from rlbox.system.command import ProcessHandle
 
 ENGINE_SOCKET = "/var/run/docker.sock"
@@ -57,9 +57,9 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     local, errors = directory / "docker.sock", directory / "ssh.err"
-    forward = ("-T", "-L", f"{local}:{socket}", "--", address.login, _REMOTE.format(socket=socket))
+    forward = ("-T", "-L", f"{local}:{socket}", "--", address.ssh_destination, _REMOTE.format(socket=socket))
     try:
-        ssh = start_ssh((*address.to_argv_prefix(*_OPTIONS), *forward), errors)
+        ssh = start_ssh((*address.to_argv_before_destination(*_OPTIONS), *forward), errors)
     except SshMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     atexit.register(_kill, ssh)
@@ -68,12 +68,12 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         ssh.wait()
         raise EngineError(
             _("the engine cannot be reached over ssh: {read_last_line}").format(
-                read_last_line=read_last_error_line(errors)
+                read_last_line=read_last_error_or_placeholder(errors)
             ),
             where=url,
             next_step=_(
                 "make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine"
-            ).format(login=address.login),
+            ).format(login=address.ssh_destination),
         )
     uid, gid, socket_gid, home, state = lines
     return EngineTunnel(

@@ -72,11 +72,11 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
 
 def write_evidence_and_find_cause(failure: StageFailure) -> Cause:
     """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
-    from rlbox.supervise.failure_report import explain_failure, write_evidence
+    from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
 
     explained = explain_failure(failure)
     try:
-        write_evidence(failure, explained)
+        write_evidence_folder(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing what is explained already
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         _tell(f"evidence was not written: {why}")
@@ -91,15 +91,15 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     import contextlib
 
     from rlbox.record.disk_lock import acquire_disk_lock
-    from rlbox.record.run_dir import create_run_lock_owner
-    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info
+    from rlbox.record.run_dir import create_lock_owner_from_plan
+    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info_once
 
     if not inherited:
         acquire_disk_lock(
-            Path(plan.paths.data).resolve(), create_run_lock_owner(plan), _START_S
+            Path(plan.paths.data).resolve(), create_lock_owner_from_plan(plan), _START_S
         )  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
-        write_supervisor_info(
+        write_supervisor_info_once(
             run_dir,
             place=plan.place,
             container=plan.container,

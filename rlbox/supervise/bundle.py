@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, find_run_cause
 from rlbox.secrets.masks import SecretMasker
-from rlbox.secrets.url_credentials import mask_credentials
+from rlbox.secrets.url_credentials import mask_url_and_header_credentials
 from rlbox.system.files import open_atomic, require_writable_file
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
@@ -45,7 +45,7 @@ _SECRETS = frozenset({".env", ".netrc", ".git-credentials", "auth_token", "id_rs
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectedFile:
+class _SelectedFile:
     """A file that is taken, by its path below the run directory: its last `keep_last_bytes` bytes of `bytes`."""
 
     name: str
@@ -74,13 +74,13 @@ class BundleEntry:
 class Selection:
     """What a bundle takes and leaves out, both in order of their names."""
 
-    taken: tuple[SelectedFile, ...]
+    taken: tuple[_SelectedFile, ...]
     left: tuple[SkippedFile, ...]
 
 
 def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
     """Return which files of a run are taken: what can be read, never models or checkpoints."""
-    taken: list[SelectedFile] = []
+    taken: list[_SelectedFile] = []
     left: list[SkippedFile] = []
     for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
         size = facts.st_size
@@ -89,7 +89,7 @@ def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
             left.append(SkippedFile(name=name, bytes=size, why=why))
         else:
             keep = size if whole_logs or not _is_log(name) else min(size, LOG_TAIL_BYTES)
-            taken.append(SelectedFile(name=name, bytes=size, keep_last_bytes=keep))
+            taken.append(_SelectedFile(name=name, bytes=size, keep_last_bytes=keep))
     return Selection(taken=tuple(taken), left=tuple(left))
 
 
@@ -237,4 +237,4 @@ def _mask_blocks(source: IO[bytes], masks: SecretMasker) -> Iterator[bytes]:
 
 
 def _mask_urls(data: bytes) -> bytes:
-    return mask_credentials(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return mask_url_and_header_credentials(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.amounts import duration_text, exact_duration_text, size_text
+from rlbox.amounts import decimal_size_text, duration_text, exact_duration_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
 from rlbox.gate.files import FileCheck
 from rlbox.gate.gate import MissingLine
@@ -140,7 +140,7 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer:
     )
 
 
-def explain_silent_service_log(stage: StagePlan, service: ServicePlan) -> Cause:
+def explain_service_log_not_growing(stage: StagePlan, service: ServicePlan) -> Cause:
     """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",
@@ -197,7 +197,7 @@ def explain_exceeded_total(stage: StagePlan) -> Cause:
 
 def explain_out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
     """The kernel ended processes of the stage because the container's memory limit was reached."""
-    limit = f"container limit {size_text(limit_bytes)}" if limit_bytes else "no container limit, host memory"
+    limit = f"container limit {decimal_size_text(limit_bytes)}" if limit_bytes else "no container limit, host memory"
     return Cause(
         kind="oom",
         what=f"out of memory: {limit}; then {cause.what}",

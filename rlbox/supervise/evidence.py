@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import exact_duration_text, size_text, utc_now
+from rlbox.amounts import decimal_size_text, exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
@@ -32,9 +32,9 @@ from rlbox.system.command import run_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.identity import get_user_name
-from rlbox.system.json_files import read_last_file_lines
+from rlbox.system.json_files import read_last_file_lines_forward
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.system.process_table import (
     Process,
     find_process_owner,
@@ -84,7 +84,7 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
         processes=tuple(_process_snapshot(process) for process in processes),
         memory=probe_cgroup_memory(),
         free_bytes={str(folder): get_free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
-        ports={f"{name} {number}": describe_port_holder(number) or "" for name, number in ports.items()},
+        ports={f"{name} {number}": describe_port_holder_unless_free(number) or "" for name, number in ports.items()},
         gpus=probe_gpus(),
         ray=fetch_ray_state_or_error(stage.ray) if stage.ray else {},
     )
@@ -192,7 +192,7 @@ _LIST_PACKAGES = (
 )
 
 
-def collect_gpu_text() -> str:
+def _collect_gpu_text() -> str:
     """Return what `nvidia-smi` prints, and every process that computes on a GPU.
 
     Raises
@@ -205,7 +205,7 @@ def collect_gpu_text() -> str:
     return "\n".join(shown)
 
 
-def collect_kernel_text(since: str) -> str:
+def _collect_kernel_text(since: str) -> str:
     """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes.
 
     Raises
@@ -226,7 +226,7 @@ def _is_since(row: str, begin: datetime) -> bool:
         return False
 
 
-def collect_process_text() -> str:
+def _collect_process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
     return (
@@ -240,7 +240,7 @@ def _process_row(process: Process) -> tuple[int, str]:
     size = probe_resident_bytes(process.pid)
     words = _cut(probe_command_line(process.pid)) if owner == get_user_name() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
-    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent_pid:8d} {owner:<12} {shown}"
+    return size, f"{decimal_size_text(size):>9} {process.pid:8d} {process.parent_pid:8d} {owner:<12} {shown}"
 
 
 def _cut(words: str) -> str:
@@ -248,7 +248,7 @@ def _cut(words: str) -> str:
     return words if len(words) <= _WORDS else f"{words[:_WORDS].rpartition(' ')[0]} ..."
 
 
-def collect_disk_text(folders: Iterable[Path]) -> str:
+def _collect_disk_text(folders: Iterable[Path]) -> str:
     """Return free and total space and inodes of the disks that hold `folders`."""
     lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
     for folder in dict.fromkeys(folders):
@@ -258,17 +258,17 @@ def collect_disk_text(folders: Iterable[Path]) -> str:
             lines.append(f"{'':9} {'':9} {'':12} {folder}: {error.strerror}")
             continue
         free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-        lines.append(f"{size_text(free):>9} {size_text(total):>9} {facts.f_favail:12d} {folder}")
+        lines.append(f"{decimal_size_text(free):>9} {decimal_size_text(total):>9} {facts.f_favail:12d} {folder}")
     return "\n".join(lines) + "\n"
 
 
-def collect_limits_text() -> str:
+def _collect_limits_text() -> str:
     """Return the limits of memory, shared memory, processes and files as JSON."""
     facts = {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
     return _json(facts)
 
 
-def collect_system_text() -> str:
+def _collect_system_text() -> str:
     """Return kernel, machine, boot time and load as JSON."""
     name = platform.uname()
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
@@ -283,7 +283,7 @@ def collect_system_text() -> str:
     )
 
 
-def collect_package_text(python: str) -> str:
+def _collect_package_text(python: str) -> str:
     """Return `name==version` of everything installed for the interpreter `python`, sorted, one a line.
 
     Raises
@@ -297,7 +297,7 @@ def collect_package_text(python: str) -> str:
     return text
 
 
-def collect_resource_text(run_dir: Path, stage: str) -> str:
+def _collect_resource_text(run_dir: Path, stage: str) -> str:
     """Return the last samples of what the stage used, one JSON object a line.
 
     Raises
@@ -308,7 +308,7 @@ def collect_resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage": {json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        lines = (row.decode("utf-8", "replace") for row in read_last_file_lines(run_dir / RESOURCES_FILE))
+        lines = (row.decode("utf-8", "replace") for row in read_last_file_lines_forward(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
     except OSError as error:
         raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
@@ -317,7 +317,7 @@ def collect_resource_text(run_dir: Path, stage: str) -> str:
     return "".join(rows)
 
 
-def collect_ray_log_text(ray: RayPlan) -> str:
+def _collect_ray_log_text(ray: RayPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
 
     Raises
@@ -394,18 +394,18 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
         "environment.txt": lambda: _environment(failure),
         "plan.json": lambda: _read(run_dir / "plan.json"),
         "overrides.json": lambda: _read(run_dir / "overrides.json"),
-        "packages.txt": lambda: collect_package_text(plan.paths.python),
-        "resources.jsonl": lambda: collect_resource_text(run_dir, stage.name),
-        "gpu.txt": collect_gpu_text,
-        "kernel.txt": lambda: collect_kernel_text(failure.started_at),
-        "disks.txt": lambda: collect_disk_text(folders),
-        "limits.json": collect_limits_text,
-        "system.json": collect_system_text,
-        "processes.txt": collect_process_text,
+        "packages.txt": lambda: _collect_package_text(plan.paths.python),
+        "resources.jsonl": lambda: _collect_resource_text(run_dir, stage.name),
+        "gpu.txt": _collect_gpu_text,
+        "kernel.txt": lambda: _collect_kernel_text(failure.started_at),
+        "disks.txt": lambda: _collect_disk_text(folders),
+        "limits.json": _collect_limits_text,
+        "system.json": _collect_system_text,
+        "processes.txt": _collect_process_text,
     }
     if ray := stage.ray:
         parts["ray/status.json"] = lambda: _ray(failure)
-        parts["ray/logs.txt"] = lambda: collect_ray_log_text(ray)
+        parts["ray/logs.txt"] = lambda: _collect_ray_log_text(ray)
     return parts
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import gpu_memory_text, size_text
+from rlbox.amounts import decimal_size_text, gpu_memory_text
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
@@ -37,7 +37,7 @@ from rlbox.supervise.evidence import (
     list_collectors,
 )
 from rlbox.system.files import compute_file_sha256, is_disk_full
-from rlbox.system.safe_files import ensure_real_directories, replace_file, walk_files
+from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file, walk_files
 
 _LINE = 300
 _STORY = 30
@@ -51,7 +51,7 @@ _BY_SIGNATURE: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "read
 
 
 @dataclass(frozen=True, kw_only=True)
-class FatalEntry:
+class _FatalEntry:
     """The first fatal line of one log; `at` is UTC to a second, empty when not noted; `known` is the id of a fix."""
 
     log: str
@@ -97,7 +97,7 @@ class FailureReport:
     cause: Cause
     known_title: str
     next_step: str
-    fatals: tuple[FatalEntry, ...]
+    fatals: tuple[_FatalEntry, ...]
     story: tuple[TimelineEntry, ...]
     broken: tuple[str, ...]
     machine: tuple[str, ...]
@@ -143,9 +143,9 @@ def build_report(
     )
 
 
-def _row(fatal: LogFailure, masks: SecretMasker) -> FatalEntry:
+def _row(fatal: LogFailure, masks: SecretMasker) -> _FatalEntry:
     line = fatal.line
-    return FatalEntry(
+    return _FatalEntry(
         log=fatal.log,
         number=line.number,
         text=_shown(line.text, masks),
@@ -203,9 +203,11 @@ def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
     rows = [f"taken {snapshot.taken_at}, {len(snapshot.processes)} processes of the run"]
     memory = snapshot.memory
     if memory.used_bytes is not None:
-        of = f" of {size_text(memory.limit_bytes)}" if memory.limit_bytes else ", no limit"
-        rows.append(f"memory {size_text(memory.used_bytes)}{of}; ended for memory by the kernel: {memory.kills}")
-    rows += [f"{size_text(free)} free at {folder}" for folder, free in snapshot.free_bytes.items()]
+        of = f" of {decimal_size_text(memory.limit_bytes)}" if memory.limit_bytes else ", no limit"
+        rows.append(
+            f"memory {decimal_size_text(memory.used_bytes)}{of}; ended for memory by the kernel: {memory.kills}"
+        )
+    rows += [f"{decimal_size_text(free)} free at {folder}" for folder, free in snapshot.free_bytes.items()]
     rows += [f"port {port}: {holder or 'nobody'}" for port, holder in snapshot.ports.items()]
     own = {process.pid for process in snapshot.processes}
     for gpu in snapshot.gpus:
@@ -285,7 +287,7 @@ def _honest(report: FailureReport) -> str:
     return f"none is known; read the lines around {where} in first_fatal.txt, and send `rlbox bundle {report.run_id}`"
 
 
-def _fatal(fatal: FatalEntry) -> Iterator[str]:
+def _fatal(fatal: _FatalEntry) -> Iterator[str]:
     known = f", known as {fatal.known}" if fatal.known else ""
     yield ""
     yield f"{fatal.log}:{fatal.number}{f', {fatal.at}' if fatal.at else ''}{known}"
@@ -368,7 +370,7 @@ def _with_known(cause: Cause, run_dir: Path) -> Cause:
     return dataclasses.replace(cause, known=known.fix_id, next_step=cause.next_step or known.remedy)
 
 
-def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
+def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> Path:
     """Gather the evidence of a failed stage, write it with its report and manifest, and return the folder.
 
     What cannot be gathered or written is named in the manifest. On a full disk the report comes first.
@@ -378,7 +380,7 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     OSError
         Not even the report could be written.
     """
-    folder = ensure_real_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
+    folder = make_directories_replacing_non_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = collect_texts(list_collectors(failure), GATHER_S)
     report = build_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
@@ -416,7 +418,7 @@ def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dic
             problems |= {name: full} if text else {}
             continue
         try:
-            ensure_real_directories(folder, str(Path(name).parent))
+            make_directories_replacing_non_directories(folder, str(Path(name).parent))
             replace_file(folder / name, text.encode("utf-8", "replace"))
         except OSError as error:
             if number == 0:
@@ -434,7 +436,12 @@ def write_manifest(
     Every file of the folder is named, also those that others put there, with secrets masked.
     """
     rows = [
-        {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name), "what": describe_file(descriptions, name)}
+        {
+            "name": name,
+            "bytes": facts.st_size,
+            "sha256": _sum(folder / name),
+            "what": _describe_file(descriptions, name),
+        }
         for name, facts in sorted(_files(folder))
     ]
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
@@ -443,7 +450,7 @@ def write_manifest(
     )
 
 
-def describe_file(descriptions: Mapping[str, str], name: str) -> str:
+def _describe_file(descriptions: Mapping[str, str], name: str) -> str:
     """Return what a file is, by its name or by that of the folder it is in."""
     return descriptions.get(name) or descriptions.get(name.partition("/")[0], "")
 

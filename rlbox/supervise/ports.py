@@ -51,11 +51,11 @@ class PortAuditor:
         self._ours = ours
         self._known: set[int] = set()
 
-    def stop_on_undeclared_listener_if_due(self) -> None:
+    def raise_on_undeclared_listener_if_due(self) -> None:
         if time.monotonic() > self._due:
-            self.stop_on_undeclared_listener()
+            self.raise_on_undeclared_listener()
 
-    def stop_on_undeclared_listener(self) -> None:
+    def raise_on_undeclared_listener(self) -> None:
         begun = time.monotonic()
         new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
         now = time.monotonic()
@@ -76,7 +76,7 @@ class PortAuditor:
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
             if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
-                self._watch.gate.mark_failed(
+                self._watch.gate.set_broken(
                     self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_host_port}"
                 )
                 raise StageAborted(

@@ -77,7 +77,7 @@ class RayJob:
 
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
-        self._poller.stop()
+        self._poller.request_stop()
         if self.last_polled_info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
@@ -116,7 +116,7 @@ def query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
-            data: dict[str, Any] = answer.parse_json()
+            data: dict[str, Any] = answer.read_json()
     except (NoResponseError, ValueError) as error:
         return RayJobInfo(status=UNREACHABLE, message=explain_no_response(error))
     if answer.status != 200:

@@ -15,7 +15,7 @@ from rlbox.record.resources import RESOURCES_FILE, create_sample
 from rlbox.record.state import RunState
 from rlbox.system.counters import ActivitySample, CgroupReader, probe_activity, probe_pressure
 from rlbox.system.files import get_free_bytes
-from rlbox.system.json_files import ReopeningLineAppender
+from rlbox.system.json_files import OpenPerLineAppender
 from rlbox.system.limits import count_usable_cores
 
 PAUSE_S = 5.0
@@ -49,7 +49,7 @@ class Sampler:
         pause_s: float = PAUSE_S,
     ) -> None:
         self.phase = ""
-        self._rows = ReopeningLineAppender(run_dir / RESOURCES_FILE)
+        self._rows = OpenPerLineAppender(run_dir / RESOURCES_FILE)
         self._run_dir = run_dir
         self._parts = parts
         self._state = state

@@ -11,7 +11,7 @@ from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.job.plan import ServicePlan
-from rlbox.logs.lines import LineBlock, strip_launcher_prefixes
+from rlbox.logs.lines import LineBlock, list_prefix_stripped_variants
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
@@ -94,7 +94,7 @@ class RunningService:
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     @property
-    def pending_problem(self) -> ProblemOrEmpty:
+    def readiness_problem(self) -> ProblemOrEmpty:
         """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
         if (
@@ -109,22 +109,22 @@ class RunningService:
     def has_been_ready(self) -> bool:
         return self._good_at is not None and not self._line_missing
 
-    def match_lines(self, texts: LineBlock) -> None:
+    def look_for_ready_line(self, texts: LineBlock) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
             fits = compile_pattern(line).matches
-            self._line_missing = not any(fits(way) for text in texts for way in strip_launcher_prefixes(text))
+            self._line_missing = not any(fits(way) for text in texts for way in list_prefix_stripped_variants(text))
 
     def restart_readiness_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
-        self._poller.stop()
+        self._poller.request_stop()
         self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     def begin_liveness_checks(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
-        self._poller.stop()
+        self._poller.request_stop()
         self._good_at = self._grown_at = self._clock()
         if self.plan.answer_s:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda problem: False)
@@ -135,9 +135,9 @@ class RunningService:
         return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
-    def last_answer_text(self) -> str:
+    def last_answer_description(self) -> str:
         """What the ready request got last from a service that is mute: an answer that is under way is none."""
-        return "no answer" if self.pending_problem in ("", _NO_ANSWER) else self.pending_problem
+        return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
 
     def is_silent(self, log_bytes: int) -> bool:
         """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
@@ -147,7 +147,7 @@ class RunningService:
         return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
 
     def stop_probing(self) -> None:
-        self._poller.stop()
+        self._poller.request_stop()
 
     def _ask(self) -> ProblemOrEmpty:
         problem = find_readiness_problem(self.plan.ready, self._headers)

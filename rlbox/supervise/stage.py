@@ -32,9 +32,9 @@ from rlbox.supervise.services import RunningService, count_weight_bytes
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.system.run_processes import ChildProcess
-from rlbox.system.safe_files import ensure_real_directories, remove_file
+from rlbox.system.safe_files import make_directories_replacing_non_directories, remove_file
 from rlbox.values import Command
 
 
@@ -48,7 +48,7 @@ def stop_retained_services(context: StageContext) -> None:
     context.retained.clear()
 
 
-class StageServices:
+class _StageServices:
     """Starts and ends the services of a stage; those that run are `services` of its watch. Raises `StageAborted`."""
 
     def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch) -> None:
@@ -62,11 +62,11 @@ class StageServices:
         for service in self._stage.services:
             for name, number in service.ports.items():
                 rule = self._gate.outcomes.ports[service.name, name]
-                holder = "" if service.name in self._context.retained else describe_port_holder(number)
+                holder = "" if service.name in self._context.retained else describe_port_holder_unless_free(number)
                 if holder:
-                    self._gate.mark_failed(rule, f"taken by {holder}")
+                    self._gate.set_broken(rule, f"taken by {holder}")
                     raise StageAborted(make_port_conflict_cause(name, number, holder))
-                self._gate.mark_passed(rule, "free")
+                self._gate.set_held_unless_broken(rule, "free")
 
     def start_and_wait_until_ready(self, plan: ServicePlan) -> None:
         """Start a service, or take it over from the stage before, and wait until it does its work."""
@@ -81,13 +81,13 @@ class StageServices:
             while not service.has_been_ready:
                 self._watch.poll()
                 if start.is_over_limit and not service.has_been_ready:
-                    self._gate.mark_failed(rule, service.pending_problem)
-                    cause = explain_slow_service_start(self._stage, plan, service.pending_problem, start.elapsed_s)
+                    self._gate.set_broken(rule, service.readiness_problem)
+                    cause = explain_slow_service_start(self._stage, plan, service.readiness_problem, start.elapsed_s)
                     raise StageAborted(
-                        self._watch.hang.add_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
+                        self._watch.hang.collect_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
                     )
         self._watch.reset_fatals(plan.name)
-        self._gate.mark_passed(rule, "ready")
+        self._gate.set_held_unless_broken(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())
 
     def _begin(self, plan: ServicePlan) -> RunningService:
@@ -97,7 +97,7 @@ class StageServices:
         command = Command(argv=plan.argv, env={**self._context.plan.env, **plan.env, **given}, cwd=str(self._folder))
         headers = read_ray_auth_headers({**os.environ, **command.env}) if ray else {}
         with self._watch.pump.open_pipe(plan.name, self._folder / plan.log) as output:
-            return self._context.start_part(
+            return self._context.start_part_or_abort(
                 self._stage,
                 plan.name,
                 plan.argv,
@@ -117,7 +117,7 @@ class StageServices:
         service = kept.service
         self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output_fd)
         if (code := service.child.poll()) is not None:
-            self._gate.mark_failed(self._gate.outcomes.services[service.plan.name], describe_exit(code))
+            self._gate.set_broken(self._gate.outcomes.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
             when = f"between stages {kept.stage} and {self._stage.name}"
             raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
@@ -185,7 +185,7 @@ class _StageRun:
         self._stage = stage
         self._folder = context.run_dir / stage.directory
         self._watch = StageWatch(context, stage)
-        self._services = StageServices(context, stage, self._watch)
+        self._services = _StageServices(context, stage, self._watch)
         self._published = PublishedPortRelay(context.plan.published)
         self._audit = PortAuditor(context, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
@@ -234,8 +234,8 @@ class _StageRun:
         return None
 
     def _run(self) -> None:
-        self._context.check_not_stopped()
-        ensure_real_directories(self._context.run_dir, self._stage.directory)
+        self._context.raise_if_stopped_or_unrecordable()
+        make_directories_replacing_non_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
             self._before = FileSnapshot([file.path for file in self._due])
@@ -243,16 +243,16 @@ class _StageRun:
         for service in self._stage.services:
             self._services.start_and_wait_until_ready(service)
             self._published.relay_published_port(service)
-        self._audit.stop_on_undeclared_listener()
+        self._audit.raise_on_undeclared_listener()
         self._run_main()
 
     def _check_needs(self) -> None:
         for need, rule in zip(self._stage.needs, self._gate.outcomes.needs, strict=True):
-            fact = check_file(need, self._context.check_not_stopped)
+            fact = check_file(need, self._context.raise_if_stopped_or_unrecordable)
             if fact.problem:
-                self._gate.mark_failed(rule, fact.problem)
+                self._gate.set_broken(rule, fact.problem)
                 raise StageAborted(explain_needed_file(self._stage, need, fact))
-            self._gate.mark_passed(rule, f"{fact.total_bytes} bytes")
+            self._gate.set_held_unless_broken(rule, f"{fact.total_bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
         """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
@@ -269,15 +269,17 @@ class _StageRun:
         return self._context.nodes.recheck_for_lost_node(self._stage, cause.what, stopped) or cause
 
     def _run_main(self) -> None:
-        self._context.check_not_stopped()
-        main = self._watch.main = self._context.start_part(self._stage, MAIN, self._stage.argv, self._start_main)
-        self._watch.begin_command()
+        self._context.raise_if_stopped_or_unrecordable()
+        main = self._watch.main = self._context.start_part_or_abort(
+            self._stage, MAIN, self._stage.argv, self._start_main
+        )
+        self._watch.start_rule_timers_and_liveness()
         self._watch.record(state="running")
         while (code := main.poll()) is None:
             self._watch.poll()
-            self._watch.stop_on_unresponsive_service()
-            self._watch.stop_on_hang()
-            self._audit.stop_on_undeclared_listener_if_due()
+            self._watch.raise_on_unresponsive_service()
+            self._watch.raise_on_hang()
+            self._audit.raise_on_undeclared_listener_if_due()
         self._end_main(code)
 
     def _start_main(self) -> ChildProcess | RayJob:
@@ -285,7 +287,9 @@ class _StageRun:
         environment = {**self._context.plan.env, **stage.env}
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
-            self._watch.pump.copy_growing_file(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
+            self._watch.pump.start_copying_growing_file(
+                STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
+            )
             return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
         given = self._context.grants.make_environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
@@ -306,18 +310,20 @@ class _StageRun:
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
         self._watch.record_events()
-        self._watch.stop_on_log_write_error()
+        self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes
-        (self._gate.mark_passed if good else self._gate.mark_failed)(self._gate.outcomes.exit, self._ended(code))
+        (self._gate.set_held_unless_broken if good else self._gate.set_broken)(
+            self._gate.outcomes.exit, self._ended(code)
+        )
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
-        self._watch.stop_on_dead_service(TOLD_TO_STOP if failed else ())
-        self._watch.stop_on_violation()
+        self._watch.raise_on_dead_service(TOLD_TO_STOP if failed else ())
+        self._watch.raise_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
             raise StageAborted(job_cause or explain_wrong_exit_code(self._stage, code))
-        self._audit.stop_on_undeclared_listener()
+        self._audit.raise_on_undeclared_listener()
         self._probe_work()
 
     def _ended(self, code: int) -> str:
@@ -330,7 +336,7 @@ class _StageRun:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
             problem = wait_for_expected_response(probe, self._watch.poll)
-            (self._gate.mark_failed if problem else self._gate.mark_passed)(rule, problem or "as told")
+            (self._gate.set_broken if problem else self._gate.set_held_unless_broken)(rule, problem or "as told")
             if problem:
                 raise StageAborted(explain_failed_probe(self._stage, probe, problem))
 
@@ -340,14 +346,14 @@ class _StageRun:
             return None
         info = job.last_polled_info
         succeeded = info.status == SUCCEEDED
-        (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, info.status)
+        (self._gate.set_held_unless_broken if succeeded else self._gate.set_broken)(rule, info.status)
         self._watch.record(ray_status=info.status)
         return None if succeeded else explain_failed_ray_job(self._stage, ray, info)
 
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
         self._gate.ignore_failures_while_stopping()
-        self._watch.pump.disable_backpressure()
+        self._watch.pump.stop_blocking_writers()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:
@@ -365,19 +371,21 @@ class _StageRun:
         self._services.retain_and_record_others_stopped(keep)
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
-        self._watch.close_logs()
-        self._watch.stop_on_log_write_error()
+        self._watch.read_rest_and_close_logs()
+        self._watch.raise_on_log_write_error()
 
     def _judge(self) -> None:
         """Look at what only the end of a command that ended well shows: required lines, metrics and files."""
         missing = self._gate.missing_lines()
         self._gate.finish()
-        self._watch.stop_on_violation()
+        self._watch.raise_on_violation()
         problems = []
         for file, rule in zip(self._stage.files, self._gate.outcomes.files, strict=True):
             before = self._before if file in self._due else None
-            fact = check_file(file, self._context.check_not_stopped, earlier_snapshot=before)
-            (self._gate.mark_failed if fact.problem else self._gate.mark_passed)(rule, fact.problem or "complete")
+            fact = check_file(file, self._context.raise_if_stopped_or_unrecordable, earlier_snapshot=before)
+            (self._gate.set_broken if fact.problem else self._gate.set_held_unless_broken)(
+                rule, fact.problem or "complete"
+            )
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
         lines = [

@@ -105,7 +105,7 @@ class NodeMonitor:
 
     def close(self) -> None:
         for poller in self._pollers:
-            poller.stop()
+            poller.request_stop()
 
 
 _FULL_BYTES = 1 << 20
@@ -156,10 +156,10 @@ class StageContext:
             record_event=partial(self.journal.record_event, stage.name),
             record_phase=lambda phase: self.journal.record_stage_change(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,
-            is_running=lambda: not self.interrupt.name,
+            may_continue=lambda: not self.interrupt.name,
         )
 
-    def check_not_stopped(self) -> None:
+    def raise_if_stopped_or_unrecordable(self) -> None:
         """Raise `StageAborted` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
@@ -181,14 +181,18 @@ class StageContext:
             return make_disk_full_cause(str(self.run_dir), get_free_bytes(self.run_dir))
         return make_unwritable_directory_cause(str(error.filename or self.run_dir), error.strerror or str(error))
 
-    def start_part(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
+    def start_part_or_abort(
+        self, stage: StagePlan, part: str, argv_in_error: tuple[str, ...], start: Callable[[], T]
+    ) -> T:
         """Return what `start` did for a part of a stage; raise `StageAborted` when its program could not be started."""
         try:
             return start()
         except OSError as error:
             if is_disk_full(error):
                 raise StageAborted(self.explain_disk_error(error)) from error
-            raise StageAborted(explain_failed_start(stage, part, argv[0], error.strerror or str(error))) from error
+            raise StageAborted(
+                explain_failed_start(stage, part, argv_in_error[0], error.strerror or str(error))
+            ) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""

@@ -21,7 +21,7 @@ from rlbox.supervise.causes import (
     explain_exceeded_total,
     explain_forbidden_line,
     explain_service_exit,
-    explain_silent_service_log,
+    explain_service_log_not_growing,
     explain_unresponsive_service,
     explain_violation,
 )
@@ -60,10 +60,8 @@ class StageWatch:
         self._begun = time.monotonic()
         catalogue = read_stored_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
-        self._finders = {
-            name: FirstFatalFinder(partial(self.gate.is_benign_or_excused, name), catalogue) for name in names
-        }
-        self._metric_files = MetricFiles(self.gate)
+        self._finders = {name: FirstFatalFinder(partial(self.gate.is_harmless_line, name), catalogue) for name in names}
+        self._metric_files = _MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
         self._recorded_counts = Counter[str]()
@@ -83,15 +81,17 @@ class StageWatch:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
         self.record_events()
         self.record_gate()
-        self._context.check_not_stopped()
-        self.stop_on_log_write_error()
-        self.stop_on_dead_service()
+        self._context.raise_if_stopped_or_unrecordable()
+        self.raise_on_log_write_error()
+        self.raise_on_dead_service()
         if lost := self._context.nodes.find_lost_node(self._stage):
             raise StageAborted(lost)
-        self.stop_on_violation()
+        self.raise_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
-            self.gate.mark_failed(self.gate.outcomes.total, "passed")
-            raise StageAborted(self.hang.add_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
+            self.gate.set_broken(self.gate.outcomes.total, "passed")
+            raise StageAborted(
+                self.hang.collect_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s)
+            )
         if not self.logs.has_unread:
             self.pump.wait_for_growth_or_exit(_LOOK_S)
 
@@ -117,52 +117,52 @@ class StageWatch:
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
         for name in self.pump.pop_restored_names():
             event(stage, "log-restored", log=name)
-        for name in self.logs.pop_truncated_logs():
+        for name in self.logs.pop_logs_emptied_by_others():
             event(stage, "log-emptied", log=name)
 
-    def stop_on_log_write_error(self) -> None:
+    def raise_on_log_write_error(self) -> None:
         if self.pump.write_error:
             raise StageAborted(self._context.explain_disk_error(self.pump.write_error))
 
-    def stop_on_hang(self) -> None:
+    def raise_on_hang(self) -> None:
         cause = self.hang.check(self.logs)
         if cause:
-            self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
+            self.gate.set_broken(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
             raise StageAborted(cause)
 
-    def stop_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
+    def raise_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
         """Stop a stage one of whose services is dead, unless it ended in one of the `tolerated_exit_codes` ways."""
         for service in self.services:
             code = service.child.poll()
             if code is None or code in tolerated_exit_codes:
                 continue
             self.logs.dispatch_everything_written()
-            self.stop_on_violation(service.plan.name)
+            self.raise_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
             when = when if service.has_been_ready else "before it was ready"
             raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
 
-    def stop_on_unresponsive_service(self) -> None:
+    def raise_on_unresponsive_service(self) -> None:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
             if service.is_unresponsive:
-                self._refuse(service, service.last_answer_text)
-                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer_text)
+                self._refuse(service, service.last_answer_description)
+                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer_description)
                 raise StageAborted(
-                    self.hang.add_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
+                    self.hang.collect_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
                 )
-            if service.is_silent(self.logs.bytes_read_by_log.get(service.plan.name, 0)):
+            if service.is_silent(self.logs.bytes_read_per_log.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_nonblank_line(service.plan.name))
-                cause = explain_silent_service_log(self._stage, service.plan)
+                cause = explain_service_log_not_growing(self._stage, service.plan)
                 raise StageAborted(
-                    self.hang.add_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
+                    self.hang.collect_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
                 )
 
-    def stop_on_violation(self, log: str = "") -> None:
+    def raise_on_violation(self, only_log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""
-        forbidden = [each for each in self.gate.events.forbidden if log in ("", each.rule.log)]
+        forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
         if forbidden:
             self.record_gate()
             first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
@@ -170,11 +170,11 @@ class StageWatch:
                 self.await_dying_service(_SETTLE_LINE_S)
             raise StageAborted(explain_forbidden_line(self._stage, first))
         for violation in self.gate.events.violations:
-            if log in ("", violation.rule.log):
+            if only_log in ("", violation.rule.log):
                 self.record_gate()
                 raise StageAborted(explain_violation(self._stage, violation))
 
-    def begin_command(self) -> None:
+    def start_rule_timers_and_liveness(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
         for service in self.services:
@@ -194,12 +194,12 @@ class StageWatch:
         """Wait for a service that is dying: its end came before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
-            self.stop_on_dead_service(TOLD_TO_STOP)
+            self.raise_on_dead_service(TOLD_TO_STOP)
             self.pump.wait_for_growth_or_exit(_LOOK_S)
 
-    def close_logs(self) -> None:
+    def read_rest_and_close_logs(self) -> None:
         """Look at all that was written, and let go of the logs."""
-        self.pump.close()
+        self.pump.close_all_but_logs()
         self.logs.dispatch_remaining()
         self.record_events()
         for log in self.pump.logs.values():
@@ -218,7 +218,7 @@ class StageWatch:
         self._context.journal.record_service_change(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
-        self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
+        self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
@@ -227,18 +227,18 @@ class StageWatch:
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         for service in self.services:
             if service.plan.name == log:
-                service.match_lines(texts)
+                service.look_for_ready_line(texts)
 
     def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.feed(first, offset, texts)
-        if finder.first_fatal and self.gate.is_excused_by_later_lines(
+        if finder.first_fatal and self.gate.is_model_text_or_before_steps(
             log, finder.first_fatal.number, finder.first_fatal.text
         ):
             self.reset_fatals(log)
 
 
-class MetricFiles:
+class _MetricFiles:
     """The metric files of one gate; rows of earlier stages do not count."""
 
     def __init__(self, gate: GateChecker) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
-from rlbox.hang.slowness import REMEDIES, ServiceStartupTimer, StarvationClock
+from rlbox.hang.slowness import REMEDIES, ProgressExtendedStartupLimit, StarvationScaledClock
 from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
@@ -36,13 +36,13 @@ class StarvationMonitor:
         self, processes: RunProcesses, *, probe: ActivityProbe | None = None, real: Callable[[], float] = time.monotonic
     ) -> None:
         self._processes, self._probe, self._real = processes, probe or _prober(), real
-        self._clock = StarvationClock(real())
+        self._clock = StarvationScaledClock(real())
         self._cores = count_usable_cores()
         self._stretch = 1.0
         self._before: ActivitySample | None = None
         self._due_s = self._listed_s = self._looked_s = -math.inf
         self._pids: tuple[int, ...] = ()
-        self._start: ServiceStartup | None = None
+        self._start: _ServiceStartup | None = None
         self._begun_s = real()
 
     def begin_stage(self, max_stretch_factor: float) -> None:
@@ -50,16 +50,16 @@ class StarvationMonitor:
         self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / max_stretch_factor, max_stretch_factor
 
     def scaled_time_s(self) -> float:
-        return self._clock.get_slowed_time_s(self._real())
+        return self._clock.get_scaled_time_s(self._real())
 
-    def monotonic_time_s(self) -> float:
+    def unscaled_monotonic_time_s(self) -> float:
         return self._real()
 
     @contextlib.contextmanager
-    def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStartup]:
+    def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[_ServiceStartup]:
         """Watch whether a service that starts gets on, until the block ends."""
-        clock = ServiceStartupTimer(limit_s, self._stretch, self.scaled_time_s(), self._real())
-        self._start, self._listed_s = ServiceStartup(self, clock, child), -math.inf
+        clock = ProgressExtendedStartupLimit(limit_s, self._stretch, self.scaled_time_s(), self._real())
+        self._start, self._listed_s = _ServiceStartup(self, clock, child), -math.inf
         self.sample(now=True)
         try:
             yield self._start
@@ -101,10 +101,10 @@ class StarvationMonitor:
         )
 
 
-class ServiceStartup:
+class _ServiceStartup:
     """A service that starts: over limit once it may take no longer. `pids`: its processes, looked up now and then."""
 
-    def __init__(self, watch: StarvationMonitor, clock: ServiceStartupTimer, child: ChildProcess) -> None:
+    def __init__(self, watch: StarvationMonitor, clock: ProgressExtendedStartupLimit, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
@@ -112,19 +112,19 @@ class ServiceStartup:
     def add_activity(self, previous: ActivitySample, after: ActivitySample, now_real_s: float) -> None:
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_for_disk for process in own[1].processes)
-        self._clock.add_rates(compute_rates(*own), now_real_s, is_waiting_for_disk=waits_disk)
+        self._clock.add_activity_rates(compute_rates(*own), now_real_s, is_waiting_for_disk=waits_disk)
 
     @property
     def is_over_limit(self) -> bool:
         """Whether it has taken longer than it may, as a look of this second shows."""
-        if self._clock.is_over_limit(self._watch.scaled_time_s()):
+        if self._clock.is_over_unextended_limit(self._watch.scaled_time_s()):
             self._watch.sample(now=True)
-        return self._clock.must_stop(self._watch.scaled_time_s(), self._watch.monotonic_time_s())
+        return self._clock.must_stop(self._watch.scaled_time_s(), self._watch.unscaled_monotonic_time_s())
 
     @property
     def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
-        return self._clock.get_wall_elapsed_s(self._watch.monotonic_time_s())
+        return self._clock.get_wall_elapsed_s(self._watch.unscaled_monotonic_time_s())
 
     def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)

@@ -18,7 +18,7 @@ from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
 from rlbox.record.journal import Event, Journal
 from rlbox.record.run_dir import PLAN_FILE, write_run_plan
-from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_previous_attempt
+from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_rerun_stages_and_build_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
@@ -64,7 +64,7 @@ def supervise_run(
     group = RunCgroup(run_dir)
     if plan.runs_without_container:  # in a container the container is one
         group.create_and_enter()
-    journal = Journal(run_dir, archive_previous_attempt(run_dir, plan, os.getpid()), masks, on_event)
+    journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
     context = StageContext(
         plan=plan,
@@ -223,7 +223,7 @@ def _draw(context: StageContext) -> PlotResult:
         return PlotResult(state="skipped")
     command = Command(argv=plan.plot, env=plan.env, cwd=str(context.run_dir))
     pump = LogPump(context.journal.masks)
-    pump.disable_backpressure()
+    pump.stop_blocking_writers()
     try:
         with pump.open_pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
             child = context.processes.start(command, output, stage="plot", part="plot")
@@ -233,7 +233,7 @@ def _draw(context: StageContext) -> PlotResult:
         return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
     finally:
         context.processes.stop_all_and_list_survivors()
-        pump.close()
+        pump.close_all_but_logs()
     if code is None:
         return PlotResult(
             state="failed", detail=context.interrupt.name or f"not done after {exact_duration_text(_PLOT_S)}"

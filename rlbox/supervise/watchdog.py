@@ -62,7 +62,7 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 
 def _settle(run_dir: Path, code: int) -> None:
-    from rlbox.diagnose.cause import make_process_exit_info
+    from rlbox.diagnose.cause import make_killed_or_ended_exit_info
     from rlbox.errors import RlboxError
     from rlbox.record.reconcile import write_final_state
     from rlbox.record.run_dir import load_plan_file
@@ -70,4 +70,4 @@ def _settle(run_dir: Path, code: int) -> None:
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
         said = read_last_whole_lines(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        write_final_state(run_dir, load_plan_file(run_dir), make_process_exit_info(code, said))
+        write_final_state(run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said))

@@ -265,7 +265,7 @@ class CgroupReader:
         self.cpu_limit = CpuLimitReader()
         self._disk = (*(folder / "io.pressure" for _, folder in find_own_cgroups(("",))), _PROC / "pressure/io")
 
-    def read_disk_wait_s(self) -> float | None:
+    def _read_disk_wait_s(self) -> float | None:
         """Return how long some process waited for a disk, s; None where the kernel does not tell. Source: psi.rst.
 
         Of the container alone where the kernel tells that, else of the machine.
@@ -303,7 +303,7 @@ def probe_activity(
         processes=found,
         machine_busy_s=_probe_busy(),
         cpu_limit=cgroup.cpu_limit.read_if_limited() if cgroup else None,
-        disk_wait_s=cgroup.read_disk_wait_s() if cgroup else None,
+        disk_wait_s=cgroup._read_disk_wait_s() if cgroup else None,
     )
 
 

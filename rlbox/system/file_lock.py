@@ -43,13 +43,13 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     return True
 
 
-def open_and_try_lock(path: Path, *, create_if_missing: bool) -> int | None:
+def open_lock_unless_held(path: Path, *, create_else_raise: bool) -> int | None:
     """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
 
     `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
     """
     while True:
-        handle = os.open(path, _OPENED | (os.O_CREAT if create_if_missing else 0), 0o644)
+        handle = os.open(path, _OPENED | (os.O_CREAT if create_else_raise else 0), 0o644)
         try:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
@@ -85,7 +85,7 @@ def hold_lock(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
-    while (handle := open_and_try_lock(path, create_if_missing=True)) is None:
+    while (handle := open_lock_unless_held(path, create_else_raise=True)) is None:
         waited, busy = time.monotonic() - begun, _busy(path, purpose)
         if waited >= timeout_s:
             raise busy
@@ -107,7 +107,7 @@ def hold_lock(
 def require_unlocked(path: Path, purpose: str) -> None:
     """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
     try:
-        handle = open_and_try_lock(path, create_if_missing=False)
+        handle = open_lock_unless_held(path, create_else_raise=False)
     except OSError:
         return
     if handle is None:
@@ -122,10 +122,10 @@ def _busy(path: Path, what: str) -> LockHeld:
     return LockHeld(told, where=str(path), next_step=_("wait for it to end"))
 
 
-def describe_lock_holder_or_unknown(path: Path) -> str:
+def describe_lock_holder_or_unknown(lock_file: Path) -> str:
     """Return who has locked a file, as the file says itself."""
     try:
-        with path.open("rb") as file:
+        with lock_file.open("rb") as file:
             facts = parse_json(file.read(_NOTE_BYTES))
         return _("pid {pid} since {since}").format(pid=facts["pid"], since=facts["since"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.amounts import size_text
+from rlbox.amounts import decimal_size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
-from rlbox.system.file_lock import describe_lock_holder_or_unknown, open_and_try_lock
+from rlbox.system.file_lock import describe_lock_holder_or_unknown, open_lock_unless_held
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 
@@ -40,7 +40,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
         folders stay. A link to a regular file is replaced, not what it leads to.
     """
-    if exists_but_not_regular_file(path):
+    if is_folder_device_or_pipe(path):
         raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -57,7 +57,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         draft.unlink(missing_ok=True)
 
 
-def exists_but_not_regular_file(path: Path) -> bool:
+def is_folder_device_or_pipe(path: Path) -> bool:
     """Whether a device, FIFO, socket or folder stands at a path, links followed: what no file may replace."""
     if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
         return True  # /dev/stdout, which may lead to a file
@@ -132,18 +132,18 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        if exists_but_not_regular_file(path):
+        if is_folder_device_or_pipe(path):
             raise OSError(errno.EINVAL, "is no regular file, which is not replaced")
         free = get_free_bytes(path.parent)
         if free < needed_bytes:
             raise NodeError(
                 _("the disk is too full: {free} free, {need} needed").format(
-                    free=size_text(free), need=size_text(needed_bytes)
+                    free=decimal_size_text(free), need=decimal_size_text(needed_bytes)
                 ),
                 where=str(path.parent),
                 next_step=_("free space, or name a file on another disk"),
             )
-        handle = open_and_try_lock(part, create_if_missing=True)
+        handle = open_lock_unless_held(part, create_else_raise=True)
         if handle is None:
             busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
                 describe_lock_holder=describe_lock_holder_or_unknown(part)
@@ -180,7 +180,7 @@ def require_writable_file(path: Path, alternative: str) -> None:
     NodeError
         The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
     """
-    if exists_but_not_regular_file(path):
+    if is_folder_device_or_pipe(path):
         raise NodeError(
             _("no regular file has this name, and it is not replaced"),
             where=str(path),

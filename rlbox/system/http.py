@@ -111,7 +111,7 @@ class HttpResponse:
                 self._body = self._response.read(decode_content=True)
         return self._body
 
-    def parse_json(self) -> Any:
+    def read_json(self) -> Any:
         return parse_json(self.read_body())
 
 
@@ -328,15 +328,15 @@ def retry(
     return action()
 
 
-def compute_exponential_backoff_s(attempt: int, retry_after_header: str = "") -> float:
+def compute_exponential_backoff_s(failed_attempts: int, overriding_retry_after_header: str = "") -> float:
     """Return how long to wait after a failed attempt, in seconds: 0.5, 1, 2, or what the server says, up to 30."""
     from urllib3 import Retry
     from urllib3.exceptions import InvalidHeader
 
     try:
-        return min(Retry().parse_retry_after(retry_after_header), _LONGEST_PAUSE_S)
+        return min(Retry().parse_retry_after(overriding_retry_after_header), _LONGEST_PAUSE_S)
     except InvalidHeader:
-        return min(0.25 * 2.0**attempt, _LONGEST_PAUSE_S)
+        return min(0.25 * 2.0**failed_attempts, _LONGEST_PAUSE_S)
 
 
 def _format_userinfo(parts: SplitResult) -> str:

@@ -44,13 +44,13 @@ def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict
     return data if isinstance(data, dict) else {}
 
 
-def read_last_valid_json_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
+def read_last_json_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among the last `max_bytes` bytes of a file, torn lines passed over; none of one unread."""
     with contextlib.suppress(OSError):
-        yield from parse_json_lines(read_last_file_lines(path, max_bytes))
+        yield from parse_json_lines(read_last_file_lines_forward(path, max_bytes))
 
 
-def read_last_file_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+def read_last_file_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines among the last `max_bytes` of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
     with open_regular_file(path) as file:
         begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)
@@ -62,7 +62,7 @@ def read_last_file_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[byt
             yield line
 
 
-class ReopeningLineAppender:
+class OpenPerLineAppender:
     """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Asks `probe` again and again, `pause_s` after each answer, until `stop` or until `is_final` accepts an answer.
+    """Asks `probe` again and again, `pause_s` after each answer, until `request_stop` or until `is_final` accepts an
+    answer.
 
     `latest` is the last answer (None before the first) and `changed_at` (monotonic) the time of the last one that
     differed. A probe must not raise; the thread ends with the process.
@@ -33,7 +34,7 @@ class Poller(Generic[T]):
         began = self._asked_at
         return 0.0 if began is None else time.monotonic() - began
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         self._closed.set()
 
     def _ask(self) -> None:

@@ -48,7 +48,7 @@ class TcpSocket:
         return next((pid for pid in pids if self.fd_link in list_fd_links(pid)), 0)
 
 
-def describe_port_holder(number: int) -> str | None:
+def describe_port_holder_unless_free(number: int) -> str | None:
     """Return who listens on a port of this machine, `python3 (pid 123)`; None when it is free.
 
     Connections that linger after their server ended (TIME_WAIT) do not count: a server that starts now gets the port.

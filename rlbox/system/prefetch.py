@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import counted, duration_text, size_text
+from rlbox.amounts import counted, decimal_size_text, duration_text
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.libc import LIBC
@@ -39,19 +39,19 @@ class CachedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PageCacheReport:
-    """Files as they are now; `resident_before` and `read` are bytes before, and read since."""
+    """Files as they are now; `resident_before` and `bytes_read` are bytes before, and read since."""
 
     files: tuple[CachedFile, ...]
     resident_before: int | None
-    read: int = 0
+    bytes_read: int = 0
     seconds: float = 0.0
 
     @property
-    def total_bytes(self) -> int:
+    def total_file_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
     @property
-    def bytes_of_incomplete_files(self) -> int:
+    def bytes_left_to_read(self) -> int:
         """Bytes of the files that are not resident as a whole."""
         return sum(file.size for file in self.files if not file.is_fully_resident)
 
@@ -63,12 +63,22 @@ class PageCacheReport:
     @property
     def is_warm(self) -> bool | None:
         """Whether practically all is in memory; None where the kernel does not tell."""
-        return None if self.resident_bytes is None else self.resident_bytes >= _WARM_SHARE * self.total_bytes
+        return None if self.resident_bytes is None else self.resident_bytes >= _WARM_SHARE * self.total_file_bytes
 
     def as_json(self) -> dict[str, Any]:
-        sizes = {"size": self.total_bytes, "resident_before": self.resident_before, "resident": self.resident_bytes}
+        sizes = {
+            "size": self.total_file_bytes,
+            "resident_before": self.resident_before,
+            "resident": self.resident_bytes,
+        }
         files = [vars(file) for file in self.files]
-        return {**sizes, "read": self.read, "warm": self.is_warm, "seconds": round(self.seconds, 6), "files": files}
+        return {
+            **sizes,
+            "read": self.bytes_read,
+            "warm": self.is_warm,
+            "seconds": round(self.seconds, 6),
+            "files": files,
+        }
 
 
 def measure_page_cache(paths: Sequence[Path]) -> PageCacheReport:
@@ -96,12 +106,12 @@ def measure_page_cache(paths: Sequence[Path]) -> PageCacheReport:
 
 def require_free_memory(report: PageCacheReport, available: int) -> None:
     """Refuse files that `available` bytes of memory cannot hold: reading their end would evict their beginning."""
-    if report.total_bytes <= available:
+    if report.total_file_bytes <= available:
         return
     first, count = report.files[0].path, len(report.files)
     raise NodeError(
         _("{size} do not stay in memory: the page cache can have {room} here").format(
-            size=size_text(report.total_bytes), room=size_text(available)
+            size=decimal_size_text(report.total_file_bytes), room=decimal_size_text(available)
         ),
         where=first if count == 1 else f"{count} files from {first} on",
         next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
@@ -124,21 +134,23 @@ def read_into_page_cache(report: PageCacheReport, on_bytes: Callable[[int], None
         read = sum(workers.map(lambda chunk: _read_chunk(chunk[0], chunk[1], on_bytes), chunks))
     files = _measure(file.path for file in report.files)
     return PageCacheReport(
-        files=files, resident_before=report.resident_before, read=read, seconds=time.monotonic() - began
+        files=files, resident_before=report.resident_before, bytes_read=read, seconds=time.monotonic() - began
     )
 
 
 def format_report(report: PageCacheReport) -> str:
-    files = f"{counted(len(report.files), 'file', 'files')}, {size_text(report.total_bytes)}"
+    files = f"{counted(len(report.files), 'file', 'files')}, {decimal_size_text(report.total_file_bytes)}"
     if report.resident_bytes is None:
         state = "read, but the kernel does not tell how much of it is in memory"
     else:  # never rounded up to all
-        percent = 1000 * report.resident_bytes // report.total_bytes / 10 if report.total_bytes else 100
+        percent = 1000 * report.resident_bytes // report.total_file_bytes / 10 if report.total_file_bytes else 100
         state = f"{percent:g} % in memory"
-    if not report.read:
+    if not report.bytes_read:
         return f"{files}: {state}, nothing was read"
-    speed = size_text(report.read / max(report.seconds, 1e-6))
-    return f"{files}: {state}, {size_text(report.read)} read in {duration_text(report.seconds)} ({speed}/s)"
+    speed = decimal_size_text(report.bytes_read / max(report.seconds, 1e-6))
+    return (
+        f"{files}: {state}, {decimal_size_text(report.bytes_read)} read in {duration_text(report.seconds)} ({speed}/s)"
+    )
 
 
 def _sum_resident(files: Sequence[CachedFile]) -> int | None:

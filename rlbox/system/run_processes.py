@@ -25,7 +25,7 @@ from rlbox.system.process_table import (
     ProcessKey,
     find_by_environment,
     find_self_and_ancestors,
-    find_tree_and_session_pids,
+    find_tree_and_led_sessions,
     probe_process,
     probe_processes,
 )
@@ -81,7 +81,7 @@ class ChildProcess:
         """Return how it ended (negative for a signal), or None while it runs."""
         return self._popen.poll()
 
-    def list_pid_unless_reused(self, table: Mapping[int, Process]) -> set[int]:
+    def _list_pid_unless_reused(self, table: Mapping[int, Process]) -> set[int]:
         """Return its id, or nothing once the id was given to another process: then its session is empty too."""
         now = table.get(self.pid)
         return set() if now and self._born and now.start_ticks != self._born.start_ticks else {self.pid}
@@ -140,12 +140,12 @@ class RunProcesses:
     def list_tree_pids(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
-        return find_tree_and_session_pids(table, self._own(table)) & table.keys()
+        return find_tree_and_led_sessions(table, self._own(table)) & table.keys()
 
     def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) & table.keys()
+        return find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) & table.keys()
 
     def list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
@@ -156,10 +156,10 @@ class RunProcesses:
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
         found = {
-            child.part: find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) & table.keys()
+            child.part: find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) & table.keys()
             for child in living
         }
-        other = (find_tree_and_session_pids(table, self._own(table)) & table.keys()).difference(*found.values())
+        other = (find_tree_and_led_sessions(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
     def reap_orphans(self) -> None:
@@ -186,11 +186,11 @@ class RunProcesses:
 
     def _members(self, table: dict[int, Process]) -> set[int]:
         grouped = self._group.list_other_pids() & table.keys()
-        return find_tree_and_session_pids(table, self._own(table) | grouped | find_by_environment(table, self._marks))
+        return find_tree_and_led_sessions(table, self._own(table) | grouped | find_by_environment(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}
-        return find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) | find_by_environment(
+        return find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) | find_by_environment(
             table, marks
         )
 

@@ -156,7 +156,7 @@ def make_directory(path: Path) -> None:
         return
 
 
-def ensure_real_directory(path: Path) -> None:
+def make_directory_replacing_non_directory(path: Path) -> None:
     """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
     facts = stat_path(path)
     if facts is not None and not stat.S_ISDIR(facts.st_mode):
@@ -164,15 +164,17 @@ def ensure_real_directory(path: Path) -> None:
     make_directory(path)
 
 
-def ensure_real_directories(root: Path, below: str) -> Path:
-    """Make the folders of a path below one that is there, each as `ensure_real_directory` does; return the last."""
+def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
+    """Make the folders of a path below one that is there, each as `make_directory_replacing_non_directory` does;
+    return the last.
+    """
     for part in Path(below).parts:
         root = root / part
-        ensure_real_directory(root)
+        make_directory_replacing_non_directory(root)
     return root
 
 
-def list_directory_or_empty(path: Path) -> list[str]:
+def list_directory_empty_if_missing(path: Path) -> list[str]:
     """Return the names in a folder, sorted; none when it is missing."""
     try:
         with open_directory(path) as folder:
@@ -255,7 +257,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class WalkedFile(NamedTuple):
     """A path below the walked folder, with `/`, and what `stat` says of it."""
 
-    path: str
+    relative_path: str
     stat: os.stat_result
 
 

@@ -132,6 +132,6 @@ class TorchGroup:
     channel: str
 
 
-def select_torch_groups(target: Target) -> tuple[TorchGroup, ...]:
+def list_torch_wheel_groups(target: Target) -> tuple[TorchGroup, ...]:
     found = (group for group in target.stack if group.source == "torch-wheels")
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)

@@ -95,7 +95,7 @@ class CompileInputs:
     tools: tuple[Package, ...]
 
     @property
-    def package_source_key(self) -> str:
+    def compiled_wheel_package_source(self) -> str:
         return f"compiled/{self.recipe}"
 
 
@@ -174,7 +174,7 @@ class Lock:
 
     def find_compiled_wheel(self, compiled: CompileInputs) -> Package | None:
         packages = (package for group in self.groups for package in group.packages)
-        return next((package for package in packages if package.source == compiled.package_source_key), None)
+        return next((package for package in packages if package.source == compiled.compiled_wheel_package_source), None)
 
     def with_compiled_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
         """Return the lock with a compiled wheel in its group, in the place of one that is there."""
@@ -212,7 +212,7 @@ def _compiled_text(row: CompileInputs) -> str:
 def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> LockedGroup:
     if group.name != compiled.group:
         return group
-    others = (package for package in group.packages if package.source != compiled.package_source_key)
+    others = (package for package in group.packages if package.source != compiled.compiled_wheel_package_source)
     return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
 
 
@@ -263,9 +263,7 @@ def find_lock_fault(
     if waiting := lock.list_uncompiled_names():
         return f"incomplete: {', '.join(waiting)} not compiled yet"
     changed = [
-        patch.name
-        for patch in lock.patches
-        if patch != create_locked_patch(patch.name, patch_texts.get(patch.name, ""))
+        patch.name for patch in lock.patches if patch != hash_locked_patch(patch.name, patch_texts.get(patch.name, ""))
     ]
     return f"stale: {', '.join(changed)} changed since" if changed else None
 
@@ -274,7 +272,7 @@ def choose_lock_or_compile_command(target_name: str, lock_fault: str) -> str:
     return f"rlbox compile {target_name}" if lock_fault.startswith("incomplete") else f"rlbox lock {target_name}"
 
 
-def create_locked_patch(name: str, diff: str) -> LockedPatch:
+def hash_locked_patch(name: str, diff: str) -> LockedPatch:
     return LockedPatch(name=name, sha256=hashlib.sha256(diff.encode()).hexdigest())
 
 

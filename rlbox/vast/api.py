@@ -26,7 +26,7 @@ from rlbox.system.http import (
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.vast.offers import OfferFilter
-from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, select_rlbox_instances
+from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, require_rlbox_instances
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
@@ -71,7 +71,7 @@ def list_instances() -> dict[int, Instance]:
 
 def find_rlbox_instance(instance_id: int) -> Instance:
     """Return an instance that rlbox created; `SpecError` where there is none of that number."""
-    return select_rlbox_instances(list_instances(), (instance_id,))[0]
+    return require_rlbox_instances(list_instances(), (instance_id,))[0]
 
 
 def _pages() -> Iterator[Mapping[str, Any]]:
@@ -217,7 +217,7 @@ def _ask(
 
 def _told(answer: HttpResponse) -> dict[str, Any]:
     try:
-        found = answer.parse_json()
+        found = answer.read_json()
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

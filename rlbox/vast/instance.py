@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import exact_duration_text, size_text
+from rlbox.amounts import decimal_size_text, exact_duration_text
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
@@ -32,9 +32,9 @@ from rlbox.vast.remote_job import (
     REFUSED_FILE,
     RUN_FILE,
     RemoteJob,
-    format_agent_start_shell,
-    format_rlbox_lookup_shell,
-    select_result_paths,
+    format_job_agent_start_shell,
+    format_rlbox_tool_assignment_shell,
+    list_runs_and_complete_checkpoints,
 )
 from rlbox.vast.request import Instance
 
@@ -98,7 +98,7 @@ def wait_for_onstart(
         time.sleep(_POLL_S)
 
 
-def install_rlbox_if_missing(
+def sync_rlbox_unless_in_image(
     connection: SshConnection, job: RemoteJob, project: Project, onstart_script: str, instance_id: int, say: ReportLine
 ) -> bool:
     """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
@@ -129,7 +129,7 @@ def install_rlbox_if_missing(
             if connection.run(f"cat {job.disk}/onstart.status").stdout.startswith("failed"):
                 _start_again(connection, job, onstart_script)
             return True
-        say(f"instance {instance_id}: sending rlbox ({size_text(wheel.stat().st_size)})")
+        say(f"instance {instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
         if names:
             replace_remote_tree(connection, project.folder, names, f"{folder}/{PROJECT_DIRECTORY}")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
@@ -159,10 +159,10 @@ def _require_free(connection: SshConnection, job: RemoteJob, number: int) -> str
     before = connection.run(f"cat {shlex.quote(job.folder)}/{JOB_FILE}").stdout
     rows = _run_remote_rlbox(connection, job.disk, ("runs",))["runs"] if before not in ("", job.to_json_text()) else ()
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
-        tool = connection.run(f"{format_rlbox_lookup_shell(job.disk)}; echo $tool").stdout.strip()
+        tool = connection.run(f"{format_rlbox_tool_assignment_shell(job.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
             _("the instance carries out run {going}").format(going=going[0]),
-            where=connection.login,
+            where=connection.ssh_destination,
             next_step=_(
                 "wait for its end, or end it: rlbox vast ssh {number} '{tool}/bin/rlbox stop {going} --data {disk}'"
             ).format(number=number, tool=tool, going=going[0], disk=job.disk),
@@ -221,7 +221,7 @@ def start_agent_and_await_run(connection: SshConnection, job: RemoteJob, instanc
                 next_step=_("mend it, then type the same with --instance {number}").format(number=instance_id),
             )
         connection.check_output(
-            format_agent_start_shell(job.disk), "the job cannot be started"
+            format_job_agent_start_shell(job.disk), "the job cannot be started"
         )  # one that ends a job may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
@@ -236,7 +236,7 @@ def wait_for_run(connection: SshConnection, job: RemoteJob, run: str, say: Repor
     While that goes on, and 2 minutes longer, the agent does not stop the instance.
     """
     connection.check_output(
-        format_agent_start_shell(job.disk), "the run cannot be followed"
+        format_job_agent_start_shell(job.disk), "the run cannot be followed"
     )  # where it was killed; it runs once at a time
     folder, record = shlex.quote(job.folder), shlex.quote(f"{job.disk}/runs/{run}/run.json")
     told = ""
@@ -291,7 +291,8 @@ def _list_spec_files_to_upload(project: Project) -> list[str]:
 def _run_remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
     """Return what a command line of rlbox says there as JSON."""
     command = (
-        f"{format_rlbox_lookup_shell(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+        f"{format_rlbox_tool_assignment_shell(disk)}; "
+        f"$tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
     )
     told = parse_json(connection.check_output(command, f"rlbox {words[0]} fails there"))
     return told if isinstance(told, dict) else {}
@@ -301,12 +302,12 @@ def list_result_files(connection: SshConnection, disk: str, more: Iterable[str] 
     """List the files of an instance that are fetched by default, without their checksums."""
     runs = _run_remote_rlbox(connection, disk, ("runs",))["runs"]
     series = _run_remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
-    return list_files(connection, disk, sorted({*select_result_paths(runs, series, disk), *more}))
+    return list_files(connection, disk, sorted({*list_runs_and_complete_checkpoints(runs, series, disk), *more}))
 
 
-def locate_download_directory(instance_id: int, folder: Path | None = None) -> DownloadDirectory:
+def load_recorded_download_directory(instance_id: int, override_folder: Path | None = None) -> DownloadDirectory:
     """Return what of an instance is on this machine; without a folder, in the one that was used before."""
-    return DownloadDirectory(_home(instance_id) / _MANIFEST, folder)
+    return DownloadDirectory(_home(instance_id) / _MANIFEST, override_folder)
 
 
 def _home(number: int) -> Path:

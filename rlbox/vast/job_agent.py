@@ -18,7 +18,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.record.state import RunState, find_run_cause, load_run_state
 from rlbox.system.command import run_command
-from rlbox.system.file_lock import open_and_try_lock
+from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import write_atomic
 from rlbox.values import Command
 from rlbox.vast.api import set_instance_state
@@ -42,7 +42,7 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 
 def run_agent(folder: Path) -> int:
     """Carry out the job of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
-    handle = open_and_try_lock(folder / "lock", create_if_missing=True)  # held until this process ends
+    handle = open_lock_unless_held(folder / "lock", create_else_raise=True)  # held until this process ends
     if handle is None:
         return 0
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlbox.amounts import columns, size_text
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -115,12 +115,12 @@ class Offer:
 def make_offer_filter(
     target: Target,
     *,
-    disk_gb: float = 0.0,
-    max_hourly_usd: float = 0.0,
-    ports: int = 0,
+    disk_gb_override: float = 0.0,
+    max_hourly_usd_override: float = 0.0,
+    extra_port_count: int = 0,
     bid_hourly_usd: float = 0.0,
 ) -> OfferFilter:
-    """Return what a target needs of an offer; `disk_gb`, `max_hourly_usd` and the number of `ports` override its own.
+    """Return what a target needs of an offer; disk and price above 0 override its own.
 
     Raises
     ------
@@ -134,10 +134,10 @@ def make_offer_filter(
             where=f"images/{target.name}/target.toml: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    if 0 < disk_gb < target.disk.need_gib:
+    if 0 < disk_gb_override < target.disk.need_gib:
         raise SpecError(
             _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
-                disk=disk_gb, gb_text=format_gb(target.disk.need_gib)
+                disk=disk_gb_override, gb_text=format_gb(target.disk.need_gib)
             ),
             where=f"images/{target.name}/target.toml: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
@@ -147,12 +147,12 @@ def make_offer_filter(
         gpus=target.hardware.gpus,
         gpu_ram_gb=int(target.hardware.gpu_memory_gib * _REPORTED),
         min_cuda=target.hardware.cuda_driver,
-        disk_gb=disk_gb or target.disk.need_gib,
+        disk_gb=disk_gb_override or target.disk.need_gib,
         cores=target.hardware.cores,
         ram_gb=target.hardware.memory_gib,
         min_reliability=target.vast.min_reliability,
-        direct_ports=1 + ports,  # ssh
-        max_hourly_usd=bid_hourly_usd or max_hourly_usd or target.vast.max_price,
+        direct_ports=1 + extra_port_count,  # ssh
+        max_hourly_usd=bid_hourly_usd or max_hourly_usd_override or target.vast.max_price,
         bid_hourly_usd=bid_hourly_usd,
     )
 
@@ -193,7 +193,7 @@ def parse_offer(row: Mapping[str, Any], disk_gb: float, bid_hourly_usd: float = 
 
 def format_gb(size_gb: float) -> str:
     """Return a size of the platform's, which counts in GB of 10^9, a card's memory too."""
-    return size_text(size_gb * 1e9)
+    return decimal_size_text(size_gb * 1e9)
 
 
 class RankedOffers(NamedTuple):

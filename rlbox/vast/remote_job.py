@@ -66,23 +66,23 @@ def parse_remote_job(json_text: str) -> RemoteJob:
         ) from None
 
 
-def format_rlbox_lookup_shell(data_disk: str) -> str:
+def format_rlbox_tool_assignment_shell(data_disk: str) -> str:
     """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
     places = " ".join((*_TOOLS, f"{data_disk}{_TOOLS[0]}"))
     return f"tool=; for p in {places}; do [ -x $p/bin/rlbox ] && [ -x $p/bin/python ] && tool=$p && break; done"
 
 
-def format_agent_start_shell(data_disk: str) -> str:
+def format_job_agent_start_shell(data_disk: str) -> str:
     """Return the shell script that starts the agent unless it runs; every start of the instance executes it."""
     folder = f"{data_disk}/{JOB_DIRECTORY}"
     return (
-        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{format_rlbox_lookup_shell(data_disk)}\n"
+        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{format_rlbox_tool_assignment_shell(data_disk)}\n"
         f'[ -n "$tool" ] || {{ echo "this instance has no rlbox" >&2; exit 1; }}\n'
         f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG_FILE} 2>&1 9>&- &\n"
     )
 
 
-def select_result_paths(
+def list_runs_and_complete_checkpoints(
     runs: Sequence[Mapping[str, Any]], checkpoint_series: Sequence[Mapping[str, Any]], disk: str
 ) -> tuple[str, ...]:
     """Return the directories below the disk that are fetched: every run, and every complete checkpoint.
@@ -91,16 +91,16 @@ def select_result_paths(
     """
     found = [f"runs/{row['run']}" for row in runs]
     for one in checkpoint_series:
-        whole = [require_path_below_disk(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
+        whole = [strip_disk_prefix_or_raise(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
         trackers = (
-            [f"{require_path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
+            [f"{strip_disk_prefix_or_raise(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
         )
         found += [*whole, *trackers]
     kept = sorted(set(found))
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
 
 
-def require_path_below_disk(path: str, disk: str) -> str:
+def strip_disk_prefix_or_raise(path: str, disk: str) -> str:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):

@@ -33,11 +33,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class ContainerOptions(NamedTuple):
     """What an instance is started with: the platform's object of variables and options, and the number of ports."""
 
-    env: dict[str, str]
+    env_and_docker_flags: dict[str, str]
     port_count: int
 
 
-def parse_docker_options(target: Target, image_override: str = "") -> ContainerOptions:
+def parse_docker_options(target: Target, image_for_port_check: str = "") -> ContainerOptions:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -60,7 +60,7 @@ def parse_docker_options(target: Target, image_override: str = "") -> ContainerO
     problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in values["-e"] if "=" not in row]
     env = dict(row.split("=", 1) for row in values["-e"] if "=" in row)
     problems += _env_problems(env)
-    problems += _port_problems(values["-p"], target.vast.mode, image_override or target.vast.image)
+    problems += _port_problems(values["-p"], target.vast.mode, image_for_port_check or target.vast.image)
     if problems:
         raise SpecError(
             "\n  ".join(problems),
@@ -184,7 +184,7 @@ def make_create_request(
         image=image,
         disk=needs.disk_gb,
         label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
-        env=options.env,
+        env=options.env_and_docker_flags,
         onstart=onstart.field_text,
         mode=target.vast.mode,
         bid=needs.bid_hourly_usd,
@@ -289,7 +289,7 @@ DEAD_STATES = frozenset({"exited", "unknown", "offline"})
 """States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
 
 
-def select_rlbox_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
+def require_rlbox_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
     """Return the instances of these ids.
 
     Raises

@@ -107,9 +107,9 @@ def status(fix: Fix, *, tested: bool) -> str:
     """Return how far rlbox takes care of a fault."""
     if fix.benign:
         return "harmless"
-    if not fix.bakes and not fix.check:
+    if not fix.has_bake_entries and not fix.check:
         return "known only"
-    kind = "baked in" if fix.bakes else "checked"
+    kind = "baked in" if fix.has_bake_entries else "checked"
     return f"{kind}, fault-tested" if tested else f"{kind}, no fault test: {fix.untested}" if fix.untested else kind
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressSettings
+from rlbox.artifacts.egress import MachineAndRedirectHosts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
@@ -68,12 +68,14 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
     for name in ("engine.data_disk", "artifacts.fetch"):
         monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: 1 << 60)
-    monkeypatch.setattr("rlbox.run.start.measure_capacity", lambda app, target, room, folder, gpus: room)
+    monkeypatch.setattr(
+        "rlbox.run.start.replace_declared_by_measured_capacity", lambda app, target, room, folder, gpus: room
+    )
     monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.require_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.engine.data_disk.require_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
-    monkeypatch.setattr("rlbox.run.inputs.describe_port_holder", lambda number: "")
+    monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
 
 
 @pytest.fixture
@@ -87,4 +89,4 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "rlbox.artifacts.locator.read_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressSettings())
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts())

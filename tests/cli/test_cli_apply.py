@@ -352,7 +352,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
 
     monkeypatch.setattr("rlbox.provision.provision.apply_plan", apply_plan)
     monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.provision.choose_layout_by_free_space", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.provision.place_venv_by_free_space", lambda prepared, layout: layout)
     return done
 
 

@@ -20,7 +20,7 @@ from rlbox.image.bootstrap import rootfs_archive_path
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
-from rlbox.target.lock import LockedGroup, Package, create_locked_patch
+from rlbox.target.lock import LockedGroup, Package, hash_locked_patch
 
 TAG = "rlbox/mine:tests"
 Client = Callable[..., Path]
@@ -80,7 +80,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
         ),
         ({"target": "other"}, "stale: made for the target 'other'"),
         ({"spec": "0"}, "stale: the spec changed since"),
-        ({"patches": (create_locked_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
+        ({"patches": (hash_locked_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
     ],
 )
 def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state: str) -> None:

@@ -50,7 +50,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)
     models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpu_models", lambda: models)
-    monkeypatch.setattr("rlbox.run.inputs.describe_port_holder", lambda number: "")
+    monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())
     plan = load_image_plan(PROJECT, target.name)

@@ -169,7 +169,7 @@ def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSoc
         tmp_path / "disk", LockOwner(run="other-1", job="other", user="me", uid=1, host="h", since="then")
     )
     ((what, code),) = refusals(rlbox, "run", "two")
-    held.close()
+    held.close_own_handle()
     assert (what, code) == ("run other-1 has the data disk: job other, started by me (uid 1) on h, since then", 8)
     assert refusals(rlbox, "run", "two") == []
 

@@ -6,7 +6,7 @@ import pytest
 from fakes import Folder, Rlbox
 from mirrorbox import mirrors
 
-from rlbox.artifacts.egress import EgressSettings
+from rlbox.artifacts.egress import MachineAndRedirectHosts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.system.network_settings import NetworkSettings
 
@@ -32,7 +32,9 @@ MACHINE = MachineSourceSettings(
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
     monkeypatch.setattr("rlbox.artifacts.locator.read_machine_source_settings", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressSettings(machine=MACHINE))
+    monkeypatch.setattr(
+        "rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts(machine=MACHINE)
+    )
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:

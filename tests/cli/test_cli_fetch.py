@@ -16,7 +16,7 @@ from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.artifacts.store_upkeep import find_unused_objects
+from rlbox.artifacts.store_upkeep import find_objects_unused_by_any_project
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum
@@ -54,9 +54,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.read_apt_archive_urls", dict, raising=False)
-    monkeypatch.setattr("rlbox.artifacts.locator.read_apt_archive_urls", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.read_uv_default_index_url", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_apt_archive_urls", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_apt_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_default_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -238,7 +238,7 @@ def test_a_base_image(rlbox: Rlbox, folder: Folder, write: Write, registry: Regi
             "platform": {"os": "linux", "architecture": "arm64"},
         },
     ]
-    index = oci.encode_compact_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
+    index = oci.encode_compact_unsorted_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
     for data in (config, layer):
         registry.add_blob(data)
     registry.add_manifest("amd64", body, oci.MANIFEST_TYPE)
@@ -259,7 +259,7 @@ def test_a_base_image(rlbox: Rlbox, folder: Folder, write: Write, registry: Regi
     assert rlbox("fetch", "mine").code == 0
     assert len(registry.seen) == asked
     assert "base layer 1 (oci, base; mine)" in rlbox("store", "ls").out
-    assert not find_unused_objects(store, folder.project)
+    assert not find_objects_unused_by_any_project(store, folder.project)
 
 
 def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Write, registry: RegistryServer) -> None:

@@ -10,7 +10,7 @@ from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
-from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, create_locked_patch, load_lock
+from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, hash_locked_patch, load_lock
 from rlbox.target.target import Target
 
 
@@ -38,7 +38,7 @@ class Resolver:
         self.sources.append(places)
         self.before.append(before)
         groups = tuple(LockedGroup(name=group.name, packages=self.packages) for group in target.stack)
-        locked = tuple(create_locked_patch(patch.file, patches[patch.file]) for patch in target.patches)
+        locked = tuple(hash_locked_patch(patch.file, patches[patch.file]) for patch in target.patches)
         return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
 
 
@@ -100,10 +100,10 @@ def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Res
     assert rlbox("build", "mine").err.startswith(
         "rlbox: error: the lock of target mine is stale: one.diff changed since\n"
     )
-    old, new = (create_locked_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
+    old, new = (hash_locked_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
     assert rlbox("lock", "mine").err == f"--- lock.json\n+++ lock.json (now)\n-one.diff {old}\n+one.diff {new}\n{NEXT}"
     assert len(resolver.asked) == 1
-    assert written(folder).patches == (create_locked_patch("one.diff", "2\n"),)
+    assert written(folder).patches == (hash_locked_patch("one.diff", "2\n"),)
 
 
 INCLUDES = 'include = "under"\ntitle = "mine"\n[env]\nOMP_NUM_THREADS = "4"\n'
@@ -242,19 +242,19 @@ def test_a_lock_that_cannot_be_read_is_made_again(
 def test_the_lock_of_a_shipped_target_is_written_into_the_project(
     rlbox: Rlbox, folder: Folder, resolver: Resolver
 ) -> None:
-    shipped = folder.project.lock_file("local")
+    shipped = folder.project.own_or_shipped_lock_file("local")
     text = shipped.read_bytes()
     said = rlbox("lock", "local", "--upgrade")
     assert (said.code, said.out.splitlines()[-1]) == (0, "lock.json written")
     assert folder.files() == ["images/local/lock.json"]
     assert [group.name for group in written(folder, "local").groups] == ["torch", "engine", "framework"]
     assert shipped.read_bytes() == text
-    assert Project(folder=folder.path).lock_file("local") == folder.path / "images/local/lock.json"
+    assert Project(folder=folder.path).own_or_shipped_lock_file("local") == folder.path / "images/local/lock.json"
     assert rlbox("lock", "local", "--check", "--offline").code == 0
 
 
 def test_a_shipped_lock_that_fits_is_copied(rlbox: Rlbox, folder: Folder) -> None:
-    shipped = folder.project.lock_file("local")
+    shipped = folder.project.own_or_shipped_lock_file("local")
     said = rlbox("lock", "local")
     assert (said.code, said.out.splitlines()[-1], said.err) == (0, "lock.json written", "next: rlbox build local\n")
     assert (folder.path / "images/local/lock.json").read_bytes() == shipped.read_bytes()

@@ -119,7 +119,7 @@ def test_the_fixes_of_the_table_are_in_the_images_of_their_notes(catalogue: tupl
     known, missing = {fix.id: fix for fix in catalogue}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
-        versions = list_stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
+        versions = list_stack_versions(target, load_lock(SHIPPED.own_or_shipped_lock_file(seed.target)))
         named = {id for row in SEEDS.row if row.seed == number for id in row.fixes}
         missing += [(number, id) for id in sorted(named) if not evaluate_fix(known[id], target, versions).applies]
     assert missing == []

@@ -19,11 +19,11 @@ from enginebox import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
-from rlbox.engine.container import format_limit_and_device_args
+from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
+from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.fixes.render import (
     ImageFile,
     RenderedFixes,
@@ -214,12 +214,12 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     laid = baked or select_and_render_fixes([], target, list_stack_versions(target, None))
     limits = build_container_defaults(target, laid)
     inherited = lab_env(image)
-    env = {name: text for name, text in laid.overlay_env(inherited).items() if text != inherited.get(name)}
+    env = {name: text for name, text in laid.build_merged_env(inherited).items() if text != inherited.get(name)}
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
     words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network]
-    words += format_limit_and_device_args(limits)
+    words += format_resource_args_without_gpus(limits)
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
@@ -236,12 +236,12 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
 
 def _patching(baked: RenderedFixes, target: Target) -> list[ImageFile]:
     """What changes the sources of the faulty machine as a build changes those of an image."""
-    rows = resolve_patches(baked.fixes, target, list_stack_versions(target, None), {})
+    rows = resolve_patches_with_skipped(baked.fixes, target, list_stack_versions(target, None), {})
     if not has_patches_to_apply(rows):
         return []
     scripts = CHECKOUT / "templates/scripts"
     texts = {name: (scripts / name).read_text("utf-8") for name in ("apply_patches.py", "unified_diff.py")}
-    texts["manifest.json"] = render_patch_manifest(target.name, rows)
+    texts["manifest.json"] = render_patch_manifest_json(target.name, rows)
     return [ImageFile(path=f"/lab/{name}", mode="0644", text=text) for name, text in texts.items()]
 
 

@@ -15,9 +15,9 @@ import pytest
 from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.patches import render_patch_manifest, resolve_patches
+from rlbox.fixes.patches import render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.lock import load_lock
 
@@ -65,21 +65,21 @@ print(json.dumps(answers))
 
 def patched(target: str, folder: Path) -> Path:
     """Return an environment with the Ray that a target locks, patched as its image is."""
-    fixed = load_target_and_catalogue(PROJECT, target)
-    versions = list_stack_versions(fixed.target, load_lock(PROJECT.lock_file(target)))
+    fixed = load_target_with_fix_packages(PROJECT, target)
+    versions = list_stack_versions(fixed.target, load_lock(PROJECT.own_or_shipped_lock_file(target)))
     root, ray = folder / "root", f"ray[default]=={versions['ray']}"
     venv, uv = root / "opt/venv", str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "-q", "--python=3.11", str(venv)], check=True)
     subprocess.run([uv, "pip", "install", "-q", f"--python={venv}/bin/python", ray, "setuptools"], check=True)
     fixes = [
         fix
-        for fix in select_and_render_fixes(fixed.fix_catalogue, fixed.target, versions).fixes
+        for fix in select_and_render_fixes(fixed.all_fixes, fixed.target, versions).fixes
         if fix.id == "ray-agent-token"
     ]
     if not fixes:
         return venv
-    rows = resolve_patches(fixes, fixed.target, versions, {})
-    (folder / "manifest.json").write_text(render_patch_manifest(target, rows))
+    rows = resolve_patches_with_skipped(fixes, fixed.target, versions, {})
+    (folder / "manifest.json").write_text(render_patch_manifest_json(target, rows))
     for name in ("apply_patches.py", "unified_diff.py"):
         shutil.copy(CHECKOUT / "templates/scripts" / name, folder)
     words = [sys.executable, str(folder / "apply_patches.py"), "--root", str(root), str(folder / "manifest.json")]

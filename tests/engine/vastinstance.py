@@ -160,7 +160,7 @@ def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstanc
     target = spec(image)
     baked = select_and_render_fixes(load_fixes(Project(folder=CHECKOUT)), target, list_stack_versions(target, None))
     inherited = lab_env(image)
-    given = {**baked.overlay_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
+    given = {**baked.build_merged_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,

@@ -55,7 +55,7 @@ def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
     ]
     assert "\\boxed{}" in problems[0].message
     assert problems[0].message.endswith("Half as a fraction?")
-    assert problems[2].reference_answer == "\\boxed{7}"
+    assert problems[2].solution_as_model_answer == "\\boxed{7}"
 
 
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
@@ -122,7 +122,10 @@ def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
     assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
     assert grade_reference_solutions(suite, problems, comparing) == (3, {})
     assert comparing.grade(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
-    assert comparing.grade(problems[2], "I sort: " + problems[2].reference_answer, suite.limits).outcome == "accepted"
+    assert (
+        comparing.grade(problems[2], "I sort: " + problems[2].solution_as_model_answer, suite.limits).outcome
+        == "accepted"
+    )
     assert comparing.grade(problems[0], "no idea", suite.limits).outcome == "wrong"
 
 

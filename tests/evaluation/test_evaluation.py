@@ -17,14 +17,14 @@ import pytest
 from playbox import Player, adding, export, judge_argv, playing
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.comparison import format_score_table
+from rlbox.evaluation.comparison import format_scores_by_checkpoint
 from rlbox.evaluation.evaluate import ProgressPrinter
 from rlbox.evaluation.files import AnswerStore
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suites import Suite, SuiteProblems
-from rlbox.logs.progress import ProgressBar, parse_bar_without_steps
+from rlbox.logs.progress import ProgressBar, parse_bar_not_counting_steps
 
 
 def right(ask: str, number: int) -> str:
@@ -111,14 +111,16 @@ def test_judge_an_export_that_changes_meanwhile_has_no_score(
 def test_answer_store_returns_an_answer_whose_sandbox_failed_without_its_verdict(tmp_path: Path) -> None:
     answers = AnswerStore(tmp_path, {"adding": "key"})
     record = {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1}
-    answers.write("adding", {**record, "outcome": "sandbox"})
+    answers.write_with_cache_key("adding", {**record, "outcome": "sandbox"})
     assert answers.read("adding", "Add/1", 0) == record
     assert AnswerStore(tmp_path, {"adding": "other"}).read("adding", "Add/1", 0) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
 def test_answer_store_writes_any_problem_name_into_its_directory(tmp_path: Path, name: str) -> None:
-    AnswerStore(tmp_path / "in", {"suite": "key"}).write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
+    AnswerStore(tmp_path / "in", {"suite": "key"}).write_with_cache_key(
+        "suite", {"problem": name, "number": 0, "outcome": "wrong"}
+    )
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert path.parent == tmp_path / "in/per_problem/suite"
 
@@ -196,7 +198,7 @@ def test_the_table_says_what_was_not_measured() -> None:
             (200, {"codecontests_valid": scores, "humaneval": scores}),
         )
     ]
-    cells = [[cell.strip() for cell in line.split("|")] for line in format_score_table(results).splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in format_scores_by_checkpoint(results).splitlines()]
     assert cells[0] == ["Step", "codecontests_valid exec", "codecontests_valid accepted@1", "humaneval accepted@1"]
     assert cells[2] == ["100", "50.00% (50.0%-50.0%)", "25.00% (20.0%-30.0%)", "N/A"]
     assert cells[3][3] == "25.00% (20.0%-30.0%)"
@@ -210,6 +212,6 @@ def test_progress_is_a_bar_of_the_live_view() -> None:
     for _ in problems:
         progress.count_answer("humaneval")
     assert lines == ["Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]"]
-    assert parse_bar_without_steps(lines[0]) == ProgressBar(
+    assert parse_bar_not_counting_steps(lines[0]) == ProgressBar(
         label="Evaluating step_40 humaneval", done=2, total=4, left_s=10
     )

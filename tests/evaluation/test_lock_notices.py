@@ -122,9 +122,9 @@ def test_the_same_is_comparable(
 
 
 def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.model_server import record_engine_settings
+    from rlbox.evaluation.model_server import describe_engine_for_lock
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")
-    assert record_engine_settings("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
-    assert record_engine_settings("http://127.0.0.1:1", {})["environment"] == {}
+    assert describe_engine_for_lock("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
+    assert describe_engine_for_lock("http://127.0.0.1:1", {})["environment"] == {}

@@ -21,7 +21,7 @@ from rlbox.evaluation.model_server import (
     ServerCommand,
     build_serve_function,
     build_vllm_argv,
-    parse_setting,
+    parse_text_or_bool_setting,
     run_servers,
 )
 from rlbox.evaluation.suites import Suite
@@ -109,7 +109,9 @@ def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: Serve
 
 
 def test_the_command_of_vllm() -> None:
-    settings = dict(map(parse_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false")))
+    settings = dict(
+        map(parse_text_or_bool_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
+    )
     assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
         "--port 1 --generation-config vllm --enforce-eager --tensor-parallel-size 2"
@@ -123,7 +125,7 @@ def test_several_servers_share_the_questions(tmp_path: Path) -> None:
         with ThreadPoolExecutor(6) as askers:
             decoding = Suite(name="x", title="x").decoding
             answers = list(
-                askers.map(lambda number: model.generate(model.build_prompt("a"), decoding, number), range(60))
+                askers.map(lambda number: model.generate(model.fetch_prompt("a"), decoding, number), range(60))
             )
     assert {answer.text for answer in answers} == {"same"}
     assert all(sum(player.asked.values()) >= 10 for player in players)
@@ -155,8 +157,8 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     with playing(Player(lambda ask, number: "")) as player:
         model = ModelClient([player.url], create_loopback_client(10))
         player.cuts = 1
-        assert model.build_prompt("a").token_ids == (97,)
+        assert model.fetch_prompt("a").token_ids_or_empty == (97,)
         player.cuts = 2
         with pytest.raises(ModelServerError, match="/tokenize: "):
-            model.build_prompt("b")
+            model.fetch_prompt("b")
         assert player.cuts == 0

@@ -34,7 +34,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter
 from rlbox.logs.progress import find_progress_lines, parse_metrics_record, parse_progress
 from rlbox.record.state import load_run_state
-from rlbox.system.json_files import read_json_object_or_empty, read_last_valid_json_lines
+from rlbox.system.json_files import read_json_object_or_empty, read_last_json_lines_forward
 from rlbox.target.lock import parse_lock
 from rlbox.terminal import ControlFilter, remove_controls
 
@@ -167,7 +167,7 @@ class Readers:
 
     def read_json_object(self, make: Maker) -> None:
         read_json_object_or_empty(self._laid(make.record()))
-        list(read_last_valid_json_lines(self._laid(make.record())))
+        list(read_last_json_lines_forward(self._laid(make.record())))
 
     def read_run_state(self, make: Maker) -> str | None:
         (self._folder / "run.json").write_bytes(make.record())

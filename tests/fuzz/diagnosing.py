@@ -80,7 +80,7 @@ class Judged:
         spent = time.process_time() - begun
         self.slowest = max(self.slowest, spent)
         assert spent < MOST_S, f"took {spent:.1f} s of CPU"
-        self.told[found.cause_id_or_unknown or found.ending] += 1
+        self.told[found.cause_id_unknown_or_none or found.ending] += 1
 
     def growing(self, logs: list[bytes], cuts: list[int]) -> None:
         """Follow a file that grows, is cut short, or taken away and made anew, between the pieces."""

@@ -73,7 +73,7 @@ def peak() -> float:
 
 def test_as_many_processes_that_work_on() -> None:
     found = found_in([*each("step:1 - loss:0.5"), f"(Worker pid=7) {OOM}\n".encode()])
-    assert found.cause_id_or_unknown == "gpu-oom-training"
+    assert found.cause_id_unknown_or_none == "gpu-oom-training"
     assert found.root is not None
     assert (found.root.line_number, found.root.event.writer) == (PROCESSES + 1, "Worker pid=7")
 
@@ -87,7 +87,7 @@ def test_as_many_processes_that_work_on() -> None:
 def test_as_many_processes_that_fall(lines: tuple[str, ...], number: int) -> None:
     before = peak()
     found = found_in(each(*lines))
-    assert found.cause_id_or_unknown == "gpu-oom-training"
+    assert found.cause_id_unknown_or_none == "gpu-oom-training"
     assert found.root is not None
     assert found.root.line_number >= number
     assert peak() - before < MOST_BYTES
@@ -111,4 +111,4 @@ def test_a_line_of_a_gigabyte(piece: bytes) -> None:
 def test_clocks_that_run_back() -> None:
     lines = [f"2026-01-02 03:{59 - minute:02}:00,000 INFO step:{minute} - loss:0.5" for minute in range(60)]
     found = found_in(["\n".join([*lines, f"2020-01-01 00:00:00,000 ERROR {OOM}", ""]).encode()])
-    assert (found.cause_id_or_unknown, found.root.line_number if found.root else 0) == ("gpu-oom-training", 61)
+    assert (found.cause_id_unknown_or_none, found.root.line_number if found.root else 0) == ("gpu-oom-training", 61)

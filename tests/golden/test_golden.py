@@ -12,9 +12,9 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.image.layers import layer_dir_below_wheels, map_parts_to_context_paths, stage_of_layer
+from rlbox.image.layers import layer_dir_relative_to_wheels, map_git_http_to_context_paths, stage_of_layer
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, create_locked_patch, load_lock
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_locked_patch, load_lock
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
@@ -101,7 +101,7 @@ LOCKED: dict[str, Any] = {
     "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
-    "patches": tuple(create_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
+    "patches": tuple(hash_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
 }
 SPECS = (".toml", ".json", ".diff")
 TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}
@@ -234,7 +234,9 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
             folder.lock(name)
         project = folder.project
     image = plan(project, name)
-    carried = map_parts_to_context_paths(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
+    carried = map_git_http_to_context_paths(
+        load_lock(project.own_or_shipped_lock_file(name)) or folder.fitting_lock(name)
+    )
     there = {*image.context_files, "rootfs.tar", *carried.values()}
     there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(stage_of_layer, image.layers))}
     there |= {f"{path.rpartition('/')[0]}/" for path in image.context_files} | {
@@ -251,7 +253,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
     ]
     wanted = {word for words in copied for word in words} | set(re.findall(r"type=bind,source=([^,\s]+)", dockerfile))
     assert wanted - there == set()
-    assert {f"wheels/{layer_dir_below_wheels(layer)}/requirements.txt" for layer in image.layers} <= set(
+    assert {f"wheels/{layer_dir_relative_to_wheels(layer)}/requirements.txt" for layer in image.layers} <= set(
         image.context_files
     )
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)

@@ -65,7 +65,7 @@ def _targets(project: Path) -> list[tuple[str, str]]:
 
 
 def _lock(project: Path, name: str) -> Lock:
-    lock = load_lock(Project(folder=project).lock_file(name))
+    lock = load_lock(Project(folder=project).own_or_shipped_lock_file(name))
     assert lock
     return lock
 

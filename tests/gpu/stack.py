@@ -31,7 +31,7 @@ from packaging.utils import canonicalize_name
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.target.lock import Lock, compute_lock_spec_checksum, load_lock
 
 HERE = Path(__file__).resolve().parent
@@ -52,11 +52,13 @@ def write_locks(folder: Path, only: str = "") -> None:
     project = Project(folder=folder)
     for path in sorted((folder / "images").glob("*/target.toml")):
         name = path.parent.name
-        lock = load_lock(project.lock_file(shipped(project, name)))
+        lock = load_lock(project.own_or_shipped_lock_file(shipped(project, name)))
         assert lock
         if only in ("", name):
-            spec = compute_lock_spec_checksum(load_target_and_catalogue(project, name).target, own_requirements())
-            project.lock_file(name).write_text(replace(lock, target=name, spec=spec).to_json_text(), "utf-8")
+            spec = compute_lock_spec_checksum(load_target_with_fix_packages(project, name).target, own_requirements())
+            project.own_or_shipped_lock_file(name).write_text(
+                replace(lock, target=name, spec=spec).to_json_text(), "utf-8"
+            )
 
 
 class Place:
@@ -253,7 +255,7 @@ def main() -> None:
     if told.verb == "lock":
         write_locks(told.project)
         return
-    lock = load_lock(Project(folder=told.project).lock_file(told.target))
+    lock = load_lock(Project(folder=told.project).own_or_shipped_lock_file(told.target))
     assert lock
     document, wrong = verify(lock, told.place)
     told.out.write_text(json.dumps(document, indent=1), "utf-8")

@@ -32,7 +32,9 @@ def room(job: str) -> Capacity:
 
 
 def needs(job: str, wish: RunCommand) -> RunNeeds:
-    found = evaluate_fits(job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).gpu_bytes)
+    found = evaluate_fits(
+        job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).bytes_per_gpu
+    )
     assert found
     return found
 
@@ -45,7 +47,7 @@ def test_it_fits_or_the_nearest_setting_does(job: str, profile: str) -> None:
     if lacks:
         nearest = suggest_fitting_command(job_of(job), wish, room(job))
         assert nearest
-        assert nearest.to_words() == REFUSED[job, profile]
+        assert nearest.to_words_after_rlbox() == REFUSED[job, profile]
         assert find_shortages(needs(job, nearest), room(job)) == ()
 
 

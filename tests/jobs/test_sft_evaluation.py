@@ -252,7 +252,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
     with pytest.raises(ProblemError, match="2 problems, expected 200"):
-        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifests=tmp_path))
+        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifest_directory=tmp_path))
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
-from rlbox.record.run_dir import create_run_lock_owner, load_plan_file, write_run_plan
+from rlbox.record.run_dir import create_lock_owner_from_plan, load_plan_file, write_run_plan
 from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, find_run_cause, load_run_state
-from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info
+from rlbox.record.supervisor_file import SupervisorInfo, is_host_supervisor_alive, load_supervisor_info
 from rlbox.run.backend import open_runtime
 from rlbox.run.host import PreparedHost
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
@@ -108,11 +108,11 @@ class Disk:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         environment = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
         prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
-        lock = acquire_disk_lock(self.data, create_run_lock_owner(plan))
+        lock = acquire_disk_lock(self.data, create_lock_owner_from_plan(plan))
         try:
             prepared.start(plan, self.data / "runs" / plan.run_id, {}, lock)
         finally:
-            lock.close()
+            lock.close_own_handle()
 
     def end_dead_runs(self) -> ReconcileResult:
         return self.run_store.clean_up_dead_runs(LockOwner(what="test"))
@@ -156,7 +156,7 @@ class Disk:
         """End what a failed test leaves."""
         for run_dir in self.run_dirs:
             facts = load_supervisor_info(run_dir)
-            if facts and is_supervisor_alive(run_dir, facts):
+            if facts and is_host_supervisor_alive(run_dir, facts):
                 os.kill(facts.pid, signal.SIGKILL)
         for pid in self.marked():
             os.kill(pid, signal.SIGKILL)

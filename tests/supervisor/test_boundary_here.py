@@ -16,9 +16,9 @@ from supervised import wait_for
 
 from rlbox.errors import NodeError
 from rlbox.record.disk_lock import acquire_disk_lock, find_lock_owner
-from rlbox.record.run_dir import create_run_lock_owner, write_run_plan
+from rlbox.record.run_dir import create_lock_owner_from_plan, write_run_plan
 from rlbox.record.state import create_run_state, load_run_state, write_run_state
-from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor_info, write_supervisor_info
+from rlbox.record.supervisor_file import is_host_supervisor_alive, load_supervisor_info, write_supervisor_info_once
 from rlbox.run.launch import stop_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
@@ -65,7 +65,7 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
     assert f"rlbox run --resume {run_dir.name}" in said
     assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
     with pytest.raises(NodeError, match="has started before"):
-        write_supervisor_info(run_dir, place="here", container="", attempt=1, watchdog_pid=0)
+        write_supervisor_info_once(run_dir, place="here", container="", attempt=1, watchdog_pid=0)
 
 
 def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Popen[bytes]) -> None:
@@ -79,12 +79,14 @@ def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Pope
     (run_dir / "processes.json").write_text(json.dumps(lists))
     known = load_supervisor_info(run_dir)
     assert known
-    assert not is_supervisor_alive(run_dir, known)
-    hold = acquire_disk_lock(disk.data, create_run_lock_owner(plan))  # as a program that locks the file itself would
+    assert not is_host_supervisor_alive(run_dir, known)
+    hold = acquire_disk_lock(
+        disk.data, create_lock_owner_from_plan(plan)
+    )  # as a program that locks the file itself would
     try:
         stop_run(disk.run_store, run_dir, plan, user="me", via="rlbox stop", grace_s=-19)
     finally:
-        hold.close()
+        hold.close_own_handle()
     assert disk.end_dead_runs().unresolved == {}
     assert (disk.state().state, bystander.poll()) == ("interrupted", None)
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from supervised import Bench, free_port, python, service
 
-from rlbox.diagnose.signatures import LogSignature, dump_signatures
+from rlbox.diagnose.signatures import LogSignature, dump_signatures_json
 from rlbox.supervise.failure_report import FailureReport
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
@@ -112,7 +112,7 @@ def test_the_catalogue_gives_the_next_step(bench: Bench) -> None:
     bench.stage("train", ("sh", "-c", "echo 'run.sh: line 3: ray: command not found' >&2; exit 127"))
     bench.write_plan()
     (bench.run_dir / "spec").mkdir()
-    (bench.run_dir / "spec/signatures.json").write_text(dump_signatures([row]))
+    (bench.run_dir / "spec/signatures.json").write_text(dump_signatures_json([row]))
     assert bench.run() == 1
     assert (bench.cause().known, bench.cause().next_step) == ("ray-not-on-path", "add it to PATH")
     page = (evidence(bench) / "REPORT.md").read_text()

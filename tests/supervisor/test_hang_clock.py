@@ -61,7 +61,7 @@ class Machine:
             nodes=NodeMonitor(plan.run_id, plan.cluster),
         )
         self.now_s, self.read_bytes = 1000.0, 0
-        self.bytes_read_by_log = {"stage": 0}
+        self.bytes_read_per_log = {"stage": 0}
         self.watch = HangMonitor(
             bench.create_hang_watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe
         )

@@ -21,7 +21,7 @@ import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
-from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
+from rlbox.hang.wait_probe import probe_process_sleep_remaining_s, probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
@@ -204,7 +204,7 @@ def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pau
         process.stdout.readline()
         try:
             wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-            left_s = probe_remaining_sleep_s([process.pid], waited_s)
+            left_s = probe_process_sleep_remaining_s([process.pid], waited_s)
         finally:
             process.kill()
     assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

@@ -257,7 +257,7 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     try:
         return prepared.start(load_plan_file(planted.run_dir), planted.run_dir, secrets, lock)
     finally:
-        lock.close()
+        lock.close_own_handle()
 
 
 def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: Path) -> None:

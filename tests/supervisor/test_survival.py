@@ -18,7 +18,7 @@ from supervised import wait_for
 from rlbox.errors import LockHeld, NodeError
 from rlbox.record.disk_lock import LOCK_FILE, LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import load_plan_file, write_run_plan
-from rlbox.record.state import RUN_FILE, archive_previous_attempt, find_run_state
+from rlbox.record.state import RUN_FILE, archive_rerun_stages_and_build_state, find_readable_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
 from rlbox.run.launch import stop_run
 from rlbox.system.process_table import probe_process
@@ -103,7 +103,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     stop("bob")
     assert disk.end_dead_runs().lock_owner is None
     assert (run_dir / RUN_FILE).read_bytes() == before
-    acquire_disk_lock(disk.data, LockOwner()).close()  # what the file says is stale and blocks nobody
+    acquire_disk_lock(disk.data, LockOwner()).close_own_handle()  # what the file says is stale and blocks nobody
 
 
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
@@ -135,7 +135,7 @@ def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     holder = find_lock_owner(disk.data)
     assert holder
     assert holder.what == "no word about it"
-    hold.close()
+    hold.close_own_handle()
     assert find_lock_owner(disk.data) is None
 
 
@@ -197,7 +197,7 @@ def test_a_torn_state_has_failed(disk: Disk, corpse: Path) -> None:
 def test_a_run_that_never_started_stays(disk: Disk) -> None:
     disk.make(("first", MAKES))
     assert disk.end_dead_runs().unresolved == {}
-    assert find_run_state(disk.run_dirs[-1]) is None
+    assert find_readable_run_state(disk.run_dirs[-1]) is None
 
 
 def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> None:
@@ -219,7 +219,9 @@ def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> 
     assert [(stage.state, stage.attempt) for stage in state.stages] == [("passed", 1), ("passed", 2)]
     assert (run_dir / "stages/2-second/attempt-1/stage.log").read_text() == "there\n"
     assert json.loads((run_dir / "run.attempt-1.json").read_text())["state"] == "failed"
-    assert archive_previous_attempt(run_dir, plan, 1).stages[0].state == "waiting"  # a plan of attempt 1 begins anew
+    assert (
+        archive_rerun_stages_and_build_state(run_dir, plan, 1).stages[0].state == "waiting"
+    )  # a plan of attempt 1 begins anew
 
 
 def test_ends_between_stages_and_after_the_last(disk: Disk, corpse: Path) -> None:

@@ -164,7 +164,7 @@ def _user_name(uid: int) -> str:
 # ---- disks and files
 
 
-class DirectoryFacts(NamedTuple):
+class DirectoryAccessAndSpace(NamedTuple):
     """A directory and the space of its file system in bytes; `error`: why it cannot be read."""
 
     path: str
@@ -185,12 +185,12 @@ class Installation(NamedTuple):
     is_image_install: bool
 
 
-def read_directory_facts(path: str) -> DirectoryFacts:
+def read_directory_facts(path: str) -> DirectoryAccessAndSpace:
     try:
         found, space = os.stat(path), os.statvfs(path)
     except OSError as error:
-        return DirectoryFacts(path, False, error.strerror or str(error), 0, 0, 0, 0, False)
-    return DirectoryFacts(
+        return DirectoryAccessAndSpace(path, False, error.strerror or str(error), 0, 0, 0, 0, False)
+    return DirectoryAccessAndSpace(
         path=path,
         there=stat.S_ISDIR(found.st_mode),
         error="",
@@ -323,7 +323,7 @@ def list_ray_containers() -> List[RayInstance]:
                 exit_code=state.get("ExitCode", 0),
                 oom=bool(state.get("OOMKilled")),
                 finished=state.get("FinishedAt", ""),
-                first_ended_part=find_first_ended_part(_read_container_output(row["Id"])) if exited else "",
+                first_ended_part=find_first_ended_part_with_code(_read_container_output(row["Id"])) if exited else "",
             )
         )
     return found
@@ -336,7 +336,7 @@ def _read_container_output(container_id: str) -> str:
         return ""
 
 
-def find_first_ended_part(ray_output: str) -> str:
+def find_first_ended_part_with_code(ray_output: str) -> str:
     """Return which part of Ray ended first, with its exit code, as `ray start` reported it; empty where it did not."""
     text = _COLOURS.sub("", ray_output)
     match = _ENDED_PART.search(text, max(0, text.rfind("exited unexpectedly")))

@@ -102,7 +102,7 @@ def _report(request: _Request) -> _Request:
         gpu=query_gpus(),
         engine=engine,
         disk=read_directory_facts(disk),
-        clusters=list_ray_instances(disk, processes_only=engine.state != "ok"),
+        clusters=list_ray_instances(disk, leave_out_containers=engine.state != "ok"),
         installation=find_installation(request["target"]),
         paths=[path for path in request["paths"] if os.path.exists(path)],
         clock_before_after_s=[began, time.time()],

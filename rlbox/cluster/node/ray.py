@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Op
 
 from rlbox.cluster.node.facts import (
     RayInstance,
-    find_first_ended_part,
+    find_first_ended_part_with_code,
     list_ray_containers,
     read_boot_id,
     read_json_or_empty,
@@ -116,7 +116,7 @@ def _list_session_pids(record: Dict[str, Any]) -> List[int]:
     return sorted(pid for pid, row in stats.items() if row and row.session_id == record["pid"])
 
 
-def list_ray_processes(disk: str) -> List[RayInstance]:
+def _list_ray_processes(disk: str) -> List[RayInstance]:
     rows = []
     for record in _read_records(disk):
         running = bool(_list_session_pids(record))
@@ -131,7 +131,7 @@ def list_ray_processes(disk: str) -> List[RayInstance]:
                 exit_code=0 if running else int(code or _KILLED),
                 oom=False,
                 finished="" if running else finished,
-                first_ended_part="" if running else find_first_ended_part(_read_log(record)),
+                first_ended_part="" if running else find_first_ended_part_with_code(_read_log(record)),
             )
         )
     return rows
@@ -254,14 +254,16 @@ def stop_ray_processes(disk: str, record_ids: Sequence[str], grace_s: float) -> 
         os.rename(os.path.join(record["folder"], "record.json"), os.path.join(record["folder"], "ended.json"))
 
 
-class ClusterRemoval(NamedTuple):
+class RemovedClusterParts(NamedTuple):
     """Whether there were sessions of Ray, and a directory, to remove."""
 
     sessions: bool
     folder: bool
 
 
-def kill_and_remove_clusters(disk: str, cluster_directories: Sequence[str], had_containers: bool) -> ClusterRemoval:
+def kill_and_remove_clusters(
+    disk: str, cluster_directories: Sequence[str], remove_empty_cache_dirs: bool
+) -> RemovedClusterParts:
     """Remove clusters' directories from the data disk, with what their processes left."""
     removed = []
     for path in cluster_directories:
@@ -274,9 +276,9 @@ def kill_and_remove_clusters(disk: str, cluster_directories: Sequence[str], had_
         sessions = [name for name in list_directory_or_empty(full + "/ray") if _SESSION.match(name)]
         removed.append((bool(sessions), remove_with_empty_parents(disk, path)))
     _remove_dead_sessions(disk)
-    if had_containers:
+    if remove_empty_cache_dirs:
         _remove_empty_directories(disk, "cache")  # where programs in them compile
-    return ClusterRemoval(sessions=any(row[0] for row in removed), folder=any(row[1] for row in removed))
+    return RemovedClusterParts(sessions=any(row[0] for row in removed), folder=any(row[1] for row in removed))
 
 
 def _remove_dead_sessions(disk: str) -> None:
@@ -314,10 +316,10 @@ def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
 # ---- what is watched and read
 
 
-def list_ray_instances(disk: str, processes_only: bool) -> List[RayInstance]:
+def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstance]:
     """Return Ray's containers and processes of all clusters here."""
-    rows = list_ray_processes(disk)
-    return rows if processes_only else rows + list_ray_containers()
+    rows = _list_ray_processes(disk)
+    return rows if leave_out_containers else rows + list_ray_containers()
 
 
 def _newest_logs_directory(ray_temp_directory: str) -> str:

@@ -26,7 +26,7 @@ def _run_rank(rank: int, count: int) -> None:
     distributed.destroy_process_group()
 
 
-def main() -> None:
+def _main() -> None:
     """Start the processes, wait, and say how it went."""
     count = int(sys.argv[1])
     with socket.socket() as test:
@@ -42,4 +42,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

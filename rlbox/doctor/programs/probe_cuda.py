@@ -35,7 +35,7 @@ def _libcuda_path() -> str:
     return os.path.realpath(found[0]) if found else ""
 
 
-def main() -> None:
+def _main() -> None:
     try:
         _probe_driver()
     except OSError as error:
@@ -44,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

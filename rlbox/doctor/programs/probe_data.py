@@ -145,7 +145,7 @@ def _write_first_rows(path: str, to: str, rows: int) -> None:
     _emit("tiny", ok=True, rows=written)
 
 
-def main() -> None:
+def _main() -> None:
     """Do what was asked; an error is said in the form of a step."""
     asked = json.loads(sys.argv[1])
     try:
@@ -160,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -58,7 +58,7 @@ def _run_step(step: str, name: str, last: bool, act: Callable[[], None]) -> bool
     return ok
 
 
-def main() -> None:
+def _main() -> None:
     """Import each in turn; the first that fails ends it."""
     kernel, *names = sys.argv[1:]
     for number, name in enumerate(names):
@@ -69,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

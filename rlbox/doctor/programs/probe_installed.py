@@ -26,7 +26,7 @@ def is_there(module: str) -> bool:
     return any(file.is_dir() or file.with_suffix(".py").is_file() for file in files)
 
 
-def main() -> None:
+def _main() -> None:
     packages: dict[str, str] = {}
     for row in importlib.metadata.distributions():
         name = row.metadata["Name"]
@@ -38,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -55,7 +55,7 @@ def _agent(word: str) -> str:
     return name if name in AGENTS else ""
 
 
-def main() -> None:
+def _main() -> None:
     """Run one task; who started this ends what is left of it."""
     began = time.monotonic()
     step = "import"
@@ -91,4 +91,4 @@ def _add_one(value: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -121,7 +121,7 @@ def _compile_kernel_for_arch(triton: Any, arch: int) -> None:
         _emit("triton-compile", ok=False, arch=f"sm_{arch}", error=_format_error(error))
 
 
-def list_torch_extension_paths(site: Path) -> list[str]:
+def list_absolute_torch_extension_paths(site: Path) -> list[str]:
     """Return the libraries that use torch, of packages that want it, and all that lie beside the packages."""
     found = {str(path) for path in site.glob("*.so")}
     for package in importlib.metadata.distributions(path=[str(site)]):
@@ -161,7 +161,7 @@ def _load_extensions(paths: list[str]) -> None:
         )
 
 
-def main() -> None:
+def _main() -> None:
     """Carry out the steps; the first error ends them."""
     step = "import"
     os.nice(5)  # Ray beside it is a chain of processes that wait for each other
@@ -171,7 +171,7 @@ def main() -> None:
         _multiply_on_cpu(torch)
         step = "load"
         if sys.argv[1:] == ["extensions"]:
-            _load_extensions(list_torch_extension_paths(Path(torch.__file__).parents[1]))
+            _load_extensions(list_absolute_torch_extension_paths(Path(torch.__file__).parents[1]))
         step = "gpu"
         _multiply_on_gpus(torch)
         step = "triton"
@@ -182,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -9,21 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import size_text_with_gib
+from rlbox.amounts import decimal_and_gib_size_text
 from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
+from rlbox.fixes.patches import has_patches_to_apply, resolve_patches_with_skipped
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
 from rlbox.image.dockerfile import PARTS_STAGE, list_stage_layer_paths
 from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import (
     group_layers_into_stages,
     lock_dir_in_context,
-    map_parts_to_context_paths,
+    map_git_http_to_context_paths,
     plan_python_layers,
 )
-from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_env_value
 from rlbox.image.templates import render_template
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
@@ -54,7 +54,7 @@ def render_apptainer_definition(
     """
     versions = list_stack_versions(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
-    patching = resolve_patches(baked.fixes, target, versions, patch_texts)
+    patching = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
     container = build_container_defaults(target, baked)
     values: dict[str, Any] = {
         "target": target,
@@ -75,13 +75,13 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
     stages = group_layers_into_stages(plan_python_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
-    carried += sorted({path.partition("/")[0] for path in map_parts_to_context_paths(lock).values()})
+    carried += sorted({path.partition("/")[0] for path in map_git_http_to_context_paths(lock).values()})
     carried += ["patches"] if patched else []
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
         "stages": stages,
         "torch_wheels": TORCH_WHEEL_INDEX_URL,
-        "parts": map_parts_to_context_paths(lock),
+        "parts": map_git_http_to_context_paths(lock),
         "below": f"parts/{PARTS_STAGE}",
         "patched": patched,
         "programs": programs,
@@ -97,10 +97,10 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
 
 def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
-    limits = format_rlbox_limits_json(build_container_defaults(target, baked))
+    limits = format_rlbox_limits_env_value(build_container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
-    found = {name: text for name, text in baked.overlay_env(plain).items() if name not in joined}
+    found = {name: text for name, text in baked.build_merged_env(plain).items() if name not in joined}
     return dict(sorted({**found, **target.env}.items()))
 
 
@@ -115,13 +115,13 @@ def _paths(baked: RenderedFixes) -> dict[str, str]:
 
 def _left(container: ContainerDefaults) -> Iterator[str]:
     """Yield the limits that no definition can set, each with the option that may."""
-    yield f"{size_text_with_gib(container.shm_gib)} of shared memory: /dev/shm is the host's"
+    yield f"{decimal_and_gib_size_text(container.shm_gib)} of shared memory: /dev/shm is the host's"
     if container.network == OWN_NETWORK:
         yield "a network of its own: what listens in it is reached as on the host"
     if container.user == "root":
         yield "root: --fakeroot, where the site allows it"
     if container.memory_gib:
-        yield f"at most {size_text_with_gib(container.memory_gib)} of memory: --memory {container.memory_gib:g}G"
+        yield f"at most {decimal_and_gib_size_text(container.memory_gib)} of memory: --memory {container.memory_gib:g}G"
     if container.cpus:
         yield f"at most {container.cpus:g} cores: --cpus {container.cpus:g}"
     if container.pids:

@@ -10,11 +10,11 @@ from fakes import TARGET, Folder
 from rlbox.artifacts.apt_lock import (
     AptSuite,
     debian_architecture,
-    map_urls_to_archive_names,
+    map_urls_to_mirrored_name_or_url,
     parse_print_uris,
     plan_apt_commands,
     render_apt_config_files,
-    resolve_debs,
+    resolve_bootstrap_debs,
     rewrite_source_lists,
 )
 from rlbox.artifacts.mirrors import map_suites_to_archive_names
@@ -132,7 +132,7 @@ Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
 
 def test_archives_of_an_image() -> None:
     """A mirror has an archive by its name; what only its owner has is named by its address."""
-    assert map_urls_to_archive_names((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+    assert map_urls_to_mirrored_name_or_url((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
         "http://archive.example/debian": "debian",
         "http://archive.example/ubuntu": "ubuntu",
         "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",
@@ -222,6 +222,6 @@ def test_a_machine_that_cannot_ask_apt(
     monkeypatch.setattr("pathlib.Path.is_file", lambda path: has_keyring)
     base = Base(bootstrap="debian:bookworm", suites=(), image="", packages=(), holds={}, holds_apt=())
     with pytest.raises(NodeError) as caught:
-        resolve_debs(base, "x86_64-unknown-linux-gnu", archives, {}, "")
+        resolve_bootstrap_debs(base, "x86_64-unknown-linux-gnu", archives, {}, "")
     assert caught.value.what.startswith(what)
     assert caught.value.next_step

@@ -9,12 +9,12 @@ from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.artifacts.egress import (
-    EgressSettings,
     HostContact,
+    MachineAndRedirectHosts,
     env_condition_holds,
     list_host_contacts,
-    list_hosts_by_phase,
     list_source_urls,
+    list_unclosed_hosts_by_phase,
     probe_redirect_hosts,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
@@ -60,9 +60,9 @@ def plan(
     files: tuple[Artifact, ...] = (SIX, DEB),
     profile: Profile = NONE,
     hidden: tuple[HiddenHost, ...] = (),
-    facts: EgressSettings | None = None,
+    facts: MachineAndRedirectHosts | None = None,
 ) -> tuple[HostContact, ...]:
-    return list_host_contacts(target, files, profile, hidden, facts or EgressSettings(machine=MACHINE))
+    return list_host_contacts(target, files, profile, hidden, facts or MachineAndRedirectHosts(machine=MACHINE))
 
 
 def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
@@ -74,14 +74,14 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=EgressSettings(machine=MACHINE, redirect_hosts_by_url=behind))
+    found = plan(target, facts=MachineAndRedirectHosts(machine=MACHINE, redirect_hosts_by_url=behind))
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
         ("files.example", "machine", "index.example leads there"),
     ]
     assert {one.phases for one in found} == {("lock", "fetch", "build")}
-    assert list_hosts_by_phase(found) == {
+    assert list_unclosed_hosts_by_phase(found) == {
         "lock": ["apt.example", "files.example", "index.example"],
         "fetch": ["apt.example", "files.example", "index.example"],
         "build": ["apt.example", "files.example", "index.example"],
@@ -90,12 +90,12 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
 
 
 def test_what_could_not_be_asked_is_said(target: Target) -> None:
-    found = plan(target, facts=EgressSettings(machine=MachineSourceSettings()))
+    found = plan(target, facts=MachineAndRedirectHosts(machine=MachineSourceSettings()))
     assert [(one.host, one.kind, one.why) for one in found] == [
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
     ]
-    assert list_hosts_by_phase(found)["build"] == []
+    assert list_unclosed_hosts_by_phase(found)["build"] == []
     assert plan(target)[1].why == "this machine's index (not asked where it leads: no network)"
 
 
@@ -113,7 +113,7 @@ def test_rules_name_every_host_of_the_fail_over(target: Target) -> None:
         ("b.example", "profile"),
         ("*.lan.example", "profile"),
     ]
-    assert list_hosts_by_phase(found)["run"] == ["*.lan.example"]
+    assert list_unclosed_hosts_by_phase(found)["run"] == ["*.lan.example"]
 
 
 def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
@@ -124,7 +124,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = EgressSettings(machine=MACHINE, redirect_hosts_by_url=behind)
+    facts = MachineAndRedirectHosts(machine=MACHINE, redirect_hosts_by_url=behind)
     assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
@@ -137,9 +137,13 @@ def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
     local = MachineSourceSettings(
         network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
     )
-    assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressSettings(machine=local))] == ["index.example"]
+    assert [one.host for one in plan(target, (SIX, TORCH), facts=MachineAndRedirectHosts(machine=local))] == [
+        "index.example"
+    ]
     away = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://index.example"))
-    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressSettings(machine=away))]
+    assert "download.pytorch.org" in [
+        one.host for one in plan(target, (TORCH,), facts=MachineAndRedirectHosts(machine=away))
+    ]
 
 
 def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target) -> None:
@@ -157,7 +161,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=EgressSettings(machine=MachineSourceSettings(network_settings=site)))
+    (first, *_) = plan(target, (), facts=MachineAndRedirectHosts(machine=MachineSourceSettings(network_settings=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
@@ -168,7 +172,10 @@ def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file:
     """Return the hidden hosts of a lock with these packages: host to what closes it."""
     files = tuple(artifact(b"", file, name=name) for name in names)
     found = plan(
-        changed(target, env=env or {}), files, hidden=ROWS, facts=EgressSettings(machine=MachineSourceSettings())
+        changed(target, env=env or {}),
+        files,
+        hidden=ROWS,
+        facts=MachineAndRedirectHosts(machine=MachineSourceSettings()),
     )
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 

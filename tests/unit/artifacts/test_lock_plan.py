@@ -31,7 +31,7 @@ from rlbox.values import Command
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
 PYLOCK = load_toml(CASES / "artifacts/pylock.toml")
 A, B, C = "a" * 64, "b" * 64, "c" * 64
-NO_SOURCES = PackageIndexSettings(env={}, local_wheels=())
+NO_SOURCES = PackageIndexSettings(env={}, local_wheel_paths=())
 
 
 def target(folder: Folder, *groups: str, exclude: tuple[str, ...] = (), more: str = "") -> Target:
@@ -251,7 +251,9 @@ def test_inputs(folder: Folder) -> None:
 def test_commands(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio",))
     stack, runtime, _ = plan_resolver_inputs(mine, ("click>=8",), {})
-    sources = PackageIndexSettings(env={"UV_INDEX": "https://i"}, local_wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
+    sources = PackageIndexSettings(
+        env={"UV_INDEX": "https://i"}, local_wheel_paths=("/w/a.whl", "/w/b.whl", "/v/c.whl")
+    )
     words = (
         "/bin/uv", "pip", "compile", "--quiet", "--no-header",
         "--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu",

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressSettings, HostContact, list_host_contacts
+from rlbox.artifacts.egress import HostContact, MachineAndRedirectHosts, list_host_contacts
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
 from rlbox.cli.lock import load_target_with_fix_env
 from rlbox.config.project import Project
@@ -57,7 +57,7 @@ def test_nothing_in_the_environment_of_another_target_names_one(name: str) -> No
 @pytest.mark.parametrize("name", IN_CHINA)
 def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
     """Where bytes come from is no part of what they are: the same lock is good anywhere."""
-    lock = load_lock(PROJECT.lock_file(name))
+    lock = load_lock(PROJECT.own_or_shipped_lock_file(name))
     assert lock
     assert named(lock.to_json_text()) == set()
 
@@ -65,7 +65,11 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 def contacts(name: str) -> tuple[HostContact, ...]:
     target, files = load_target_with_fix_env(PROJECT, name)
     found = list_host_contacts(
-        target, files, load_profile(PROJECT, target.sources), load_implicitly_contacted_hosts(), EgressSettings()
+        target,
+        files,
+        load_profile(PROJECT, target.sources),
+        load_implicitly_contacted_hosts(),
+        MachineAndRedirectHosts(),
     )
     return tuple(one for one in found if not one.closed_by)
 

@@ -10,11 +10,11 @@ from mirrorbox import artifact
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
-    choose_archive_urls,
     list_file_urls,
     list_git_urls,
     list_http_urls,
     list_image_urls,
+    map_archive_names_to_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -51,10 +51,16 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
     ) == [
         FileUrl(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", named_by="machine"),
         FileUrl(
-            mirror="this machine's index", url="https://lan.example/simple/six/", page_kind="index", named_by="machine"
+            mirror="this machine's index",
+            url="https://lan.example/simple/six/",
+            page_at_url="index",
+            named_by="machine",
         ),
         FileUrl(
-            mirror="an extra index of this machine", url="file:///opt/index/six/", page_kind="index", named_by="machine"
+            mirror="an extra index of this machine",
+            url="file:///opt/index/six/",
+            page_at_url="index",
+            named_by="machine",
         ),
     ]
 
@@ -65,7 +71,7 @@ def test_python_without_any_setting_is_what_uv_reads() -> None:
     assert place == FileUrl(
         mirror="uv's default index",
         url="https://default.example/simple/flash-attn-x/",
-        page_kind="index",
+        page_at_url="index",
         named_by="default",
     )
     assert list(list_file_urls(SIX, NONE, MachineSourceSettings())) == []
@@ -78,7 +84,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "direct"),
     )
     machine = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://lan.example/simple"))
-    assert [(p.mirror, p.url, p.page_kind, p.named_by) for p in list_file_urls(SIX, mine, machine)] == [
+    assert [(p.mirror, p.url, p.page_at_url, p.named_by) for p in list_file_urls(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
         ("this machine's index", "https://lan.example/simple/six/", "index", "machine"),
@@ -93,7 +99,7 @@ def test_torch_wheels_stand_in_their_channel() -> None:
     )
     site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
     assert [
-        (p.url, p.page_kind, p.named_by)
+        (p.url, p.page_at_url, p.named_by)
         for p in list_file_urls(TORCH, mine, MachineSourceSettings(network_settings=site))
     ] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
@@ -117,11 +123,11 @@ def test_apt_archives_stand_below_a_mirror() -> None:
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert choose_archive_urls(("debian",), mine, machine) == {
+    assert map_archive_names_to_urls(("debian",), mine, machine) == {
         **machine.url_by_apt_archive,
         "debian": "https://a.example/debian",
     }
-    assert choose_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
+    assert map_archive_names_to_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"

@@ -56,12 +56,12 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
     )
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
-    assert dict(prepare_lock_sources(app, target).archive_urls) == dict(machine.url_by_apt_archive)
+    assert dict(prepare_lock_sources(app, target).url_by_apt_archive) == dict(machine.url_by_apt_archive)
     with mirrors(1) as (host,):
         rules = RULE.format("apt", "archive", f"{host.url}/m/") + RULE.format("python", "index", f"{host.url}/simple")
         folder.write("sources/lan.toml", f'title = "x"\n{rules}')
         places = prepare_lock_sources(app, target, "lan")
-    assert places.archive_urls == {
+    assert places.url_by_apt_archive == {
         "debian": f"{host.url}/m/debian",
         "debian-security": f"{host.url}/m/debian-security",
         "ubuntu": "http://mine.example/ubuntu",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.artifacts.mirrors import PackageIndexSettings, list_local_wheel_paths, plan_package_indexes
+from rlbox.artifacts.mirrors import PackageIndexSettings, filter_find_links_wheel_paths, plan_package_indexes
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import TorchGroup
@@ -42,7 +42,7 @@ def test_plan_sources(
     groups: list[TorchGroup], site: dict[str, Any], env: dict[str, str], wheels: tuple[str, ...]
 ) -> None:
     found = plan_package_indexes(groups, NetworkSettings(**site), Profile(name="direct", title=""))
-    assert found == PackageIndexSettings(env=env, local_wheels=wheels)
+    assert found == PackageIndexSettings(env=env, local_wheel_paths=wheels)
 
 
 def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
@@ -92,15 +92,15 @@ def test_local_wheels_by_name() -> None:
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert list_local_wheel_paths(CPU, site) == (
+    assert filter_find_links_wheel_paths(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert list_local_wheel_paths(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
-        "/a/flash_attn-1.0+cu128-x.whl",
-    )
+    assert filter_find_links_wheel_paths(
+        dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})
+    ) == ("/a/flash_attn-1.0+cu128-x.whl",)
 
 
 def pip_conf(path: Path, text: str) -> Path:

@@ -23,11 +23,11 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
     collect_used_digests,
     find_damaged_digests,
-    find_unused_objects,
+    find_objects_unused_by_any_project,
     list_fetched_locks,
-    map_sha256_to_stored_object,
+    map_sha256_to_recorded_file,
     record_fetched_lock,
-    remove_objects_and_stale_records,
+    remove_objects_and_records_without_lock,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
@@ -162,10 +162,10 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.import_file(source, FILE.sha256) == FILE.sha256
+    assert store.import_if_sha256_matches(source, FILE.sha256) == FILE.sha256
     assert store.is_intact(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.import_file(source, "f" * 64) == FILE.sha256
+    assert store.import_if_sha256_matches(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]
     assert list(store.list_partials()) == []
 
@@ -206,13 +206,13 @@ def target(folder: Folder) -> Folder:
 
 
 def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
-    own = target.project.lock_file("mine")
+    own = target.project.own_or_shipped_lock_file("mine")
     record_fetched_lock(store, "mine", own, [FILE])
     elsewhere = tmp_path / "other/lock.json"
     other = artifact_of(b"other", "other-1.whl")
     record_fetched_lock(store, "mine", elsewhere, [other])
     assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
-    assert map_sha256_to_stored_object(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
+    assert map_sha256_to_recorded_file(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
     wanted = collect_used_digests(store, target.project)
     assert FILE.sha256 not in wanted
     assert other.sha256 not in wanted
@@ -234,9 +234,9 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         draft.write(b"half")
     with store.wait_for_partial("c" * 64) as busy:
         busy.write(b"half")
-        unused = find_unused_objects(store, target.project)
+        unused = find_objects_unused_by_any_project(store, target.project)
         assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
-        remove_objects_and_stale_records(store, unused)
+        remove_objects_and_records_without_lock(store, unused)
         assert [path.name for path in store.list_partials()] == ["c" * 64]
     assert list(store.list_digests()) == [keep]
     assert [known.target for known in list_fetched_locks(store)] == ["kept"]

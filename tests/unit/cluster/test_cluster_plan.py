@@ -73,7 +73,7 @@ def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([], []) == PORTS
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
     assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
-    assert choose_ports([], [], requested_base=9000).base == 9000
+    assert choose_ports([], [], forced_base=9000).base == 9000
     assert choose_ports(range(8100, 8500, 20), [], lowest_base=8500).base == 8500
     with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
         choose_ports(range(8100, 8500, 20), [])

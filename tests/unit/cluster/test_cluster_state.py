@@ -10,7 +10,7 @@ from clusterfacts import plan
 
 from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.ray_state import RayState, find_member_faults, read_state
-from rlbox.cluster.status import create_status, find_machine_identity_at_start
+from rlbox.cluster.status import create_status, find_labelled_or_planned_identity
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
@@ -75,5 +75,5 @@ def test_a_machine_that_was_started_anew_before_a_heal_is_not_told_again() -> No
     assert [one.identity for one in new.members] == ["first", "second"]
     rows = {name: {"rlbox.cluster.plan": one.to_json_line()} for name, one in (("a", old), ("b", new))}
     made = {n: RayInstance(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
-    assert [find_machine_identity_at_start(one, made[one.name]) for one in old.members] == ["first", "second"]
-    assert find_machine_identity_at_start(old.members[1], None) == "first"
+    assert [find_labelled_or_planned_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
+    assert find_labelled_or_planned_identity(old.members[1], None) == "first"

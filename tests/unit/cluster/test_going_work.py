@@ -36,7 +36,7 @@ class Head:
         rows = self._rows
         return SimpleNamespace(
             list_containers=lambda label: rows if label.endswith("=0a1b2c3d") else [],
-            stream_exec_stdout_lines=self._execute,
+            stream_exec_stdout_ignoring_exit=self._execute,
         )
 
     def _execute(self, name: str, argv: tuple[str, ...]) -> Iterator[str]:

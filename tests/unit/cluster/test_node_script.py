@@ -26,7 +26,7 @@ from rlbox.cluster.pool import NodePool, lock_nodes
 from rlbox.cluster.probe import Endpoint, attempt_connections
 from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
-from rlbox.provision.shell_environment import get_inherited_names_and_prefixes
+from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -57,7 +57,7 @@ def start(node: Node, text: str) -> str:
     cluster, one = member(node)
     labels = create_labels(cluster, one)
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
-    program = {"own": one.place, "argv": argv, "env": {}, **get_inherited_names_and_prefixes()}
+    program = {"own": one.place, "argv": argv, "env": {}, **get_inherited_names_prefixes_path()}
     arguments = {"folder": DIRECTORY, "container": "rlbox-pair", "image": "l", "labels": labels, **program}
     return str(node.call("start-processes", disk=node.spec.data, **arguments)["id"])
 
@@ -144,7 +144,7 @@ def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     cluster, one = member(node)
     runtime = ProcessRuntime(node=node, plan=cluster, member=one)
     program = runtime._program("env")
-    with closing(node.stream("execute", raw=True, **program)) as stream:
+    with closing(node.stream("execute", as_text_lines=True, **program)) as stream:
         rows = dict(str(row["line"]).split("=", 1) for row in stream if "=" in row["line"])
     assert rows["RAY_AUTH_TOKEN_PATH"] == f"{node.spec.data}/{DIRECTORY}/auth_token"
     assert "HF_TOKEN" not in rows
@@ -183,12 +183,12 @@ def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_which_part_of_ray_ended() -> None:
     """As Ray 2.60 and 2.43 print it; what it quotes of logs stands before or behind."""
     told = "Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=-9]\n  log_monitor [exit code=1]"
-    assert node_facts.find_first_ended_part("x [exit code=3]\n" + told) == "raylet -9"
+    assert node_facts.find_first_ended_part_with_code("x [exit code=3]\n" + told) == "raylet -9"
     assert (
-        node_facts.find_first_ended_part("exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n")
+        node_facts.find_first_ended_part_with_code("exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n")
         == "raylet -9"
     )
-    assert node_facts.find_first_ended_part("nothing of it") == ""
+    assert node_facts.find_first_ended_part_with_code("nothing of it") == ""
 
 
 def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path: Path) -> None:

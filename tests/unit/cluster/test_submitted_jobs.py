@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.amounts import MIB
 from rlbox.cluster.jobs import read_job
-from rlbox.cluster.logs import LogLine, LogReportParser, parse_leading_utc_time, sort_lines
+from rlbox.cluster.logs import LogLine, LogLineTimestamper, parse_leading_utc_time, sort_lines
 from rlbox.cluster.submit import LARGEST_PACKAGE, _check_size, find_upload_file_sizes, is_excluded
 from rlbox.errors import SpecError
 
@@ -62,7 +62,7 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
 )
 def test_how_a_job_ended(row: dict[str, object], code: int) -> None:
     job = read_job({"submission_id": "job-1", "job_id": "02000000", **row})
-    assert (job.has_ended, job.cli_exit_code, job.id, job.ray_id) == (True, code, "job-1", "02000000")
+    assert (job.has_ended, job.cli_exit_code, job.id, job.ray_job_id) == (True, code, "job-1", "02000000")
     assert not read_job({"submission_id": "job-1", "status": "RUNNING"}).has_ended
 
 
@@ -75,14 +75,14 @@ def test_times_of_lines() -> None:
     assert parse_leading_utc_time("loss 2.1") is None
 
 
-def read(clocks: LogReportParser, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
+def read(clocks: LogLineTimestamper, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
     report = {"first": first, "now": written, "logs": [{"file": "w.out", "text": text, "at": written}]}
-    return list(clocks.parse_lines(node, report))
+    return list(clocks.timestamp_lines(node, report))
 
 
 def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
     """`b` is an hour ahead; what it wrote second is second."""
-    clocks = LogReportParser({"a": 0.0, "b": 3600.0})
+    clocks = LogLineTimestamper({"a": 0.0, "b": 3600.0})
     first = read(clocks, "a", "2025-11-26 10:00:01 one\n2025-11-26 10:00:03 three\n  more\n", 2e9)
     lines = sort_lines([*first, *read(clocks, "b", "2025-11-26 11:00:02 two\n", 2e9)])
     assert [line.text.split()[-1] for line in lines] == ["one", "two", "three", "more"]
@@ -90,6 +90,6 @@ def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
 
 
 def test_lines_without_a_time_go_with_the_one_before_and_new_ones_are_new() -> None:
-    clocks = LogReportParser({"a": 0.0, "b": 0.0})
+    clocks = LogLineTimestamper({"a": 0.0, "b": 0.0})
     assert [line.at for line in read(clocks, "a", "x\ny\n", 100.0)] == [100.0, 100.0]
     assert [line.at for line in read(clocks, "a", "z\n", 200.0, first=False)] == [200.0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.config.pattern import validate_pattern
+from rlbox.config.pattern import validate_selective_re2_pattern
 from rlbox.job.gate import get_named_group_regex
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors_and_group_names
 
@@ -41,7 +41,7 @@ from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anch
 )
 def test_refused(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        validate_pattern(text)
+        validate_selective_re2_pattern(text)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_refused(text: str, told: str) -> None:
     ],
 )
 def test_fits(text: str, line: str, fits: bool) -> None:
-    assert compile_pattern(validate_pattern(text)).matches(line) is fits
+    assert compile_pattern(validate_selective_re2_pattern(text)).matches(line) is fits
 
 
 ATOMS = st.sampled_from(

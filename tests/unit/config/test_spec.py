@@ -111,7 +111,7 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     assert folder.project.require_target_file("local") == CHECKOUT / "images/local/target.toml"
     own = folder.target("local")
     assert folder.project.require_target_file("local") == own
-    assert folder.project.lock_file("local") == own.with_name("lock.json")
+    assert folder.project.own_or_shipped_lock_file("local") == own.with_name("lock.json")
     folder.target("zz")
     folder.target("aa")
     assert list(folder.project.targets()) == sorted({*SHIPPED.targets(), "aa", "zz"})

@@ -11,8 +11,8 @@ from rlbox.diagnose.cause import (
     describe_exit,
     get_run_exit_code,
     make_container_exit_info,
+    make_killed_or_ended_exit_info,
     make_lost_run_cause,
-    make_process_exit_info,
 )
 
 
@@ -46,7 +46,7 @@ def container_exit(code: int, *, out_of_memory: bool = False) -> SupervisorExit:
 @pytest.mark.parametrize(
     ("last", "what"),
     [
-        (make_process_exit_info(7, "no secrets\n"), f"the supervisor died with exit code 7 {WHEN}: no secrets"),
+        (make_killed_or_ended_exit_info(7, "no secrets\n"), f"the supervisor died with exit code 7 {WHEN}: no secrets"),
         (container_exit(137), f"the supervisor was killed (signal 9 (SIGKILL)) {WHEN}"),
         (container_exit(137, out_of_memory=True), f"out of memory: the engine ended container c {WHEN}"),
         (container_exit(255), f"the engine lost container c (exit code 255: it was restarted or killed) {WHEN}"),

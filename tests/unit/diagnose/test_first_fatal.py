@@ -215,7 +215,7 @@ def test_any_cut_gives_the_same_line(lines: list[str], cuts: list[int]) -> None:
     assert (whole is None) == (pieces is None)
     if whole and pieces:
         assert (whole.number, whole.text, whole.grade) == (pieces.number, pieces.text, pieces.grade)
-        assert data[pieces.block_offset :].count(b"\n") == data.count(b"\n") - pieces.block_number + 1
+        assert data[pieces.seek_byte_offset :].count(b"\n") == data.count(b"\n") - pieces.seek_line_number + 1
 
 
 def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
@@ -230,7 +230,7 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
-    return FatalPosition(number=number, text=text, block_number=block_number, block_offset=block_offset)
+    return FatalPosition(number=number, text=text, seek_line_number=block_number, seek_byte_offset=block_offset)
 
 
 def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:

@@ -85,4 +85,4 @@ def test_the_order_in_which_logs_are_named_changes_nothing(tmp_path: Path) -> No
 def test_the_order_in_which_hosts_are_heard_changes_nothing(tmp_path: Path, lines: tuple[str, str]) -> None:
     found = answer(tmp_path, job="".join(lines))
     assert "DistStoreError" in said(found)
-    assert found.cause_id_or_unknown == "rendezvous-timeout"
+    assert found.cause_id_unknown_or_none == "rendezvous-timeout"

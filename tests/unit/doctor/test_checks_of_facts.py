@@ -17,18 +17,23 @@ import pytest
 
 from rlbox.amounts import GIB, MIB
 from rlbox.doctor import disks, network
-from rlbox.doctor.disks import RunDirectory, check_directories, check_host_data_disk, find_directories
+from rlbox.doctor.disks import (
+    RunDirectory,
+    check_directories_by_writing,
+    check_host_data_by_writing,
+    list_run_directories,
+)
 from rlbox.doctor.environment import check_environment, parse_dotenv
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
     check_network,
-    list_endpoints,
-    make_endpoint_findings,
+    make_endpoint_and_clock_findings,
+    read_env_and_pip_endpoints,
     run_ray_start_to_list_ports,
 )
 from rlbox.doctor.paths import check_search_paths
-from rlbox.doctor.processes import ProcessInfo, check_processes
+from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers
 from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.doctor.sandbox import check_sandbox
 
@@ -123,12 +128,12 @@ def test_directories_that_cannot_be_used_are_named(
     if error:
         monkeypatch.setattr(disks.tempfile, "TemporaryFile", refuse)
     rows = [RunDirectory(role, str(tmp_path)), RunDirectory(role, str(tmp_path))]
-    finding = next(check_directories(rows, TARGET))
+    finding = next(check_directories_by_writing(rows, TARGET))
     assert (finding.id, finding.level) == (name, level)
     assert seen in finding.seen
     assert finding.remedy
     if finding.id.endswith(("full", "inodes")):
-        assert len(list(check_directories(rows, TARGET))) == 1  # of one full disk
+        assert len(list(check_directories_by_writing(rows, TARGET))) == 1  # of one full disk
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,9 @@ def test_room_for_all_jobs_of_a_target_is_no_need_of_one(
 ) -> None:
     """What one job needs is computed before it runs; a disk that holds what runs wrote is not broken."""
     monkeypatch.setattr(disks.os, "statvfs", lambda path: FullDisk(free * GIB))
-    found = list(check_directories([RunDirectory("data", str(tmp_path))], replace(TARGET, disk_gib=need_gib)))
+    found = list(
+        check_directories_by_writing([RunDirectory("data", str(tmp_path))], replace(TARGET, disk_gib=need_gib))
+    )
     assert [finding.level for finding in found] == ([level] if level else [])
     assert all("`rlbox plan JOB`" in finding.remedy for finding in found)
 
@@ -149,21 +156,21 @@ def test_directories_that_are_missing_or_slow_are_named(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     fine, missing, file = str(tmp_path), str(tmp_path / "none"), str(tmp_path / "file")
     rows = [("data", missing), ("data", file), ("tmp", fine), ("tmp", missing), ("HF_HOME", f"{missing}/a/b")]
-    found = list(check_directories([RunDirectory(*row) for row in rows], replace(TARGET, disk_gib=0)))
+    found = list(check_directories_by_writing([RunDirectory(*row) for row in rows], replace(TARGET, disk_gib=0)))
     assert ids(found) == ["data-disk-missing", "data-disk-missing", "tmp-missing"]
     assert "docker run --volume" in found[0].remedy
     assert (found[1].seen, found[2].repair) == (f"{file}: there is something else", ("folder", missing))
-    (on_host,) = check_host_data_disk([RunDirectory("data", missing)], TARGET)
+    (on_host,) = check_host_data_by_writing([RunDirectory("data", missing)], TARGET)
     assert on_host.remedy.startswith(f"mkdir -p {missing} ")
-    assert ids(check_host_data_disk([], TARGET)) == ["data-disk-unnamed"]
+    assert ids(check_host_data_by_writing([], TARGET)) == ["data-disk-unnamed"]
     monkeypatch.setattr(disks, "_SLOW_S", 0.05)
     monkeypatch.setattr(disks, "_examine", lambda *args: time.sleep(2))
-    assert ids(check_directories([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
+    assert ids(check_directories_by_writing([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
 
 
 def test_directories_of_an_environment_are_those_that_variables_name() -> None:
     environ = {"TMPDIR": "/t", "HF_HOME": "/h", "TRITON_CACHE_DIR": "relative"}
-    assert find_directories(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
+    assert list_run_directories(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
 
 
 @pytest.fixture
@@ -264,7 +271,7 @@ def test_dotenv_names_that_are_not_exported_are_named(tmp_path: Path) -> None:
 def test_dotenv_as_a_shell_reads_it() -> None:
     file = parse_dotenv("e", "# c\nA=1\nexport B='2'\n\nC = 3\nD=4\r\nnonsense\n")
     assert file.values == {"A": "1", "B": "2", "C": "3", "D": "4"}
-    assert file.broken_lines == (
+    assert file.broken_line_messages == (
         "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is not NAME=value",
     )  # fmt: skip
 
@@ -275,11 +282,11 @@ def test_dotenv_as_a_shell_reads_it() -> None:
         (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"), "mirror-dead", "refused"),
         (Endpoint(name="x", url="http://h", kind="proxy", error="no"), "proxy-dead", "no"),
         (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"), "ray-address-dead", "no"),
-        (Endpoint(name="x", url="http://h", skew_s=-900.0), "clock-skew", "15 min 00 s behind"),
+        (Endpoint(name="x", url="http://h", own_clock_ahead_s=-900.0), "clock-skew", "15 min 00 s behind"),
     ],
 )
 def test_endpoints_that_do_not_answer_are_named(endpoint: Endpoint, name: str, seen: str) -> None:
-    (finding,) = make_endpoint_findings([endpoint])
+    (finding,) = make_endpoint_and_clock_findings([endpoint])
     assert (finding.id, finding.seen) == (name, seen)
 
 
@@ -308,7 +315,7 @@ def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         network, "read_pip_and_proxy_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
     )
-    found = list_endpoints(
+    found = read_env_and_pip_endpoints(
         {"HF_ENDPOINT": "http://h", "HF_HUB_OFFLINE": "1", "http_proxy": "p:1", "RAY_ADDRESS": "auto"}
     )
     assert [(row.name, row.url, row.is_optional) for row in found] == [
@@ -343,37 +350,42 @@ def test_ports_of_a_ray_head_are_read(tmp_path: Path) -> None:
             owner="u",
             age_s=5,
             is_orphan=True,
-            is_stack_program=True,
+            runs_from_stack_venv=True,
         ),
     ],
 )
 def test_what_a_run_left_behind_is_named_with_its_owner(process: ProcessInfo) -> None:
-    (finding,) = check_processes([process])
+    (finding,) = check_live_runs_and_leftovers([process])
     assert finding.id == "stale-processes"
     assert f"(pid 5, {process.owner}, 5 s old)" in finding.seen
     assert finding.remedy == "if nothing of yours needs them, end them: kill 5"
-    for spared in ({"is_doctor": True}, {"is_in_live_run": True}, {"is_zombie": True}, {"started_by": "pytest"}):
-        assert list(check_processes([replace(process, **spared)])) == []
+    for spared in (
+        {"is_doctor": True},
+        {"is_in_live_run": True},
+        {"is_zombie": True},
+        {"living_starter_name": "pytest"},
+    ):
+        assert list(check_live_runs_and_leftovers([replace(process, **spared)])) == []
 
 
 def test_nobody_is_told_to_end_what_is_of_others() -> None:
     mine = ProcessInfo(pid=5, name="raylet", command_line="raylet", owner="user a", age_s=5)
     other = replace(mine, pid=6, owner="user b", is_own_user=False)
-    (finding,) = check_processes([mine, other])
+    (finding,) = check_live_runs_and_leftovers([mine, other])
     assert finding.remedy == "if nothing of yours needs them, end them: kill 5; ask user b to end the others"
-    (finding,) = check_processes([other])
+    (finding,) = check_live_runs_and_leftovers([other])
     assert finding.remedy == "ask user b to end them, if nothing needs them"
 
 
 def test_what_carries_the_mark_of_a_run_that_is_gone_is_left_over_whatever_it_is() -> None:
     left = ProcessInfo(pid=5, name="awk", command_line="awk -f x", owner="user a", age_s=5, ended_run="smoke-1")
-    (finding,) = check_processes([left])
+    (finding,) = check_live_runs_and_leftovers([left])
     assert finding.seen == "awk (pid 5, user a, 5 s old, of run smoke-1)"
 
 
 def test_other_programs_are_left_alone() -> None:
     editor = ProcessInfo(pid=5, name="vim", command_line="vim array.py raymond.txt", owner="user a", age_s=5)
-    assert list(check_processes([editor])) == []
+    assert list(check_live_runs_and_leftovers([editor])) == []
 
 
 def test_demands_of_a_manifest_and_a_lock() -> None:

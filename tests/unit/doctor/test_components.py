@@ -15,13 +15,13 @@ from rlbox.doctor.components import (
     ComponentResult,
     StackInfo,
     load_stack_components,
+    report_c_compiler_and_linker,
     report_driver_start,
     report_import_or_kernel,
-    report_linker,
     report_missing,
     report_nccl,
     report_ray,
-    report_torch,
+    report_torch_and_triton,
 )
 from rlbox.doctor.gpus import GpuFacts
 from rlbox.doctor.programs.probe_installed import is_there
@@ -30,14 +30,14 @@ from rlbox.doctor.stack import LinkerFacts, ProgramFacts
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = StackInfo(
-    python="/opt/venv/bin/python",
-    version="3.12.3",
+    interpreter_path="/opt/venv/bin/python",
+    python_version="3.12.3",
     packages=PACKAGES,
     modules=frozenset({"vllm"}),
-    devices=0,
+    gpu_device_count=0,
     requirements=Requirements(gpus=2),
 )
-GPUS = replace(BARE, devices=2)
+GPUS = replace(BARE, gpu_device_count=2)
 VLLM = Component(name="vLLM", package="vllm", imports=("vllm:LLM",))
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch.py", "version": "2.8.0+cu128", "cuda": "12.8"}
 CPU = {"step": "cpu", "ok": True}
@@ -97,7 +97,7 @@ def states(results: Iterable[ComponentResult]) -> list[str]:
     ],
 )
 def test_torch(stack: StackInfo, steps: tuple[dict[str, Any], ...], expected: list[str], detail: str) -> None:
-    results = list(report_torch(facts(*steps), stack))
+    results = list(report_torch_and_triton(facts(*steps), stack))
     assert states(results) == expected
     assert any(detail in result.detail for result in results)
 
@@ -134,13 +134,13 @@ def test_ray() -> None:
         (BARE, LinkerFacts(compiler="/cc", error_by_library={"cudart": "", "cuda": ""}), ["ok", "ok", "ok"]),
         (BARE, LinkerFacts(compiler="/cc", error_by_library={"cudart": "x", "cuda": "x"}), ["ok", "failed", "no-gpu"]),
         (GPUS, LinkerFacts(compiler="/cc", error_by_library={"cudart": "", "cuda": "x"}), ["ok", "ok", "failed"]),
-        (BARE, LinkerFacts(compiler="/cc", error="no crt1.o"), ["failed", "absent", "absent"]),
+        (BARE, LinkerFacts(compiler="/cc", compile_error="no crt1.o"), ["failed", "absent", "absent"]),
         (BARE, LinkerFacts(compiler=""), ["absent"]),
         (BARE, LinkerFacts(compiler="", compiler_required=True), ["failed"]),
     ],
 )
 def test_linker(stack: StackInfo, linker: LinkerFacts, expected: list[str]) -> None:
-    assert states(report_linker(linker, stack)) == expected
+    assert states(report_c_compiler_and_linker(linker, stack)) == expected
 
 
 DONE = {"step": "import", "ok": True, "name": "vllm:LLM", "last": True}
@@ -186,7 +186,7 @@ def test_a_directory_of_another_package_is_no_module(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     flash_attn = next(component for component in load_stack_components() if component.package == "flash-attn")
     assert is_there("flash_attn")
-    assert not is_there(flash_attn.import_name)
+    assert not is_there(flash_attn.first_import_module)
     (tmp_path / "flash_attn/flash_attn_interface.py").touch()
-    assert is_there(flash_attn.import_name)
+    assert is_there(flash_attn.first_import_module)
     assert not is_there("no_such_package.part")

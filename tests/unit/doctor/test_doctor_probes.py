@@ -24,7 +24,7 @@ from rlbox.doctor.host import repair_findings
 from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, Program
-from rlbox.doctor.programs.probe_torch import list_torch_extension_paths
+from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
@@ -33,7 +33,7 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_process
 
 ANY = CheckContext(
-    environ={}, requirements=Requirements(), deadline_s=0.0, env_file_dirs=(), directories=(),
+    environ={}, requirements=Requirements(), monotonic_deadline=0.0, dotenv_dirs=(), directories_to_check=(),
     get_driver_requirements=DriverRequirements, get_required_ports=dict,
 )  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_extensions_that_use_torch_are_found(tmp_path: Path) -> None:
     text = "Name: other\nVersion: 1\nRequires-Dist: torchvision\nRequires-Dist: torch; extra == 'all'\n"
     (tmp_path / "other-1.dist-info/METADATA").write_text(text)
     (tmp_path / "alone.so").write_bytes(b"")
-    assert list_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
+    assert list_absolute_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
 
 
 @pytest.mark.allow("processes")
@@ -125,7 +125,7 @@ def test_processes_of_this_test_are_its_own() -> None:
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
     program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    ran = program.communicate(time.monotonic() + 0.5)
+    ran = program.read_output_and_kill_all(time.monotonic() + 0.5)
     assert ran.exit_code is None
     assert '{"step": 1}' in ran.stdout
     pid = int(ran.stdout.split()[0])
@@ -141,7 +141,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
     argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    program.communicate(time.monotonic() + 3)
+    program.read_output_and_kill_all(time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
     assert last is None or last.is_zombie
 
@@ -160,9 +160,9 @@ def test_checks_that_hang_or_fail_are_named() -> None:
     threads.start("fine", lambda: [fine])
     threads.start("fails", fail)
     threads.start("hangs", hang)
-    threads.wait_until_deadline()
+    threads.wait_and_collect_until_deadline()
     assert threads.findings == {"fine": (fine,)}
-    assert sorted(threads.unfinished) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
+    assert sorted(threads.unfinished_messages) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
     while threads.is_running("hangs"):
         time.sleep(0.02)
     assert threads.findings == {"fine": (fine,)}  # what was told stays so

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.doctor.report import Report, format_report, merge_and_split_findings, merge_reports, parse_report
+from rlbox.doctor.report import Report, format_report, merge_and_split_off_explained, merge_reports, parse_report
 from rlbox.findings import Finding
 
 TRUNCATED = Finding(
@@ -38,7 +38,7 @@ FULL = [Finding(id=name, title="", covers=("disk-full",)) for name in ("one", "t
 def test_findings_that_mean_the_same_or_follow_are_one(
     own: list[Finding], fixes: list[Finding], left: tuple[Finding, ...]
 ) -> None:
-    assert merge_and_split_findings(own, fixes).findings == left
+    assert merge_and_split_off_explained(own, fixes).findings == left
 
 
 def test_host_and_container_make_one_report() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.processes import ProcessInfo, check_processes, list_processes_in_same_container
+from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers, list_processes_in_same_container
 
 pytestmark = pytest.mark.allow("processes")
 SLEEP = str(shutil.which("sleep"))
@@ -33,7 +33,7 @@ def row_of(pid: int) -> ProcessInfo:
 
 
 def ids(row: ProcessInfo) -> list[str]:
-    return [finding.id for finding in check_processes([row])]
+    return [finding.id for finding in check_live_runs_and_leftovers([row])]
 
 
 def wait_until_named(pid: int, name: str) -> None:
@@ -67,8 +67,8 @@ def test_what_a_living_program_has_started_is_not_left_over() -> None:
     with ending(child.pid):
         wait_until_named(child.pid, "VLLM::EngineCore")
         found = row_of(child.pid)
-        assert (bool(found.started_by), found.is_orphan, ids(found)) == (True, False, [])
-        assert ids(replace(found, started_by="")) == ["stale-processes"]
+        assert (bool(found.living_starter_name), found.is_orphan, ids(found)) == (True, False, [])
+        assert ids(replace(found, living_starter_name="")) == ["stale-processes"]
     child.wait()
 
 
@@ -82,7 +82,11 @@ def test_parts_of_a_run_alone_have_lost_what_started_them() -> None:
             time.sleep(0.02)
         with ending(int(below[0])) as pid:
             wait_until_named(pid, "ray::IDLE")
-            assert (row_of(above).is_orphan, row_of(pid).is_orphan, row_of(pid).started_by) == (True, False, "")
+            assert (row_of(above).is_orphan, row_of(pid).is_orphan, row_of(pid).living_starter_name) == (
+                True,
+                False,
+                "",
+            )
             assert ids(row_of(pid)) == ["stale-processes"]
 
 

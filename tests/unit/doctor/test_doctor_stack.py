@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.engine import RunContainer, check_containers, check_engine_info
-from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_fix_checks_to_breaks, parse_failed_checks, select_fix_checks
+from rlbox.doctor.engine import RunContainer, check_containers, check_engine_and_probe_host
+from rlbox.doctor.fix_checks import (
+    TIMEOUT_EXIT_CODE,
+    let_findings_explain_fix_checks,
+    parse_failed_checks,
+    select_fix_checks,
+)
 from rlbox.doctor.gpus import (
     DriverRequirements,
     GpuFacts,
     check_all_reduce,
-    check_cuda_and_nvml,
+    check_cuda_nvml_gpu_memory,
     check_driver,
-    check_gpu_kernels,
+    check_torch_and_triton_kernels,
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
@@ -84,7 +89,7 @@ def test_ray() -> None:
 def test_link() -> None:
     assert ids(check_linker(LinkerFacts(compiler=""))) == []
     assert ids(check_linker(LinkerFacts(compiler="", compiler_required=True))) == ["jit-no-compiler"]
-    assert ids(check_linker(LinkerFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
+    assert ids(check_linker(LinkerFacts(compiler="/cc", compile_error="no stdio.h"))) == ["jit-compile"]
     facts = LinkerFacts(compiler="/cc", error_by_library={"cudart": "cannot find -lcudart", "cuda": ""})
     (finding,) = check_linker(facts)
     assert (finding.id, finding.seen, finding.covers) == (
@@ -108,17 +113,21 @@ def test_link() -> None:
     ],
 )
 def test_gpus(changes: dict[str, Any], nvml: dict[str, Any], names: list[str]) -> None:
-    assert ids(check_cuda_and_nvml(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
+    assert (
+        ids(check_cuda_nvml_gpu_memory(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
+    )
 
 
 def test_gpu_kernels() -> None:
     row = {"step": "gpu", "ok": False, "number": 0, "name": "RTX 5090", "error": "no kernel image", "arch": "sm_120"}
     old = row | {"archs": ["sm_80", "sm_90"]}
-    assert ids(check_gpu_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
-    assert ids(check_gpu_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == ["gpu-kernel"]
-    assert ids(check_gpu_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
+    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
+    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == [
+        "gpu-kernel"
+    ]
+    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
     triton = {"step": "triton", "ok": False, "error": "RuntimeError: no gcc"}
-    assert ids(check_gpu_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
+    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
 
 
 def test_all_reduce() -> None:
@@ -161,9 +170,9 @@ def test_engine_that_cannot_be_used_is_named(
     monkeypatch.setattr("rlbox.doctor.engine.is_engine_local", lambda: True)
     monkeypatch.setattr("rlbox.doctor.engine.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
     monkeypatch.setattr("rlbox.doctor.engine.get_free_bytes", lambda path: 1 << 30)
-    assert ids(check_engine_info(ENGINE | changes, TARGET)) == names
+    assert ids(check_engine_and_probe_host(ENGINE | changes, TARGET)) == names
     if names == ["gpu-runtime-missing"]:
-        assert ids(check_engine_info(ENGINE | changes, Requirements())) == []
+        assert ids(check_engine_and_probe_host(ENGINE | changes, Requirements())) == []
 
 
 def test_containers_of_ended_and_of_living_runs() -> None:
@@ -193,7 +202,7 @@ def test_fix_checks() -> None:
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
     row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
     checks = select_fix_checks({"fixes": [ROW, row]}, "doctor")
-    (disk, other) = add_fix_checks_to_breaks(
+    (disk, other) = let_findings_explain_fix_checks(
         [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
     )
     assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())

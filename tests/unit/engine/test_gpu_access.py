@@ -21,7 +21,7 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    create_cuda_visible_devices_env,
+    create_host_gpu_env,
     parse_cdi_host_mount_paths,
     parse_cdi_qualified_gpu_names,
     parse_gpus_option,
@@ -151,8 +151,8 @@ def test_what_a_container_gets(wish: GpuRequest, given: GpuSupport, access: GpuA
 
 
 def test_doctor_counts_by_what_the_user_said() -> None:
-    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, export_request_env=True).env == {"RLBOX_GPUS": "2"}
-    assert choose_gpu_access(GpuRequest(), GpuSupport(), export_request_env=True).env == VOID | {"RLBOX_GPUS": "none"}
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, set_rlbox_gpus_env=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_gpu_access(GpuRequest(), GpuSupport(), set_rlbox_gpus_env=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
     assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
         2,
@@ -274,7 +274,11 @@ OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=1)
         ),
         (DriverRequirements(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
         (DriverRequirements(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
-        (DriverRequirements(torch_cuda="13.0", cuda12_target="mine-cu12"), CONSUMER, "take the target mine-cu12"),
+        (
+            DriverRequirements(torch_cuda="13.0", target_for_older_drivers="mine-cu12"),
+            CONSUMER,
+            "take the target mine-cu12",
+        ),
         (DriverRequirements(torch_cuda="13.0", has_compat_libraries=True), DATACENTER, None),
         (
             DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=535", has_compat_libraries=True),
@@ -317,9 +321,7 @@ def test_another_gpu_than_the_target_is_for() -> None:
 def test_programs_of_the_machine_itself_see_what_is_asked_for(
     asked: str, shell: str, count: int, seen: str | None, word: str
 ) -> None:
-    env = create_cuda_visible_devices_env(
-        parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count
-    )
+    env = create_host_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
     assert (env.get("CUDA_VISIBLE_DEVICES"), env["RLBOX_GPUS"]) == (seen, word)
     assert env.get("CUDA_DEVICE_ORDER") == (None if seen is None else "PCI_BUS_ID")
 
@@ -335,7 +337,5 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
 )
 def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
     with pytest.raises((NodeError, SpecError)) as refused:
-        create_cuda_visible_devices_env(
-            parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2
-        )
+        create_host_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
     assert says in refused.value.what

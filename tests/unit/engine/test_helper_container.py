@@ -10,7 +10,7 @@ from docker.errors import APIError
 
 from rlbox.config.project import Project
 from rlbox.engine import remote_helper
-from rlbox.engine.remote_helper import HelperContainer, run_helper_container
+from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
 from rlbox.errors import EngineError, NodeError
 
 HELPER = HelperContainer(
@@ -37,7 +37,7 @@ def test_a_disk_that_is_not_over_there(monkeypatch: pytest.MonkeyPatch, folder: 
     )
     monkeypatch.setattr(remote_helper.docker, "DockerClient", lambda **words: client)
     with pytest.raises(NodeError) as missing:
-        run_helper_container(TUNNEL, Project(folder=folder.path), HELPER)
+        run_helper_and_fetch_files(TUNNEL, Project(folder=folder.path), HELPER)
     assert (missing.value.where, missing.value.next_step) == (
         "/nosuch",
         "make it over there, or name another with --data DIR",
@@ -51,5 +51,5 @@ def test_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, folder: Any)
     monkeypatch.setattr(remote_helper, "_make", lambda *words: SimpleNamespace(reload=lose))
     monkeypatch.setattr(remote_helper, "_attach", lambda *words: 0)
     with pytest.raises(EngineError, match="a run that had started goes on") as lost:
-        run_helper_container(TUNNEL, Project(folder=folder.path), HELPER)
+        run_helper_and_fetch_files(TUNNEL, Project(folder=folder.path), HELPER)
     assert lost.value.next_step == "rlbox attach --target mine --data /nosuch"

@@ -17,6 +17,6 @@ def test_all_lines_are_read() -> None:
     state = {"Status": "exited", "ExitCode": 1, "OOMKilled": False, "StartedAt": "t0"}
     container = SimpleNamespace(attrs={"State": state}, logs=logs)
     client: Any = SimpleNamespace(containers=SimpleNamespace(get=lambda name: container))
-    ended = DockerEngine(client, "unix:///nowhere").read_exit_unless_removed("rlbox-r-1")
+    ended = DockerEngine(client, "unix:///nowhere").read_exit_of_ended_container("rlbox-r-1")
     assert ended is not None
-    assert ended.output.splitlines() == LINES
+    assert ended.all_output.splitlines() == LINES

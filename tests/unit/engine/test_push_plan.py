@@ -45,7 +45,7 @@ DOCKER_20 = f"""
 def followed(text: str, log: PushState | None = None) -> PushState:
     log = log or PushState()
     for line in text.strip().splitlines():
-        log.update_from_message(json.loads(line))
+        log.record_message_or_error(json.loads(line))
     return log
 
 
@@ -112,5 +112,5 @@ def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
 
 def test_an_error_ends_a_push() -> None:
     log = PushState()
-    log.update_from_message({"errorDetail": {"message": "denied"}, "error": "denied"})
+    log.record_message_or_error({"errorDetail": {"message": "denied"}, "error": "denied"})
     assert log.error == "denied"

@@ -15,12 +15,15 @@ from rlbox.sandbox import response
 
 PROGRAMS = Path(response.__file__).parent / "programs"
 KNOWN = {
-    "extraction": (verdict.EXTRACTION_VERSION, (verdict.extract_code, verdict._CODE_BLOCK, verdict._CODE_LINE)),
+    "extraction": (
+        verdict.EXTRACTION_VERSION,
+        (verdict.extract_longest_code_block, verdict._CODE_BLOCK, verdict._CODE_LINE),
+    ),
     "scoring": (
         verdict.SCORING_VERSION,
         (
-            *(verdict.parse_check_reply, verdict.parse_run_reply, verdict.is_same_output, verdict._split_lines),
-            *(verdict.parse_score_reply, verdict.parse_last_stdout_json, SCORE_PROGRAM),
+            *(verdict.parse_check_reply, verdict.parse_run_reply, verdict.has_same_words_by_line, verdict._split_lines),
+            *(verdict.parse_score_reply, verdict.parse_last_json_or_empty, SCORE_PROGRAM),
             *(
                 SandboxClient.grade,
                 SandboxClient._check_functions,
@@ -37,8 +40,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "f5d1e79d25d0f78b",
-    ("scoring", 1): "39a9b1ebbb47bef2",
+    ("extraction", 1): "e75f35236b1c0b44",
+    ("scoring", 1): "263d496040cebc8d",
     ("sandbox", 2): "43eeca66bf000939",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

@@ -11,12 +11,12 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.engine.container import format_limit_and_device_args
+from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes, load_target_and_catalogue
+from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_packages
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_fix_manifest, select_and_render_fixes, select_fixes
+from rlbox.fixes.render import render_fix_manifest_json, select_and_render_fixes, select_fixes
 from rlbox.image.labels import build_image_labels
 from rlbox.image.machine import build_container_defaults
 from rlbox.target.lock import LockedGroup
@@ -108,12 +108,12 @@ def test_what_is_baked(folder: Folder) -> None:
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
     baked = select_and_render_fixes((second, other, first), spec, {"ray": ""})
     assert [row.id for row in baked.fixes] == ["first", "second"]
-    assert baked.overlay_env({"LIBRARY_PATH": "/base", "H": "1"}) == {
+    assert baked.build_merged_env({"LIBRARY_PATH": "/base", "H": "1"}) == {
         "LIBRARY_PATH": "/a:/b:/c:/base",
         "H": "1",
         "X": "/data",
     }
-    assert baked.overlay_env({})["LIBRARY_PATH"] == "/a:/b:/c"
+    assert baked.build_merged_env({})["LIBRARY_PATH"] == "/a:/b:/c"
     assert [(file.path, file.mode) for file in baked.files] == [
         ("/opt/rlbox/hooks/20-second.sh", "0644"), ("/opt/rlbox/bin/ray-start", "0755"),
     ]  # fmt: skip
@@ -146,13 +146,13 @@ def test_lcudart_is_the_runtime_that_torch_is_built_with(
     )
     link = baked.link_target_by_path["/opt/rlbox/lib/link/libcudart.so"]
     assert link.endswith(f"/site-packages/nvidia/{leads_to}")
-    assert baked.overlay_env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
+    assert baked.build_merged_env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
 
 
 def test_the_manifest_has_the_checks(folder: Folder) -> None:
     spec = target(folder)
     checked = fix("checked", heals=["a-cause"], check={"run": "test -d {{ site }}", "when": ["run"]})
-    data = json.loads(render_fix_manifest((checked, fix("plain")), spec, {}, {"disk": {}}))
+    data = json.loads(render_fix_manifest_json((checked, fix("plain")), spec, {}, {"disk": {}}))
     assert data["fixes"][0]["check"] == {"run": "test -d /opt/venv/lib/python3.11/site-packages", "when": ["run"]}
     assert (data["fixes"][1]["check"], data["facts"], data["target"]) == (None, {"disk": {}}, "mine")
 
@@ -162,7 +162,7 @@ def test_limits_are_floors(folder: Folder) -> None:
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
     limits = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
-    assert format_limit_and_device_args(limits) == [
+    assert format_resource_args_without_gpus(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=7", "--ulimit=memlock=-1", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
@@ -218,9 +218,9 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
     text = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in TEXT.items())
     folder.write("templates/fixes/needs-git.toml", text + '\n[applies]\nstack = ["six"]\n[bake]\npackages = ["git"]\n')
     folder.target("mine")
-    assert "git" in load_target_and_catalogue(folder.project, "mine").target.base.packages
+    assert "git" in load_target_with_fix_packages(folder.project, "mine").target.base.packages
     folder.target("mine", TARGET.replace("six==1.16.0", "rich"))
-    assert "git" not in load_target_and_catalogue(folder.project, "mine").target.base.packages
+    assert "git" not in load_target_with_fix_packages(folder.project, "mine").target.base.packages
 
 
 @pytest.mark.parametrize(
@@ -260,4 +260,6 @@ def test_every_shipped_fix_is_proven_or_says_why_not() -> None:
     assert {row.id for row in fixes} >= proven, "a fault test without a fix"
     assert [row.id for row in fixes if row.id not in proven and not row.untested and not row.benign] == []
     assert [row.id for row in fixes if row.id in proven and row.untested] == [], "tested, and yet `untested`"
-    assert [row.id for row in fixes if row.bakes and not row.check and not row.bake.refuse and not row.untested] == []
+    assert [
+        row.id for row in fixes if row.has_bake_entries and not row.check and not row.bake.refuse and not row.untested
+    ] == []

@@ -11,7 +11,7 @@ from fakes import CHECKOUT, Folder
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.fixes.patches import render_patch_manifest, resolve_patches
+from rlbox.fixes.patches import render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.system.command import run_command
 from rlbox.target.target import load_target
 from rlbox.values import Command, Outcome
@@ -52,7 +52,7 @@ def apply(tmp_path: Path, diff: str | None) -> tuple[Outcome, Path]:
     target = load_target(project.project, "mine").target
     manifest = tmp_path / "manifest.json"
     layers = ("rlbox.parts/mine", "rlbox.parts/slime")
-    manifest.write_text(render_patch_manifest("mine", resolve_patches((), target, {}, {}), layers))
+    manifest.write_text(render_patch_manifest_json("mine", resolve_patches_with_skipped((), target, {}, {}), layers))
     words = ("--layers", str(tmp_path / "in"), "--out", str(out), str(manifest))
     script = str(CHECKOUT / "templates/scripts/apply_patches.py")
     return run_command(Command(argv=(sys.executable, script, *words), timeout_s=30)), out
@@ -76,9 +76,9 @@ def test_it_is_pinned_with_its_part() -> None:
     target = load_target(Project(folder=CHECKOUT), "a800-cn").target
     assert [patch.part for patch in target.patches] == ["slime"]
     assert target.own_patches == ()
-    (row,) = resolve_patches((), target, {}, {})
+    (row,) = resolve_patches_with_skipped((), target, {}, {})
     assert (row.diff, row.diff_from) == ("", "/opt/slime/docker/patch/v0.5.15.post1/megatron.patch")
-    assert json.loads(render_patch_manifest("t", [row]))["patches"][0]["diff_from"] == row.diff_from
+    assert json.loads(render_patch_manifest_json("t", [row]))["patches"][0]["diff_from"] == row.diff_from
 
 
 @pytest.mark.parametrize(("part", "says"), [("nowhere", "there is no git part 'nowhere'"), ("", "set part")])

@@ -18,8 +18,8 @@ from rlbox.fixes.patches import (
     ResolvedPatch,
     format_patch_summaries,
     has_patches_to_apply,
-    render_patch_manifest,
-    resolve_patches,
+    render_patch_manifest_json,
+    resolve_patches_with_skipped,
 )
 from rlbox.foreign import decode_toml
 from rlbox.target.target import DEFAULTS, Target
@@ -43,7 +43,7 @@ def fix(*rows: dict[str, Any]) -> Fix:
 
 
 def rows_of(one: Fix, of: Target | None = None, versions: dict[str, str] | None = None) -> tuple[ResolvedPatch, ...]:
-    return resolve_patches([one], of or target(), versions or {}, {})
+    return resolve_patches_with_skipped([one], of or target(), versions or {}, {})
 
 
 GIT = 'git = [{name = "code", url = "https://example.org/o/verl.git", ref = "main", into = "/srv/verl"}]'
@@ -89,17 +89,19 @@ def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -
 
 def test_a_target_has_patches_of_its_own() -> None:
     own = 'patches = [{file = "six.patch", into = "/srv", package = ["six"], made_for = "1.16.0", reason = "r"}]'
-    found = resolve_patches([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
+    found = resolve_patches_with_skipped([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
     assert [(row.name, row.fix, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
     assert format_patch_summaries(found) == ("f/p: it is bad", "six.patch: r")
-    plain = resolve_patches([], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF})
+    plain = resolve_patches_with_skipped(
+        [], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF}
+    )
     assert format_patch_summaries(plain) == ("six.patch: changes /srv",)
 
 
 def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sums = {"verl/a.py": "0" * 64}
     found = rows_of(fix({"into": "/opt", "files": sums}, {"package": ["gone"]}), versions={})
-    manifest = json.loads(render_patch_manifest("t", found))
+    manifest = json.loads(render_patch_manifest_json("t", found))
     assert (manifest["schema"], manifest["target"], len(manifest["patches"])) == (1, "t", 2)
     assert set(patch("")) <= set(manifest["patches"][0])
     box = Box(tmp_path, capsys)

@@ -109,9 +109,9 @@ def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
 def test_a_broken_rule_does_not_heal() -> None:
     gate = GateChecker(stage())
     rule = gate.outcomes.services["vllm"]
-    gate.mark_passed(rule, "ready")
-    gate.mark_failed(rule, "signal 9")
-    gate.mark_passed(rule, "ready")
+    gate.set_held_unless_broken(rule, "ready")
+    gate.set_broken(rule, "signal 9")
+    gate.set_held_unless_broken(rule, "ready")
     assert states(gate, "service") == [("broken", "signal 9", 0)]
 
 
@@ -179,7 +179,7 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     gate.close_logs()
     assert gate.events.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
-    assert gate.is_benign_or_excused("stage", 2, strip_terminal_codes(line)[:500])
+    assert gate.is_harmless_line("stage", 2, strip_terminal_codes(line)[:500])
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"

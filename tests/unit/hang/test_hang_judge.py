@@ -44,7 +44,7 @@ class Stage:
             if each and (line := each(second)):
                 self.says(line)
             self.judge.feed_rates(rates, self.now_s, log_advanced=self.judge.last_progress_s >= self.now_s - 1)
-            if self.noticed_s is None and self.judge.find_possible_hang(self.now_s):
+            if self.noticed_s is None and self.judge.find_possible_step_stall(self.now_s):
                 self.noticed_s = self.now_s
             if stall := self.judge.find_hang(self.now_s):
                 return stall

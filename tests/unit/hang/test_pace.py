@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.hang.slowness import ServiceStartupTimer, StarvationClock, find_slowness
+from rlbox.hang.slowness import ProgressExtendedStartupLimit, StarvationScaledClock, find_slowness
 from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessUsage, compute_cpu_usage
 from rlbox.system.limits import CpuLimit
 
@@ -72,30 +72,30 @@ def test_one_that_came_and_one_that_went() -> None:
 
 
 def test_the_clock_goes_as_they_do() -> None:
-    clock = StarvationClock(100.0)
+    clock = StarvationScaledClock(100.0)
     clock.min_rate = 0.2
-    assert clock.get_slowed_time_s(110) == 110
+    assert clock.get_scaled_time_s(110) == 110
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.5, others_cores=1.5), 110)
-    assert clock.get_slowed_time_s(120) == 115
+    assert clock.get_scaled_time_s(120) == 115
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.01, others_cores=2.0), 120)
-    assert clock.get_slowed_time_s(130) == 117  # never slower than it may
+    assert clock.get_scaled_time_s(130) == 117  # never slower than it may
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=2.0), 130)
-    assert clock.get_slowed_time_s(140) == 127
+    assert clock.get_scaled_time_s(140) == 127
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
-    clock = StarvationClock(0.0)
+    clock = StarvationScaledClock(0.0)
     for second in range(1, 11):
         hungry = CpuUsage(seconds=1, wanted_cores=1.0, used_cores=0.1, others_cores=1.9)
         clock.add_usage(
             hungry if second <= 4 else CpuUsage(seconds=1, wanted_cores=0.1, used_cores=0.02, others_cores=2.0), second
         )
     assert clock.find_slowness_since(0) is None
-    assert clock.get_slowed_time_s(11) > 6
+    assert clock.get_scaled_time_s(11) > 6
 
 
 def test_starved_over_a_time() -> None:
-    clock = StarvationClock(0.0)
+    clock = StarvationScaledClock(0.0)
     for second in range(1, 61):
         clock.add_usage(
             CpuUsage(seconds=1, wanted_cores=1.0, used_cores=1.0 if second <= 30 else 0.05, others_cores=1.9), second
@@ -190,47 +190,47 @@ def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
 
 
 def test_a_start_that_gets_on_has_more_time() -> None:
-    clock = ServiceStartupTimer(30, 10, 0, 0)
+    clock = ProgressExtendedStartupLimit(30, 10, 0, 0)
     for second in range(1, 320):
-        clock.add_rates(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
+        clock.add_activity_rates(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
         assert clock.must_stop(second, second) == (second > 203)  # what was seen of it is five seconds old
     assert clock.get_wall_elapsed_s(320) == 320
 
 
 def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
     """Megabytes are asked for at once; a disk that gives none for half a minute is gone."""
-    clock = ServiceStartupTimer(10, 10, 0, 0)
-    clock.add_rates(ActivityRates(seconds=1, read=4e6), 9)
+    clock = ProgressExtendedStartupLimit(10, 10, 0, 0)
+    clock.add_activity_rates(ActivityRates(seconds=1, read=4e6), 9)
     for second in range(10, 60):
-        clock.add_rates(ActivityRates(seconds=1), second, is_waiting_for_disk=True)
+        clock.add_activity_rates(ActivityRates(seconds=1), second, is_waiting_for_disk=True)
         assert clock.must_stop(second, second) == (second >= 39)
 
 
 def test_no_start_lasts_for_ever() -> None:
-    clock = ServiceStartupTimer(30, 10, 0, 0)
-    clock.add_rates(ActivityRates(seconds=1, memory=5e6), 299)
+    clock = ProgressExtendedStartupLimit(30, 10, 0, 0)
+    clock.add_activity_rates(ActivityRates(seconds=1, memory=5e6), 299)
     assert not clock.must_stop(299, 299)
-    clock.add_rates(ActivityRates(seconds=1, memory=5e6), 301)
+    clock.add_activity_rates(ActivityRates(seconds=1, memory=5e6), 301)
     assert clock.must_stop(301, 301)
 
 
 def test_a_start_that_only_computes_has_twice_its_time() -> None:
     """A server that polls for ever looks like one that compiles."""
-    clock = ServiceStartupTimer(30, 10, 0, 0)
+    clock = ProgressExtendedStartupLimit(30, 10, 0, 0)
     for second, late in ((31, False), (59, False), (61, True)):
-        clock.add_rates(ActivityRates(seconds=1, cpu=1.0), second)
+        clock.add_activity_rates(ActivityRates(seconds=1, cpu=1.0), second)
         assert clock.must_stop(second, second) == late
 
 
 def test_a_start_that_waits_is_late_in_its_time() -> None:
-    clock = ServiceStartupTimer(30, 10, 0, 0)
+    clock = ProgressExtendedStartupLimit(30, 10, 0, 0)
     for second in range(1, 40):
-        clock.add_rates(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
+        clock.add_activity_rates(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
         assert clock.must_stop(second, second) == (second > 30)
 
 
 def test_the_time_of_a_start_is_that_of_its_processes() -> None:
     """Others have the machine: 100 s on the wall were 20 s for it."""
-    clock = ServiceStartupTimer(30, 10, 0, 0)
+    clock = ProgressExtendedStartupLimit(30, 10, 0, 0)
     assert not clock.must_stop(20, 100)
-    assert ServiceStartupTimer(30, 1, 0, 0).must_stop(31, 31)
+    assert ProgressExtendedStartupLimit(30, 1, 0, 0).must_stop(31, 31)

@@ -66,7 +66,7 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "phase"), LINES, ids=[f"{phase}-{n}" for n, (_, phase) in enumerate(LINES)])
 def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
-    found = FINDER.match_line(line)
+    found = FINDER.find_phase_change(line)
     assert found
     assert (found.phase.name if found.phase else None) == phase
 
@@ -84,17 +84,17 @@ def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
     ],
 )
 def test_lines_that_only_look_like_it(line: str) -> None:
-    assert FINDER.match_line(line) is None
+    assert FINDER.find_phase_change(line) is None
 
 
 def test_a_block_is_searched_as_a_whole() -> None:
     block = "\n".join(["noise"] * 2000 + ["init_model START"] + ["noise"] * 2000 + ["[SYNC] x", "more"]).encode()
-    assert [line.phase.name for line in FINDER.match_lines(block) if line.phase] == ["actor-init", "weight-sync"]
+    assert [line.phase.name for line in FINDER.find_phase_changes(block) if line.phase] == ["actor-init", "weight-sync"]
 
 
 def test_of_a_flood_of_markers_the_last_counts() -> None:
     block = "\n".join(["[ROLLOUT] x"] * 100_000 + ["[ACTOR] y"]).encode()
-    found = FINDER.match_lines(block)
+    found = FINDER.find_phase_changes(block)
     assert found[-1].phase
     assert found[-1].phase.name == "update"
     assert len(found) < 2000

@@ -121,7 +121,7 @@ def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: 
 
 def look(text: str, *doing: str, **more: object) -> RankSample:
     ranks = tuple(Rank(pid=578 + i, rank=i, activity=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
-    return RankSample(ranks=ranks, mismatched_communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
+    return RankSample(ranks=ranks, unhealthy_communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
     "seen",
     [
         pytest.param(look(BEHIND, "spins", "works"), id="rank 1 evaluates"),
-        pytest.param(look(BEHIND, "spins", "idle", has_other_work=True), id="a worker loads data"),
+        pytest.param(look(BEHIND, "spins", "idle", has_working_non_rank_process=True), id="a worker loads data"),
         pytest.param(look(WELL, "idle", "idle"), id="all are idle: the rule of steps"),
         pytest.param(look("", "idle", "works", missing_ranks=(2,)), id="one still starts"),
         pytest.param(look(WELL, "unclear", "unclear"), id="others may be on other machines"),
@@ -237,7 +237,7 @@ def test_any_answer_is_read(text: str) -> None:
 def test_counts_of_old_versions() -> None:
     (found,) = parse_ras_report(MANY)
     assert found.highest_launch_counts == {UNNAMED_OPERATION: 6650}
-    assert found.ranks_behind == dict.fromkeys((0, 1), (UNNAMED_OPERATION, 6650, found.name))
+    assert found.missed_call_by_rank == dict.fromkeys((0, 1), (UNNAMED_OPERATION, 6650, found.name))
 
 
 SYNCHRONIZE = Frame(function="synchronize", file="/site-packages/torch/cuda/__init__.py", line=1162, is_library=True)

@@ -9,7 +9,7 @@ from rlbox.hang.waits import (
     ProcessWait,
     ThreadWait,
     WaitKind,
-    describe_prime_suspect,
+    describe_prime_suspect_wait,
     describe_wait,
     get_syscall_name,
     sort_by_suspicion,
@@ -57,9 +57,9 @@ def test_who_holds_what_others_wait_for_comes_first_with_one_who_waits() -> None
     waiting = wait(5, "lock", "waits for a flock lock on /data/x, held by pid 7 (python)", holder=7)
     ordered = sort_by_suspicion([waiting, holder])
     assert [process.pid for process in ordered] == [7, 5]
-    told = describe_prime_suspect(ordered)
+    told = describe_prime_suspect_wait(ordered)
     assert told == "pid 7 (python) sleeps; pid 5 (python) waits for a flock lock on /data/x, held by pid 7 (python)"
-    assert describe_prime_suspect([]) == ""
+    assert describe_prime_suspect_wait([]) == ""
 
 
 def test_a_server_that_waits_for_clients_is_not_the_odd_one() -> None:

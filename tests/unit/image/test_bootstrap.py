@@ -9,7 +9,7 @@ from fakes import DEB, Folder
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.bootstrap import (
     deb_file_name,
-    ensure_rootfs_archive,
+    ensure_cached_rootfs_archive,
     render_packages_index,
     rootfs_archive_path,
 )
@@ -48,4 +48,7 @@ def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     path = rootfs_archive_path("2" * 64)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
-    assert ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path
+    assert (
+        ensure_cached_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store"))
+        == path
+    )

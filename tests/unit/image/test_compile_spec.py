@@ -9,9 +9,9 @@ from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
 from rlbox.artifacts.compiled_lock import (
-    derive_compiler_base_spec,
+    derive_bootstrapped_compiler_base,
     keep_matching_compiled_wheels,
-    plan_sdist_resolver_inputs,
+    plan_inputs_to_find_sdist,
     plan_tool_resolver_inputs,
 )
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
@@ -86,7 +86,12 @@ def locked(spec: Target) -> tuple[Lock, CompileInputs]:
 
 def wheel(row: CompileInputs, sign: str = "d") -> Package:
     return Package(
-        name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.package_source_key
+        name=row.name,
+        version="2.8.3.post2",
+        file=FILE,
+        sha256=sign * 64,
+        size=9,
+        source=row.compiled_wheel_package_source,
     )
 
 
@@ -260,7 +265,7 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     (stack, *_) = plan_resolver_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
     entry = spec.list_compile_entries[0][1]
-    source = plan_sdist_resolver_inputs(entry)
+    source = plan_inputs_to_find_sdist(entry)
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
     known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
@@ -279,8 +284,8 @@ def wheel_of(name: str, version: str) -> Package:
 
 
 def test_the_system_of_a_build(folder: Folder) -> None:
-    base = derive_compiler_base_spec(target(folder))
+    base = derive_bootstrapped_compiler_base(target(folder))
     assert base is not None
     assert base.packages == ("g++", "make", "python3-dev")
     image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
-    assert derive_compiler_base_spec(target(folder, image)) is None
+    assert derive_bootstrapped_compiler_base(target(folder, image)) is None

@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes, load_target_and_catalogue
+from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_packages
 from rlbox.image.export import render_export
 from rlbox.image.forms.apptainer import render_apptainer_definition
 from rlbox.image.forms.compose import render_compose
@@ -45,10 +45,10 @@ def catalogue() -> Iterator[None]:
 
 def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
-    loaded = load_target_and_catalogue(folder.project, "mine")
+    loaded = load_target_with_fix_packages(folder.project, "mine")
     lock = fitting_lock(loaded.target, ())
     return parse_definition(
-        render_apptainer_definition(loaded.target, lock, loaded.fix_catalogue, {}, SHIPPED.template_dirs())
+        render_apptainer_definition(loaded.target, lock, loaded.all_fixes, {}, SHIPPED.template_dirs())
     )
 
 

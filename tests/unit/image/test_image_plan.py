@@ -11,9 +11,9 @@ from rlbox.image.labels import (
     build_image_labels,
     compute_image_spec_checksum,
 )
-from rlbox.image.layers import map_parts_to_context_paths
+from rlbox.image.layers import map_git_http_to_context_paths
 from rlbox.image.plan import ImagePlan, plan_image
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, create_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_locked_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -82,7 +82,7 @@ COPY --link --from=rlbox.fixes /out/ /
 
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
-    lock = replace(fitting_lock(target, ()), patches=(create_locked_patch("one.diff", "diff\n"),))
+    lock = replace(fitting_lock(target, ()), patches=(hash_locked_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
     assert plan.lock_fault is None
     [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]
@@ -101,7 +101,10 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
         git=(GitTree(name="verl", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),),
         http=(HttpFile(name="tool", url="u", sha256="5" * 64, size=6),),
     )
-    assert map_parts_to_context_paths(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
+    assert map_git_http_to_context_paths(lock) == {
+        "verl": "git/verl-333333333333.tar",
+        "tool": "http/tool-555555555555",
+    }
     text = plan_image(target, lock, (), TEMPLATES).context_files["Dockerfile"]
     assert (
         """

@@ -12,7 +12,7 @@ from rlbox.image.layers import (
     MAX_LAYERS,
     PythonLayer,
     group_layers_into_stages,
-    layer_dir_below_wheels,
+    layer_dir_relative_to_wheels,
     plan_python_layers,
 )
 from rlbox.image.show import list_image_layers
@@ -131,7 +131,7 @@ def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
         (False, ""),
         (False, ""),
     ]
-    assert [layer_dir_below_wheels(layer.name) for layer in layers[:3]] == [
+    assert [layer_dir_relative_to_wheels(layer.name) for layer in layers[:3]] == [
         "torch.large/torch.torch", "torch.large/torch.cublas", "torch/torch",
     ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from rlbox.image.names import (
     find_recorded_project_dir,
     format_image_tag,
     make_unique_project_name,
-    parse_image_tag,
+    parse_image_tag_or_empty,
     project_name,
     record_project_dir,
     validate_project_name,
@@ -84,10 +84,10 @@ def test_every_folder_gives_a_tag(word: str) -> None:
 
 
 def test_a_name_is_read_as_it_is_made() -> None:
-    assert parse_image_tag(format_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
-    assert parse_image_tag("rlbox/local:latest") == ("local", "latest")
+    assert parse_image_tag_or_empty(format_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
+    assert parse_image_tag_or_empty("rlbox/local:latest") == ("local", "latest")
     for other in ("debian:bookworm", "rlbox/local", "127.0.0.1:5000/rlbox/local:v1", "rlbox/a/b:c", "<none>:<none>"):
-        assert parse_image_tag(other) == ("", "")
+        assert parse_image_tag_or_empty(other) == ("", "")
 
 
 def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from locks import WHOLE
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.image import compile_env as rooms
 from rlbox.image import compile_run as build
 from rlbox.target.lock import Deb
@@ -26,13 +26,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.format_host_compiler_suffix(WHOLE))
+        marks.append(rooms.hash_host_compiler_unless_locked(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.format_host_compiler_suffix(replace(WHOLE, toolchain=(gcc,))) == ""
+    assert rooms.hash_host_compiler_unless_locked(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_what_this_machine_lacks_to_compile(
     there: tuple[str, ...], next_step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
-    target = load_target_and_catalogue(Project(folder=CHECKOUT), "a800-cn").target
+    target = load_target_with_fix_packages(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
-        rooms.ensure_compile_rootfs(target, WHOLE, ObjectStore(tmp_path))
+        rooms.unpack_rootfs_or_use_host(target, WHOLE, ObjectStore(tmp_path))
     assert refused.value.next_step == next_step
 
 
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
     with pytest.raises(NodeError, match="so the build cannot run without network: refused"):
-        build.should_create_user_namespace()
+        build.probe_unshare_prefer_user_namespace()

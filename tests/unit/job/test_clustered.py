@@ -21,10 +21,10 @@ from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, load_run_plan, plan_ru
 
 PATHS = RunPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
 GIVES = ClusterParams(
-    head="10.0.0.1",
+    head_address="10.0.0.1",
     nodes=2,
-    node_gpus=8,
-    gpus=16,
+    gpus_per_node=8,
+    total_gpus=16,
     temp_dir="/data/ray/ab",
     ports={"gcs": 8120, "dashboard": 8121, "client": 8122},
 )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.job.expression import Amount, evaluate, find_names
+from rlbox.job.expression import ExpressionValue, evaluate_expression, find_names
 
-NAMES: dict[str, Amount] = {"gpus": 4, "billions": 7.6, "offload": True, "save": "[model,optimizer]", "ids": "0,1, 2"}
+NAMES: dict[str, ExpressionValue] = {
+    "gpus": 4,
+    "billions": 7.6,
+    "offload": True,
+    "save": "[model,optimizer]",
+    "ids": "0,1, 2",
+}
 
 
 @pytest.mark.parametrize(
@@ -29,8 +35,8 @@ NAMES: dict[str, Amount] = {"gpus": 4, "billions": 7.6, "offload": True, "save":
         ("save == '[model]'", False),
     ],
 )
-def test_what_a_formula_says(formula: str, value: Amount) -> None:
-    assert evaluate(formula, NAMES) == value
+def test_what_a_formula_says(formula: str, value: ExpressionValue) -> None:
+    assert evaluate_expression(formula, NAMES) == value
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,7 @@ def test_what_a_formula_says(formula: str, value: Amount) -> None:
 )
 def test_what_is_no_formula(formula: str) -> None:
     if formula.startswith("--"):
-        assert evaluate(formula, NAMES) == 1
+        assert evaluate_expression(formula, NAMES) == 1
         return
     with pytest.raises(ValueError, match=r"not arithmetic|invalid formula|longer than|got no|no value"):
         find_names(formula)
@@ -62,4 +68,4 @@ def test_what_is_no_formula(formula: str) -> None:
 @pytest.mark.parametrize("formula", ["1 / (gpus - 4)", "1 % 0", "save * 1000", "unknown + 1", "ceil(save)"])
 def test_a_formula_without_a_value(formula: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        evaluate(formula, NAMES)
+        evaluate_expression(formula, NAMES)

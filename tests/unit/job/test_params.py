@@ -15,7 +15,7 @@ from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
-    parse_settings,
+    parse_settings_last_wins,
     resolve_default_params,
     resolve_params,
 )
@@ -187,9 +187,9 @@ def test_profiles_that_are_not_there(job: Job) -> None:
 
 
 def test_settings_of_a_command_line() -> None:
-    assert parse_settings(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
+    assert parse_settings_last_wins(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
     with pytest.raises(SpecError, match="--set rounds: no '=' in it"):
-        parse_settings(["rounds"])
+        parse_settings_last_wins(["rounds"])
 
 
 def test_a_resumed_run(job: Job) -> None:

@@ -12,7 +12,7 @@ from rlbox.logs.lines import (
     LINE_LIMIT,
     LineSplitter,
     count_omitted_ray_repeats,
-    strip_launcher_prefixes,
+    list_prefix_stripped_variants,
     strip_ray_prefix_and_repeat,
     strip_terminal_codes,
 )
@@ -76,7 +76,7 @@ def test_overwritten_states_are_told_at_once() -> None:
     ],
 )
 def test_views(text: str, ways: list[str]) -> None:
-    assert strip_launcher_prefixes(text) == ways
+    assert list_prefix_stripped_variants(text) == ways
 
 
 @pytest.mark.parametrize(

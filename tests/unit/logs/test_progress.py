@@ -8,10 +8,10 @@ from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
     estimate_remaining_s,
-    find_last_unfinished_bar,
+    find_last_bar_unless_full,
     find_progress_lines,
     merge_readings,
-    parse_bar_without_steps,
+    parse_bar_not_counting_steps,
     parse_metrics_record,
     parse_progress,
     select_main_metrics,
@@ -124,7 +124,7 @@ VLLM_BAR = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<0
     ("line", "bar"),
     [
         (VLLM_BAR, ProgressBar(label="Loading safetensors checkpoint shards", done=1, total=4, left_s=15)),
-        (f"\x1b[36m(EngineCore pid=17)\x1b[0m {VLLM_BAR}", parse_bar_without_steps(VLLM_BAR)),
+        (f"\x1b[36m(EngineCore pid=17)\x1b[0m {VLLM_BAR}", parse_bar_not_counting_steps(VLLM_BAR)),
         (
             "Loading checkpoint shards:  50%|█████     | 2/4 [00:02<00:02,  1.02s/it]",
             ProgressBar(label="Loading checkpoint shards", done=2, total=4, left_s=2),
@@ -155,16 +155,16 @@ VLLM_BAR = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<0
     ],
 )
 def test_a_line(line: str, bar: ProgressBar | None) -> None:
-    assert parse_bar_without_steps(line) == bar
+    assert parse_bar_not_counting_steps(line) == bar
 
 
 def test_the_end_of_a_log() -> None:
-    assert find_last_unfinished_bar(f"begin\n{VLLM_BAR}\nnoise\n".encode()) == parse_bar_without_steps(VLLM_BAR)
-    assert find_last_unfinished_bar(
+    assert find_last_bar_unless_full(f"begin\n{VLLM_BAR}\nnoise\n".encode()) == parse_bar_not_counting_steps(VLLM_BAR)
+    assert find_last_bar_unless_full(
         b"Loading: 10%| | 1/10 [00:01<00:09]\rLoading: 70%| | 7/10 [00:07<00:03]"
     ) == ProgressBar(label="Loading", done=7, total=10, left_s=3)
     assert (
-        find_last_unfinished_bar(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n") is None
+        find_last_bar_unless_full(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n") is None
     )
-    assert find_last_unfinished_bar(f"{VLLM_BAR}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
-    assert find_last_unfinished_bar(b"\xff\xfe") is None
+    assert find_last_bar_unless_full(f"{VLLM_BAR}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
+    assert find_last_bar_unless_full(b"\xff\xfe") is None

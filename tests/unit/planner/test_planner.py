@@ -16,8 +16,8 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import apply_overrides, resolve_params
 from rlbox.job.plan import plan_run
-from rlbox.planner.capacity import Capacity, declare_capacity, estimate_gpu_memory_bytes, parse_machine
-from rlbox.planner.fit import find_set_paths_off_disk, format_shortages, require_resume_fit_except_disk
+from rlbox.planner.capacity import Capacity, declare_capacity, estimate_reported_gpu_bytes, parse_machine
+from rlbox.planner.fit import find_user_paths_off_disk, format_shortages, require_resume_fit_except_disk
 from rlbox.planner.needs import RunNeeds, describe_unchecked_needs, evaluate_fits, find_shortages
 from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
@@ -64,18 +64,22 @@ def test_disk_host_and_checkpoints_are_what_was_computed() -> None:
     [(4, 24, "true", True), (4, 32, "false", False), (2, 96, "false", True)],
 )
 def test_gradients_and_the_optimizers_copies_count(gpus: int, cards_gb: int, offload: str, fits: bool) -> None:
-    room = parse_machine(f"{gpus}x{cards_gb}", Capacity(source_label="", host_bytes=250 * GIB, disk_bytes=400 * GIB))
+    room = parse_machine(
+        f"{gpus}x{cards_gb}", Capacity(source_label="", host_bytes_per_node=250 * GIB, disk_bytes=400 * GIB)
+    )
     found = needs("sft", gpus=gpus, offload=offload, max_length=2048 if cards_gb == 24 else 4096)
     assert (find_shortages(found, room) == ()) == fits
 
 
 def test_a_card_is_smaller_than_it_is_sold() -> None:
-    assert estimate_gpu_memory_bytes("NVIDIA GeForce RTX 5090", 32) == 31.8 * GIB
-    assert estimate_gpu_memory_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
-    assert estimate_gpu_memory_bytes("a card that nobody measured", 100) == 97 * GIB
-    assert estimate_gpu_memory_bytes("", 0) == 0
-    assert [parse_machine(text, Capacity(source_label="")).gpu_bytes for text in ("4x32", "4x31.8")] == [CARD, CARD]
-    room = Capacity(source_label="--machine 2x8x80", source="command_line", nodes=2, gpus=8, gpu_bytes=77.6 * GIB)
+    assert estimate_reported_gpu_bytes("NVIDIA GeForce RTX 5090", 32) == 31.8 * GIB
+    assert estimate_reported_gpu_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
+    assert estimate_reported_gpu_bytes("a card that nobody measured", 100) == 97 * GIB
+    assert estimate_reported_gpu_bytes("", 0) == 0
+    assert [parse_machine(text, Capacity(source_label="")).bytes_per_gpu for text in ("4x32", "4x31.8")] == [CARD, CARD]
+    room = Capacity(
+        source_label="--machine 2x8x80", source="command_line", nodes=2, gpus_per_node=8, bytes_per_gpu=77.6 * GIB
+    )
     assert parse_machine("2x8x80", Capacity(source_label="")) == room
 
 
@@ -86,7 +90,7 @@ def test_what_is_no_machine(text: str) -> None:
 
 
 def test_what_nobody_knows_is_not_judged() -> None:
-    nothing = Capacity(source_label="images/x/target.toml", gpus=4)
+    nothing = Capacity(source_label="images/x/target.toml", gpus_per_node=4)
     found = needs("sft", offload="false")
     assert find_shortages(found, nothing) == ()
     assert [text.partition(":")[0] for text in describe_unchecked_needs(found, nothing)] == [
@@ -106,22 +110,22 @@ def test_a_target_without_a_hardware_table(folder: Folder) -> None:
 
 
 def test_the_size_of_another_model_must_be_said() -> None:
-    room = Capacity(source_label="", gpus=8)
+    room = Capacity(source_label="", gpus_per_node=8)
     assert [lack.kind for lack in find_shortages(needs("sft", model="me/mine"), room)] == ["size"]
     assert [lack.kind for lack in find_shortages(needs("sft", model="Qwen/Qwen2.5-14B"), room)] == ["size"]
     assert find_shortages(needs("sft", model="/data/Qwen2.5-Coder-7B-Instruct"), room) == ()
     assert find_shortages(needs("sft", model="me/mine", billions=3), room) == ()
     unknown = needs("sft", model="me/mine", billions=0)
-    assert find_shortages(unknown, replace(room, gpu_bytes=CARD)) == ()
+    assert find_shortages(unknown, replace(room, bytes_per_gpu=CARD)) == ()
     assert "billions = 0: nobody says how large me/mine is" in describe_unchecked_needs(unknown, room)
 
 
 def test_fewer_gpus_than_the_job_wants() -> None:
-    room = Capacity(source_label="", gpus=2, gpu_bytes=CARD)
+    room = Capacity(source_label="", gpus_per_node=2, bytes_per_gpu=CARD)
     job = load_job(SHIPPED, "sft")
     assert format_shortages(find_shortages(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
     assert suggest_fitting_command(job, RunCommand(), room) == RunCommand(settings={"gpus": "2"})
-    assert find_shortages(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
+    assert find_shortages(needs("sft"), replace(room, gpus_per_node=-1)) == ()  # all there are, however many
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_fewer_gpus_than_the_job_wants() -> None:
 )
 def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None:
     assert says in format_shortages(
-        find_shortages(needs("xdan", **settings), Capacity(source_label="", nodes=2, gpus=8))
+        find_shortages(needs("xdan", **settings), Capacity(source_label="", nodes=2, gpus_per_node=8))
     )
 
 
@@ -159,12 +163,12 @@ def test_a_reference_is_placed_where_kl_counts() -> None:
 
 
 def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
-    room = Capacity(source_label="", nodes=2, gpus=8)
+    room = Capacity(source_label="", nodes=2, gpus_per_node=8)
     asked = RunCommand(settings={"train_batch": "100", "rollout_batch": "10"}, option_words=("--gpus", "all"))
     found = suggest_fitting_command(load_job(SHIPPED, "xdan"), asked, room)
     assert found
-    assert found.to_words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
-    assert suggest_fitting_command(load_job(SHIPPED, "xdan"), RunCommand(), replace(room, gpus=1)) is None
+    assert found.to_words_after_rlbox() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
+    assert suggest_fitting_command(load_job(SHIPPED, "xdan"), RunCommand(), replace(room, gpus_per_node=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
     wish = RunCommand(profiles=(profile,) if profile else (), settings=settings)
     near = suggest_fitting_command(found, wish, declare_capacity(target, target.hardware.gpus))
     assert near
-    assert " ".join(near.to_words()) == nearest
+    assert " ".join(near.to_words_after_rlbox()) == nearest
 
 
 def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
@@ -196,14 +200,14 @@ def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     asked = RunCommand(command_words=("run", "--resume", "sft-1"), settings={"batch": "9"}, resumed_params=base)
     near = suggest_fitting_command(job, asked, replace(declare_capacity(target, 4), disk_bytes=0.0))
     assert near
-    assert near.to_words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
+    assert near.to_words_after_rlbox() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
     found = near.resolve_params(job)
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
     changed = apply_overrides(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
         require_resume_fit_except_disk(App(project=SHIPPED), job, plan, asked.settings)
-    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_words())}"
+    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_words_after_rlbox())}"
 
 
 PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
@@ -226,7 +230,7 @@ PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
-    assert find_set_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
+    assert find_user_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
         {"smoke_dir": path} if off else {}
     )
 
@@ -234,8 +238,8 @@ def test_paths_off_the_data_disk(path: str, off: bool) -> None:
 def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
-    assert find_set_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
-    assert find_set_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
+    assert find_user_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
+    assert find_user_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
         "model": "/system/model"
     }
 

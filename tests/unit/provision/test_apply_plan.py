@@ -13,7 +13,7 @@ from rlbox.provision.desired import (
     DesiredState,
     FileToInstall,
     PartToInstall,
-    merge_env_file_variables,
+    merge_env_file_joining_paths,
     remove_env_file_variables,
 )
 from rlbox.provision.layout import Layout
@@ -29,15 +29,15 @@ from rlbox.provision.plan import (
     plan_apply,
 )
 
-HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", source_id="a", text="hook\n")
-LINK = FileToInstall(path="/usr/bin/ray", source_id="ray-not-on-path", link_target="/opt/venv/bin/ray")
+HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", fix_id_or_rlbox="a", text="hook\n")
+LINK = FileToInstall(path="/usr/bin/ray", fix_id_or_rlbox="ray-not-on-path", link_target="/opt/venv/bin/ray")
 ENVIRONMENT = FileToInstall(
     path="/etc/environment",
-    source_id="path",
+    fix_id_or_rlbox="path",
     text='PATH="/opt/venv/bin:/bin"\n',
     rlbox_lines='PATH="/opt/venv/bin:/bin"\n',
 )
-WORDS = PartToInstall(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
+WORDS = PartToInstall(name="words", kind="http", install_path="/opt/words.txt", sha256="b" * 64)
 WANTED = DesiredState(
     target="mine",
     lock="l" * 64,
@@ -63,14 +63,14 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
     paths = {
         HOOK.path: file("hook\n"),
         LINK.path: PathState(kind="link", to=LINK.link_target),
-        WORDS.path: file("words\n"),
+        WORDS.install_path: file("words\n"),
     }
     record = InstallRecord(
         target="mine",
         lock=desired.lock,
         state="laid",
-        laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.path},
-        parts={part.path: InstalledPart(sha256=part.sha256) for part in desired.parts},
+        laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.install_path},
+        parts={part.install_path: InstalledPart(sha256=part.sha256) for part in desired.parts},
         environment=InstalledPart(),
         patches=compute_patch_manifest_sha256(desired) or "",
     )
@@ -125,7 +125,7 @@ def test_other_patches_make_the_environment_anew() -> None:
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
-    conf = FileToInstall(path="/opt/venv/pip.conf", source_id="constraints", text="conf\n")
+    conf = FileToInstall(path="/opt/venv/pip.conf", fix_id_or_rlbox="constraints", text="conf\n")
     desired = replace(WANTED, files=(conf,))
     facts = at_lock(paths={conf.path: file("conf\n")}, record=None, is_incomplete_venv=True, venv_fingerprint="")
     assert kinds(facts, desired) == [("environment", "/opt/venv"), ("file", conf.path)]
@@ -159,7 +159,7 @@ def test_what_an_earlier_lock_laid_is_taken_away() -> None:
     desired = replace(WANTED, files=(HOOK,))
     assert kinds(at_lock(), desired) == [("remove", LINK.path)]
     facts = at_lock(replace(WANTED, parts=(WORDS,)))
-    assert kinds(facts) == [("remove", WORDS.path)]
+    assert kinds(facts) == [("remove", WORDS.install_path)]
 
 
 def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
@@ -167,8 +167,8 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
     facts = at_lock()
     step = plan_apply(desired, facts).steps[0]
     assert (step.kind, step.keeps_backup) == ("part", True)
-    torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.path: InstalledPart()}))  # type: ignore[type-var]
-    assert kinds(torn, desired) == [("part", WORDS.path)]
+    torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.install_path: InstalledPart()}))  # type: ignore[type-var]
+    assert kinds(torn, desired) == [("part", WORDS.install_path)]
 
 
 def test_apt_packages_that_cannot_be_installed_are_named() -> None:
@@ -205,8 +205,8 @@ LINES = some.lists(
 def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> None:
     theirs = "".join(f"{line}\n" for line in lines)
     ours = 'PATH="/opt/venv/bin:/bin"\n'
-    merged = merge_env_file_variables(theirs, ours)
-    assert merge_env_file_variables(merged, ours) == merged
+    merged = merge_env_file_joining_paths(theirs, ours)
+    assert merge_env_file_joining_paths(merged, ours) == merged
     assert [line for line in theirs.split("\n") if "PATH=" not in line] == [
         line for line in merged.split("\n") if "PATH=" not in line
     ]
@@ -218,9 +218,9 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
     """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
     ours = 'PATH="/opt/venv/bin:/bin"\n'
     written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
-    assert merge_env_file_variables(written, ours) == written
+    assert merge_env_file_joining_paths(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
-    assert merge_env_file_variables(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+    assert merge_env_file_joining_paths(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_and_catalogue
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
-from rlbox.image.machine import build_container_defaults, container_limits_json
+from rlbox.image.machine import build_container_defaults, container_limits_and_disk_json
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
@@ -28,10 +28,10 @@ def planned(
 ) -> tuple[DesiredState, Target, RenderedFixes]:
     """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
     project = Project(folder=CHECKOUT)
-    loaded, lock = load_target_and_catalogue(project, name), load_lock(project.lock_file(name))
+    loaded, lock = load_target_with_fix_packages(project, name), load_lock(project.own_or_shipped_lock_file(name))
     assert lock
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
@@ -51,11 +51,11 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
     found = dict(row.split("=", 1) for row in done.stdout.split("\0") if row)
     limits = json.loads(found.pop("RLBOX_LIMITS"))
-    assert limits == json.loads(json.dumps(container_limits_json(build_container_defaults(target, baked))))
+    assert limits == json.loads(json.dumps(container_limits_and_disk_json(build_container_defaults(target, baked))))
     assert limits["disk"]["mount"] == "/disk"
     assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
     base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}
-    wished = {**baked.overlay_env(base), **target.env}
+    wished = {**baked.build_merged_env(base), **target.env}
     for name in {
         name for block in baked.env_blocks for name in block.path
     }:  # a folder that two fixes put in front: once
@@ -66,7 +66,10 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_below_a_prefix_nothing_leads_out(name: str) -> None:
     desired, _, _ = planned(name, Layout(prefix="/srv/me/p", data_dir="/disk"))
-    assert all(row.path.startswith("/srv/me/p/") for row in (*desired.files, *desired.parts))
+    assert all(
+        path.startswith("/srv/me/p/")
+        for path in (*(row.path for row in desired.files), *(part.install_path for part in desired.parts))
+    )
     texts = {row.path: (row.text + row.link_target).replace("/srv/me/p/opt/", "") for row in desired.files}
     for path, text in texts.items():
         if path.endswith(("apply_patches.py", "unified_diff.py", "lock.json")):
@@ -91,7 +94,7 @@ def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
 
 def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
-    target = load_target_and_catalogue(project, "local").target
+    target = load_target_with_fix_packages(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
     moved = replace_data_mount(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"

@@ -14,13 +14,13 @@ from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
 def test_lock_is_held_by_whoever_inherited_its_file(tmp_path: Path) -> None:
     lock = acquire_disk_lock(tmp_path, LockOwner(run="r-1"))
     inherited = os.dup(lock.handle)
-    lock.close()
+    lock.close_own_handle()
     assert find_lock_owner(tmp_path) == LockOwner(run="r-1")
     with pytest.raises(LockHeld):
         acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1)
     os.close(inherited)
     assert find_lock_owner(tmp_path) is None
-    acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1).close()
+    acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1).close_own_handle()
 
 
 def test_disk_that_is_missing_cannot_be_locked(tmp_path: Path) -> None:

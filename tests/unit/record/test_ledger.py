@@ -54,7 +54,7 @@ class Fake:
     def status(self) -> RuntimeStatus:
         return self.state
 
-    def find_exit_info_unless_gone(self) -> SupervisorExit | None:
+    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
     def stop(self, grace_s: int) -> None:
@@ -69,7 +69,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
-    run_store.write_host_record(NOTE, PLAN)
+    run_store.update_host_record(NOTE, PLAN)
     return run_store
 
 
@@ -103,9 +103,9 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", SupervisorExit(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
-    run_store.write_host_record(NOTE, PLAN)
+    run_store.update_host_record(NOTE, PLAN)
     assert run_store.clean_up_dead_runs(ME).unresolved == {}
-    assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs()) == (["remove"], {}, [])
+    assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs_newest_first()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
@@ -143,13 +143,13 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     )
     assert run_store.clean_up_dead_runs(ME).unresolved == {}
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
-    assert run_store.load_verified_plan(run_dir) == PLAN
+    assert run_store.load_plan_preferring_host_record(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
-    state = run_store.load_verified_state(run_dir)
+    state = run_store.load_state_checked_with_host_record(run_dir)
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
-    run_store.write_host_record(NOTE)
+    run_store.update_host_record(NOTE)
     run_store.clean_up_dead_runs(ME)
     assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
@@ -180,8 +180,8 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan belongs to"):
-        run_store.load_verified_plan(run_dir)
-    assert run_store.find_runtime("r-1") is None
+        run_store.load_plan_preferring_host_record(run_dir)
+    assert run_store.find_container_runtime("r-1") is None
     run_store.clean_up_dead_runs(ME)
     assert fake.asked == []
 
@@ -196,4 +196,4 @@ def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> No
 def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: Fake("gone"))
     shutil.copytree(run_store.create_run(PLAN, None, {}), tmp_path / "runs" / name)
-    assert [run.name for run in run_store.list_run_dirs()] == ["r-1"]
+    assert [run.name for run in run_store.list_run_dirs_newest_first()] == ["r-1"]

@@ -8,8 +8,13 @@ import pytest
 
 from rlbox.errors import NodeError
 from rlbox.record import run_store as removing
-from rlbox.record.removal import RemovalCandidate, decide_named_removals, decide_unused_removals, format_removals
-from rlbox.record.run_store import RunStore, delete_run_dir_and_record, sum_file_sizes
+from rlbox.record.removal import (
+    RemovalCandidate,
+    decide_named_removals,
+    decide_removals_keeping_latest_runs,
+    format_removals,
+)
+from rlbox.record.run_store import RunStore, delete_run_dir_and_host_record, sum_file_sizes
 from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
@@ -21,7 +26,13 @@ def facts(
 ) -> RemovalCandidate:
     paths = tuple(f"ckpt/global_step_{number}" for number in range(ckpts))
     return RemovalCandidate(
-        run=run, job=job, state=state, started_unix_s=began, size_bytes=1000, is_locked=held, checkpoint_paths=paths
+        run=run,
+        job=job,
+        state=state,
+        started_unix_s=began,
+        size_bytes=1000,
+        may_be_running=held,
+        checkpoint_paths=paths,
     )
 
 
@@ -37,20 +48,22 @@ ROWS = (
 
 
 def gone(**asked: object) -> list[str]:
-    found = decide_unused_removals(ROWS, **{"started_before_s": 100.0, "remove_checkpoints": False, **asked})  # type: ignore[arg-type]
+    found = decide_removals_keeping_latest_runs(
+        ROWS, **{"started_before_s": 100.0, "remove_runs_with_checkpoints": False, **asked}
+    )  # type: ignore[arg-type]
     return [row.run for row in found if not row.kept_because]
 
 
 def test_what_nothing_needs_goes() -> None:
     assert gone() == ["old-failed", "old-passed"]
-    assert gone(remove_checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
+    assert gone(remove_runs_with_checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
     assert gone(started_before_s=1.5) == ["old-failed"]
 
 
 def test_each_that_stays_says_why() -> None:
     found = {
         row.run: row.kept_because
-        for row in decide_unused_removals(ROWS, started_before_s=100, remove_checkpoints=False)
+        for row in decide_removals_keeping_latest_runs(ROWS, started_before_s=100, remove_runs_with_checkpoints=False)
     }
     assert found["passed"] == "it is the latest of job smoke that passed"
     assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
@@ -82,10 +95,10 @@ def run_store(tmp_path: Path) -> RunStore:
 
 def test_links_are_neither_counted_nor_followed(run_store: RunStore) -> None:
     assert sum_file_sizes(run_store.run_dir("one")) == 12
-    delete_run_dir_and_record(run_store, "one")
+    delete_run_dir_and_host_record(run_store, "one")
     assert not run_store.run_dir("one").exists()
     assert (run_store.data_dir.parent / "outside/kept").read_text() == "x" * 100
-    assert run_store.list_run_dirs() == []
+    assert run_store.list_run_dirs_newest_first() == []
 
 
 def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
@@ -97,10 +110,10 @@ def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
     with monkeypatch.context() as patch:
         patch.setattr(removing, "remove_tree", cut)
         with pytest.raises(KeyboardInterrupt):
-            delete_run_dir_and_record(run_store, "one")
-    assert run_store.list_run_dirs() == []
+            delete_run_dir_and_host_record(run_store, "one")
+    assert run_store.list_run_dirs_newest_first() == []
     assert (run_store.trash_dir / "one/plan.json").exists()
-    run_store.clean_up_dead_runs_under_lock()
+    run_store.clean_up_dead_runs_already_locked()
     assert not run_store.trash_dir.exists()
 
 
@@ -110,5 +123,5 @@ def test_a_disk_that_refuses_loses_nothing(run_store: RunStore, monkeypatch: pyt
 
     monkeypatch.setattr(removing, "rename_path", refuse)
     with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
-        delete_run_dir_and_record(run_store, "one")
-    assert [run.name for run in run_store.list_run_dirs()] == ["one"]
+        delete_run_dir_and_host_record(run_store, "one")
+    assert [run.name for run in run_store.list_run_dirs_newest_first()] == ["one"]

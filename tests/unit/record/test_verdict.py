@@ -10,10 +10,10 @@ from rlbox.diagnose.cause import ExitKind, SupervisorExit
 from rlbox.record.host_record import (
     ATTEMPT_BEGUN_LINE,
     RunOutcome,
+    extract_status_and_passed_stages,
     format_stage_passed_line,
     mark_failed_if_outcome_differs,
     mark_failed_if_pass_unconfirmed,
-    summarize_run_outcome,
 )
 from rlbox.record.state import RunState, StageState, StageStatus, find_run_cause
 
@@ -51,7 +51,7 @@ TRUE = [
 def test_what_agrees_stays(state: RunState, last: SupervisorExit) -> None:
     assert mark_failed_if_pass_unconfirmed(state, last, ()) == state
     assert (
-        mark_failed_if_outcome_differs(state, summarize_run_outcome(state))
+        mark_failed_if_outcome_differs(state, extract_status_and_passed_stages(state))
         == mark_failed_if_outcome_differs(state, None)
         == state
     )

@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import downsample_samples, resource_plots, thin_points
+from rlbox.report.plots import merge_neighbouring_samples, resource_plots, thin_points
 
 
 def sample(number: int) -> Sample:
@@ -36,7 +36,7 @@ def test_thinning_keeps_what_stands_out() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 10, 11, 1000, 1025])
 def test_merged_samples_tell_the_same_story(count: int) -> None:
-    merged = downsample_samples(map(sample, range(count)), 10)
+    merged = merge_neighbouring_samples(map(sample, range(count)), 10)
     assert len(merged) <= 10
     assert bool(merged) == bool(count)
     if count:

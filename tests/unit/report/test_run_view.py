@@ -22,7 +22,7 @@ from rlbox.amounts import duration_text
 from rlbox.gate.rule_state import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
-from rlbox.report.activity import look_at_run
+from rlbox.report.activity import read_run_snapshot
 from rlbox.report.run_view import Painter, run_frame, run_view
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
@@ -82,7 +82,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
-    lines = run_frame(look_at_run(run_dir, state), NOW, width=width, height=height)
+    lines = run_frame(read_run_snapshot(run_dir, state), NOW, width=width, height=height)
     return [remove_controls(line.plain) for line in lines]
 
 
@@ -123,7 +123,7 @@ def test_the_view_tells_what_a_person_asks(run_dir: Path) -> None:
 
 
 def test_many_gpus_are_told_together(run_dir: Path) -> None:
-    facts = look_at_run(run_dir, STATE)
+    facts = read_run_snapshot(run_dir, STATE)
     assert facts.sample
     [gpu] = facts.sample.gpus
     gpus = tuple(dataclasses.replace(gpu, index=n, utilization=90 + n) for n in range(8))
@@ -202,7 +202,7 @@ def test_no_colour_when_it_is_not_wanted(terminal: Terminal, run_dir: Path, monk
     for variable, coloured in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", variable) if variable else monkeypatch.delenv("NO_COLOR", raising=False)
         painter = Painter(terminal)
-        painter.paint(run_frame(look_at_run(run_dir, STATE), NOW, width=79, height=23))
+        painter.paint(run_frame(read_run_snapshot(run_dir, STATE), NOW, width=79, height=23))
         assert bool(re.search(r"\x1b\[(?:\d;)*3\dm", terminal.getvalue())) == coloured
         terminal.truncate(0)
 

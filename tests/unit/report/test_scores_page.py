@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from reportbox import Page
 
-from rlbox.evaluation.files import AnswerStore, compute_answer_key_by_suite, write_result
+from rlbox.evaluation.files import AnswerStore, compute_cache_key_by_suite, write_result
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.scores_page import MOST_TEXT, load_results, read_answers, render_scores
+from rlbox.report.scores_page import MOST_TEXT, load_results_with_folders, read_answers, render_scores
 from rlbox.secrets.masks import SecretMasker
 
 NO_MASKS = SecretMasker({})
@@ -27,7 +27,7 @@ def write_results(
     for step in steps:
         parts = {name: {} for name in LOCK_PARTS} | {"suites": {"adding": {"problems": problems}}}
         lock = EvaluationLock(parts=parts, subject={"weights": f"w{step}"})
-        kept = AnswerStore(out / f"step_{step}", compute_answer_key_by_suite(lock))
+        kept = AnswerStore(out / f"step_{step}", compute_cache_key_by_suite(lock))
         rows = []
         for number in range(problems):
             right = step >= 100 * number
@@ -35,14 +35,14 @@ def write_results(
                 verdict = {"outcome": "accepted" if right else "wrong", "runs": 4, "passed": 4 if right else 1}
                 row = {"problem": f"Add/{number}", "number": sample, "ask": f"Add {number}: {text}", "text": text}
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
-                rows.append(kept.write("adding", row))
+                rows.append(kept.write_with_cache_key("adding", row))
         result = build_result(f"step_{step}", step, lock, {"adding": rows})
         write_result(out / f"step_{step}", result, {"adding": rows}, {})
     return out
 
 
 def page(out: Path, problem: str = "", masks: SecretMasker = NO_MASKS) -> str:
-    found = load_results(out)
+    found = load_results_with_folders(out)
     results, problems = [result for _, result in found], list(read_answers(found, masks, problem))
     return render_scores(out.name, results, problems, made_at=MADE)
 

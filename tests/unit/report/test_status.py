@@ -18,7 +18,7 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state
-from rlbox.report.status import write_status_page
+from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import open_runtime
 from rlbox.run.launch import reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
@@ -47,7 +47,7 @@ def test_all_that_a_snapshot_says(tmp_path: Path, mounted: bool) -> None:
     events += [{"stage": "x", "cause": "\x1b[2Jred" + "y" * 999}]
     (run_dir / EVENTS_FILE).write_text("".join(json.dumps(event) + "\n" for event in events) + "{torn")
     plan, state = passed(run_dir)
-    text = write_status_page(run_dir, plan, state, str(archive)).read_text("utf-8")
+    text = write_passed_run_status_markdown(run_dir, plan, state, str(archive)).read_text("utf-8")
     assert "- megatron-only: passed in 1 min 05 s\n" in text
     assert "- smoke: passed in 1 min 05 s, attempt 2\n" in text
     assert "- smoke: cannot find -lcudart\n" in text

@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
-from rlbox.run.exposure import require_safe_exposure, unpublish_ports
+from rlbox.run.exposure import plan_exposure_or_refuse, unpublish_ports
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -55,8 +55,8 @@ NO_BRIDGE = (
 
 def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
     """`close_plan` with the data disk of these tests."""
-    return require_safe_exposure(
-        app, plan, network, app.project.folder / "disk", allow_unauthenticated=opened, publish=publish
+    return plan_exposure_or_refuse(
+        app, plan, network, app.project.folder / "disk", allow_unauthenticated=opened, port_names_to_publish=publish
     )
 
 

@@ -12,7 +12,7 @@ from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
-from rlbox.planner.capacity import estimate_gpu_memory_bytes
+from rlbox.planner.capacity import estimate_reported_gpu_bytes
 from rlbox.planner.needs import evaluate_fits
 
 DOCS = CHECKOUT / "docs"
@@ -44,7 +44,7 @@ def test_the_table_says_what_is_computed(profile: str) -> None:
     said = [str(shard), str(gb - shard)]
     for offload in ("false", "true"):
         needs = evaluate_fits(
-            job, resolve_params(job, profile, {"offload": offload}), estimate_gpu_memory_bytes("", gb)
+            job, resolve_params(job, profile, {"offload": offload}), estimate_reported_gpu_bytes("", gb)
         )
         assert needs
         said.append(f"{next(row.card_bytes for row in needs.stages if row.stage == 'train') / GIB:.1f}")

@@ -44,8 +44,8 @@ def find(tmp_path: Path, *names: str, environ: dict[str, str] | None = None, opt
     found = find_secrets(
         names,
         optional,
-        env_file=env_file,
-        env_file_dirs=(tmp_path, tmp_path / "disk"),
+        overriding_env_file=env_file,
+        fallback_env_file_dirs=(tmp_path, tmp_path / "disk"),
         environ=environ or {},
         aliases=ALIASES,
     )
@@ -128,8 +128,8 @@ def test_what_is_missing_or_wrong(tmp_path: Path, env: str | None, message: str)
 def test_a_word_of_the_run_is_no_secret(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"MINE of the environment is too weak .*: it is a word of the run's own names"):
         find_secrets(
-            ["MINE"], [], env_file=None, env_file_dirs=[], environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[],
-            logged_texts=["/data/models/qwen9-7qx2-9zk/config.json"],
+            ["MINE"], [], overriding_env_file=None, fallback_env_file_dirs=[],
+            environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[], logged_texts=["/data/models/qwen9-7qx2-9zk/config.json"],
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.secrets.url_credentials import CredentialMaskStream, mask_credentials
+from rlbox.secrets.url_credentials import UrlAndHeaderMaskStream, mask_url_and_header_credentials
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from rlbox.secrets.url_credentials import CredentialMaskStream, mask_credentials
     ],
 )
 def test_masked(text: str, masked: str) -> None:
-    assert mask_credentials(text) == masked
+    assert mask_url_and_header_credentials(text) == masked
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_masked(text: str, masked: str) -> None:
     ],
 )
 def test_left_alone(text: str) -> None:
-    assert mask_credentials(text) == text
+    assert mask_url_and_header_credentials(text) == text
 
 
 PIECES = st.sampled_from(
@@ -78,7 +78,7 @@ CUTS = st.lists(st.integers(0, 160), max_size=12)
 
 def streamed(text: str, cuts: list[int]) -> str:
     data = text.encode()
-    stream, found, place = CredentialMaskStream(), b"", 0
+    stream, found, place = UrlAndHeaderMaskStream(), b"", 0
     for cut in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
         found += stream.feed(data[place:cut])
         place = cut
@@ -87,16 +87,16 @@ def streamed(text: str, cuts: list[int]) -> str:
 
 @given(st.lists(PIECES, max_size=14).map(" ".join), CUTS)
 def test_cut_anywhere(text: str, cuts: list[int]) -> None:
-    assert streamed(text, cuts) == mask_credentials(text)
+    assert streamed(text, cuts) == mask_url_and_header_credentials(text)
 
 
 @given(st.lists(PIECES, max_size=14).map("".join), CUTS)
 def test_nothing_is_shown_that_was_hidden_uncut(text: str, cuts: list[int]) -> None:
-    assert streamed(text, cuts).count("secret") <= mask_credentials(text).count("secret")
+    assert streamed(text, cuts).count("secret") <= mask_url_and_header_credentials(text).count("secret")
 
 
 def test_an_ended_line_is_never_held_back_and_an_open_one_not_for_long() -> None:
-    stream = CredentialMaskStream()
+    stream = UrlAndHeaderMaskStream()
     assert stream.feed(b"see http://\n") == b"see http://\n"
     assert stream.feed(b"at http://user") == b"at "
     assert stream.feed(b"x" * 4096)

@@ -18,7 +18,7 @@ from rlbox.values import Command
 class LocalShell:
     """This machine as a `RemoteShell`."""
 
-    login = "this machine"
+    ssh_destination = "this machine"
 
     def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = 60) -> str:
         del error

@@ -80,10 +80,10 @@ def running(ready: Ready, *, clock: Callable[[], float] = time.monotonic, **more
 def wait_for(service: RunningService, answer: str) -> None:
     until = threading.Event()
     for _ in range(600):
-        if service.pending_problem == answer:
+        if service.readiness_problem == answer:
             return
         until.wait(0.02)
-    pytest.fail(f"{service.pending_problem} is not {answer}")
+    pytest.fail(f"{service.readiness_problem} is not {answer}")
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,12 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     missing = "no line like /^INFO: Application startup complete/ yet"
     wait_for(service, missing)
     cutter = LineSplitter()
-    service.match_lines(cutter.feed(b"loading\nApplication startup\n"))
-    assert (service.has_been_ready, service.pending_problem) == (False, missing)
-    service.match_lines(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
-    assert (service.has_been_ready, service.pending_problem) == (True, "")
+    service.look_for_ready_line(cutter.feed(b"loading\nApplication startup\n"))
+    assert (service.has_been_ready, service.readiness_problem) == (False, missing)
+    service.look_for_ready_line(
+        cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n")
+    )
+    assert (service.has_been_ready, service.readiness_problem) == (True, "")
     service.stop_probing()
 
 
@@ -157,7 +159,7 @@ def test_a_log_that_does_not_grow(port: int) -> None:
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="up"))
-    service.match_lines(LineSplitter().feed(b"up\n"))
+    service.look_for_ready_line(LineSplitter().feed(b"up\n"))
     wait_for(service, "")
     service.begin_liveness_checks()
     service.restart_readiness_probe()

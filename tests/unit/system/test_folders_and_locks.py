@@ -18,7 +18,7 @@ from fakes import LIMITS
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.data_disk import ensure_usable_data_dir, require_data_dir
+from rlbox.engine.data_disk import ensure_data_dir_creating_default, resolve_nonsystem_data_dir
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import (
     PIPE,
@@ -124,12 +124,12 @@ def test_the_data_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLBOX_DATA", environ)
     wanted = folder.replace("HOME", os.environ["HOME"]).replace("CWD", str(tmp_path))
-    assert require_data_dir(host, chosen) == Path(wanted)
+    assert resolve_nonsystem_data_dir(host, chosen) == Path(wanted)
 
 
 def test_no_data_folder_is_named() -> None:
     with pytest.raises(NodeError) as caught:
-        require_data_dir("", None)
+        resolve_nonsystem_data_dir("", None)
     assert str(caught.value) == (
         "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
     )
@@ -169,7 +169,7 @@ def test_a_disk_that_cannot_be_used(
     folder = make(tmp_path, monkeypatch)
     limits = replace(LIMITS, host=str(folder), create=create, need_gib=2.0)
     with pytest.raises(NodeError) as caught:
-        ensure_usable_data_dir(App(project=Project(folder=tmp_path)), folder, limits)
+        ensure_data_dir_creating_default(App(project=Project(folder=tmp_path)), folder, limits)
     assert what in caught.value.what
     assert caught.value.where == str(tmp_path / where)
     assert "name another with --data DIR" in caught.value.next_step
@@ -179,7 +179,9 @@ def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
     """What somebody named may be a slip: two minutes of a run at the root of a disk."""
     app = App(project=Project(folder=tmp_path))
     with pytest.raises(NodeError, match="there is no such data disk"):
-        ensure_usable_data_dir(app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0)
+        ensure_data_dir_creating_default(
+            app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0
+        )
     assert list(tmp_path.iterdir()) == []
 
 

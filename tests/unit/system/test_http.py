@@ -128,7 +128,7 @@ def failure(url: str, http: HttpClient | None = None, **more: object) -> NoRespo
 def test_json_and_bodies() -> None:
     with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, HttpClient() as http:
         answer = http.request("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
-    assert (answer.status, answer.reason, answer.parse_json(), answer.content_length) == (201, "Made", {"a": [1]}, None)
+    assert (answer.status, answer.reason, answer.read_json(), answer.content_length) == (201, "Made", {"a": [1]}, None)
     head = server.heads[0]
     assert head.startswith("POST /x?y=1 HTTP/1.1\r\n")
     assert "Content-Length: 2\r\n" in head

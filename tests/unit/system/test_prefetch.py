@@ -9,7 +9,7 @@ def report(*files: tuple[int, int | None], read: int = 0) -> PageCacheReport:
     rows = [
         CachedFile(path=f"/m/{number}", size=size, resident=resident) for number, (size, resident) in enumerate(files)
     ]
-    return PageCacheReport(files=tuple(rows), resident_before=None, read=read, seconds=2.0)
+    return PageCacheReport(files=tuple(rows), resident_before=None, bytes_read=read, seconds=2.0)
 
 
 def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:

@@ -115,8 +115,8 @@ def test_writing(disk: Path) -> None:
         safe_files.create_file(disk / "begun", b"2")
     safe_files.make_directory(disk / "more")
     safe_files.make_directory(disk / "more")
-    assert safe_files.list_directory_or_empty(disk) == ["begun", "more", "runs"]
-    assert safe_files.list_directory_or_empty(disk / "none") == []
+    assert safe_files.list_directory_empty_if_missing(disk) == ["begun", "more", "runs"]
+    assert safe_files.list_directory_empty_if_missing(disk / "none") == []
     safe_files.remove_file(disk / "none")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import read_last_file_lines, read_last_valid_json_lines
+from rlbox.system.json_files import read_last_file_lines_forward, read_last_json_lines_forward
 from rlbox.system.safe_files import MAX_DEPTH, copy_tree_following_links, find_files_named, remove_tree, walk_files
 
 pytestmark = pytest.mark.allow("processes")
@@ -100,7 +100,7 @@ def test_programs_are_copied_where_no_link_lies(tmp_path: Path) -> None:
 def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    assert list(read_last_file_lines(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
-    assert list(read_last_file_lines(rows, 17)) == [b'{"a": 3}\n']
+    assert list(read_last_file_lines_forward(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
+    assert list(read_last_file_lines_forward(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
-    assert list(read_last_valid_json_lines(rows, 8 << 20)) == []
+    assert list(read_last_json_lines_forward(rows, 8 << 20)) == []

@@ -24,9 +24,9 @@ from rlbox.target.lock import (
     LockedPatch,
     Package,
     compute_lock_spec_checksum,
-    create_locked_patch,
     find_lock_fault,
     format_requirements,
+    hash_locked_patch,
     load_lock,
 )
 from rlbox.target.target import load_target
@@ -135,7 +135,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock:
 def test_shipped_locks_are_written_as_they_are_read() -> None:
     project = Project(folder=CHECKOUT)
     for name in project.targets():
-        path = project.lock_file(name)
+        path = project.own_or_shipped_lock_file(name)
         if name != "local" and not path.is_file():
             continue  # its stack is locked where it is first built
         lock = load_lock(path)
@@ -259,7 +259,7 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
 def test_faults_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], fault: str | None) -> None:
     folder.target("mine", PATCHED)
     mine = load_target(folder.project, "mine").target
-    locked = tuple(create_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
+    locked = tuple(hash_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
     lock = replace(fitting_lock(mine, ("click",)), patches=locked)
     assert find_lock_fault(mine, replace(lock, **changes), ("click",), patches) == fault
 

@@ -15,7 +15,7 @@ SHIPPED = Project(folder=CHECKOUT)
 
 
 def test_status_is_that_of_the_lock() -> None:
-    target, lock = load_target(SHIPPED, "a800-cn").target, load_lock(SHIPPED.lock_file("a800-cn"))
+    target, lock = load_target(SHIPPED, "a800-cn").target, load_lock(SHIPPED.own_or_shipped_lock_file("a800-cn"))
     assert lock
     assert describe_test_status(target, lock) == "ran on 4 x NVIDIA H200, 2026-11-28"
     assert describe_test_status(target, replace(lock, groups=())) == "untested on NVIDIA A800-SXM4-80GB"

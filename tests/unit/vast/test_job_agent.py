@@ -35,7 +35,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 
 
 def test_one_keeps(tmp_path: Path) -> None:
-    handle = job_agent.open_and_try_lock(tmp_path / "lock", create_if_missing=True)
+    handle = job_agent.open_lock_unless_held(tmp_path / "lock", create_else_raise=True)
     assert handle is not None
     assert job_agent.run_agent(tmp_path) == 0
 

@@ -10,10 +10,10 @@ import pytest
 from rlbox.errors import SpecError
 from rlbox.vast.remote_job import (
     RemoteJob,
-    format_agent_start_shell,
+    format_job_agent_start_shell,
+    list_runs_and_complete_checkpoints,
     parse_remote_job,
-    require_path_below_disk,
-    select_result_paths,
+    strip_disk_prefix_or_raise,
 )
 
 pytestmark = pytest.mark.allow("processes")
@@ -34,7 +34,7 @@ def test_whole_checkpoints_and_all_runs_come_home() -> None:
     rows = [{"path": "/workspace/ckpts/global_step_10", "whole": True}, {"path": "/workspace/ckpts/x", "whole": False}]
     inside = {"path": "/workspace/runs/a/out", "checkpoints": [{"path": "/workspace/runs/a/out/c", "whole": True}]}
     series = [{"path": "/workspace/ckpts", "checkpoints": rows}, inside]
-    assert select_result_paths([{"run": "a"}], series, "/workspace") == (
+    assert list_runs_and_complete_checkpoints([{"run": "a"}], series, "/workspace") == (
         "ckpts/global_step_10",
         "ckpts/latest",
         "ckpts/latest_checkpointed_iteration.txt",
@@ -45,17 +45,17 @@ def test_whole_checkpoints_and_all_runs_come_home() -> None:
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b"])
 def test_nothing_beside_the_disk_is_brought(path: str) -> None:
     with pytest.raises(SpecError, match="is not on the data disk /workspace"):
-        require_path_below_disk(path, "/workspace")
+        strip_disk_prefix_or_raise(path, "/workspace")
 
 
 def test_every_start_of_an_instance_without_a_stay_does_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(["sh", "-c", format_agent_start_shell(str(tmp_path))], capture_output=True, text=True)
+    done = subprocess.run(["sh", "-c", format_job_agent_start_shell(str(tmp_path))], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_instance_without_rlbox_says_so(tmp_path: Path) -> None:
     (tmp_path / ".rlbox-up").mkdir()
     (tmp_path / ".rlbox-up/job.json").write_text(STAY.to_json_text())
-    text = format_agent_start_shell(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
+    text = format_job_agent_start_shell(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert (done.returncode, "this instance has no rlbox" in done.stderr) == (1, True)

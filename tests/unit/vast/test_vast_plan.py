@@ -166,12 +166,14 @@ def test_jupyter_and_the_platforms_own_images_have_more_ports(mode: str, image: 
 
 def test_needs_follow_from_the_target() -> None:
     assert make_offer_filter(target(vast={"max_price": 2.5})) == NEEDS
-    assert make_offer_filter(target(), disk_gb=400, max_hourly_usd=1.5, ports=2).query() == (
+    assert make_offer_filter(
+        target(), disk_gb_override=400, max_hourly_usd_override=1.5, extra_port_count=2
+    ).query() == (
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
     with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
-        make_offer_filter(target(), disk_gb=100)
+        make_offer_filter(target(), disk_gb_override=100)
     with pytest.raises(SpecError, match="names no GPU"):
         make_offer_filter(target(hardware={"gpu": ""}))
 
