@@ -67,6 +67,7 @@ docs: .venv/rlbox.stamp
 
 # The pages and both READMEs as a site with search in both languages, in build/site; its tools are in scripts/site.lock alone.
 site: .venv/rlbox.stamp
+	$(PY) -m scripts.docs.reference
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore .venv/bin/uv run --quiet --isolated --no-project --with-requirements scripts/site.lock \
 	    mkdocs build --quiet --strict
 

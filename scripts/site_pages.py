@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[1]
 SOURCES = {"index.md": "README.md", "zh/index.md": "README.zh-CN.md", "zh/docs.md": "docs/zh/README.md"}
 """Pages of the site whose file is elsewhere, by their name on it."""
+REFERENCE = {f"reference/{name}.md": f"build/reference/{name}.md" for name in ("commands", "files", "exit-codes")}
+"""Pages that `make site` writes from the code first, by their name on the site."""
 
 _PAGES = {source: page for page, source in SOURCES.items()}
 _LINK = re.compile(r"(\]\(|src=\"|href=\")(?!#)([^)\s\"]+)")
@@ -28,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     from mkdocs.structure.files import File
 
-    for page, source in SOURCES.items():
+    for page, source in {**SOURCES, **REFERENCE}.items():
         files.append(File.generated(config, page, content=(CHECKOUT / source).read_text("utf-8")))
     files.remove(files.src_uris["zh/README.md"])
     return files

@@ -10,6 +10,10 @@ import pytest
 import yaml
 from fakes import CHECKOUT
 
+from rlbox.cli.root import COMMANDS
+from rlbox.job.job import Job
+from scripts.docs.reference import reference_pages
+
 SITE = runpy.run_path(str(CHECKOUT / "scripts/site_pages.py"))
 SOURCES: dict[str, str] = SITE["SOURCES"]
 REPOSITORY = "https://github.com/rlbox-dev/rlbox/blob/main"
@@ -18,6 +22,7 @@ PAGES = {
     **{page: CHECKOUT / source for page, source in SOURCES.items()},
 }
 PAGES.pop("zh/README.md")  # as zh/docs.md
+REFERENCE = reference_pages()
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 
 
@@ -37,7 +42,14 @@ def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
 def test_the_menu_has_every_page_but_internal_ones_and_the_fixes_own() -> None:
     menu = re.findall(r"[\w/-]+\.md", (CHECKOUT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2])
     pages = [page for page in PAGES if not page.startswith(("fixes/", "internal/")) or page == "fixes/README.md"]
-    assert sorted(menu) == sorted(pages)
+    assert sorted(menu) == sorted([*pages, *SITE["REFERENCE"]])
+
+
+def test_reference_pages_have_every_command_and_key() -> None:
+    assert {f"reference/{name}" for name in REFERENCE} == set(SITE["REFERENCE"])
+    assert [name for name in COMMANDS if f"### rlbox {name}\n" not in REFERENCE["commands.md"]] == []
+    assert [key for key in Job.model_fields if f"| `{key}` |" not in REFERENCE["files.md"]] == []
+    assert "| 4 |" in REFERENCE["exit-codes.md"]
 
 
 def test_the_site_asks_no_other_host() -> None:
