@@ -257,7 +257,7 @@ def _create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
             needed=decimal_size_text(needed), free=decimal_size_text(free)
         ),
         where=str(store.root),
-        next_step="rlbox prune, or name another disk with --store DIR",
+        next_step=_("rlbox prune, or name a folder on another disk with RLBOX_STORE"),
     )
 
 

@@ -267,7 +267,7 @@ def test_a_disk_without_room(small_disk: Path) -> None:
             fetch_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
         assert str(caught.value) == (
             f"the store's disk is full: 1.4 MB needed, 1.0 MB free\n  where: {small_disk}/s\n"
-            "  next:  rlbox prune, or name another disk with --store DIR"
+            "  next:  rlbox prune, or name a folder on another disk with RLBOX_STORE"
         )
         assert mirror.asked == []
 
