@@ -131,7 +131,11 @@ def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> 
     used = collect_used_digests(store, project)
     objects = [store.path(digest) for digest in store.list_digests() if digest not in used]
     partials = [path for path in store.list_partials() if path.name not in used and _is_idle(path)]
-    return {path: _freed_bytes(path.stat()) for path in (*objects, *partials)}
+    unused = {}
+    for path in (*objects, *partials):
+        with suppress(FileNotFoundError):  # another rlbox renamed or removed it meanwhile
+            unused[path] = _freed_bytes(path.stat())
+    return unused
 
 
 def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[Path]) -> None:
@@ -148,7 +152,10 @@ def _freed_bytes(stats: os.stat_result) -> int:
 
 
 def _is_idle(partial: Path) -> bool:
-    handle = open_lock_unless_held(partial, create_else_raise=False)
+    try:
+        handle = open_lock_unless_held(partial, create_else_raise=False)
+    except OSError:  # another rlbox renamed or removed it meanwhile, or makes a link of it
+        return False
     if handle is None:
         return False
     os.close(handle)

@@ -243,6 +243,17 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
     assert (tmp_path / "linked").read_bytes() == b"linked"
 
 
+def test_find_objects_unused_by_any_project_file_gone_meanwhile_leaves_it_out(
+    store: ObjectStore, target: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = store.root / "partial/.linked"  # what another rlbox is about to rename
+    link.parent.mkdir(parents=True)
+    link.symlink_to("elsewhere")
+    monkeypatch.setattr(store, "list_partials", lambda: [link, link.with_name("b" * 64)])
+    monkeypatch.setattr(store, "list_digests", lambda: ["d" * 64])
+    assert find_objects_unused_by_any_project(store, target.project) == {}
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
