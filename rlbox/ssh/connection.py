@@ -74,9 +74,11 @@ class SshAddress:
 
 
 def parse_ssh_url(url: str) -> SshAddress:
-    """Return the address in `ssh://[USER@]HOST[:PORT][/PATH]`."""
+    """Return the address in `ssh://[USER@]HOST[:PORT][/PATH]`; `ValueError` without a host, or with a wrong port."""
     parts = urlsplit(url)
-    return SshAddress(host=parts.hostname or "", user=parts.username or "", port=parts.port or 0)
+    if not parts.hostname:
+        raise ValueError(_("it names no host"))
+    return SshAddress(host=parts.hostname, user=parts.username or "", port=parts.port or 0)
 
 
 class SshConnection:

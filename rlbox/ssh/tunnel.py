@@ -50,9 +50,17 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     Raises
     ------
     EngineError
-        ssh cannot connect without asking, or there is no engine's socket; ssh's own words are quoted.
+        `url` is none of that form, ssh cannot connect without asking, or there is no engine's socket; ssh's own words
+        are quoted.
     """
-    address, path = parse_ssh_url(url), urlsplit(url).path
+    try:
+        address, path = parse_ssh_url(url), urlsplit(url).path
+    except ValueError as error:
+        raise EngineError(
+            _("this is no address of an engine over ssh: {error}").format(error=error),
+            where=url,
+            next_step="DOCKER_HOST=ssh://USER@HOST",
+        ) from error
     socket = path if len(path) > 1 else ENGINE_SOCKET
     directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

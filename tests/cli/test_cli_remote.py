@@ -72,6 +72,18 @@ def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"), [("ssh://far:abc", "Port"), ("ssh://", "names no host"), ("ssh://me@:22", "names no host")]
+)
+def test_engine_at_malformed_ssh_url_is_one_error(
+    url: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", url)
+    assert main(["runs"]) == EngineError.exit_code
+    error = capsys.readouterr().err
+    assert (reason in error, f"where: {url}" in error, "DOCKER_HOST=ssh://USER@HOST" in error) == (True, True, True)
+
+
 def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
