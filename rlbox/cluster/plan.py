@@ -87,7 +87,7 @@ class PortPlan:
 def choose_ports(
     listening_ports: Iterable[int], other_plans: Iterable[PortPlan], forced_base: int = 0, lowest_base: int = BASE
 ) -> PortPlan:
-    """Return the ports of a new cluster.
+    """Return the ports of a new cluster; those of the workers may be in use where none of twenty ranges is free.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def choose_ports(
     other_plans
         Plans of the other clusters there, whether they listen at the moment or not.
     forced_base
-        What the user wants; 0: the first that fit, from `lowest_base` on.
+        Taken as it is, whoever listens there; 0: the first that is free, from `lowest_base` on.
 
     Raises
     ------
     NodeError
-        No place is left: twenty clusters have them, or others listen everywhere.
+        None is forced, and none of twenty is free.
     """
     used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
