@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import pass_app_with_shared_options
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 
 if TYPE_CHECKING:
     from rlbox.lint.drift import DriftRule
@@ -74,7 +74,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         except SpecError as error:
             problems.append(error.what)
     shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
-    unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
+    unread = SpecError(join("\n  ", problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:
         raise unread
     app.result({"files": read, "findings": _findings_to_json(found), "unread": problems}, _format_findings(shown))

@@ -108,7 +108,7 @@ def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: Non
     """
     try:
         if not path.is_file():
-            raise tarfile.ReadError("no regular file")
+            raise tarfile.ReadError(_("not a regular file"))
         with tarfile.open(path, mode="r:") as tar:
             members = {member.name.removeprefix("./"): member for member in tar if member.isfile()}
             index = _read_index(tar, members, path)

@@ -44,22 +44,29 @@ def parse_reference(image_name: str) -> ImageReference:
     """
     rest, at, digest = image_name.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise _refused(image_name, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
+        raise _refused(
+            image_name, _("the digest {digest!r} is not sha256: and 64 hexadecimal digits").format(digest=digest)
+        )
     before, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         before, colon, tag = rest, "", ""
     if colon and not _TAG.fullmatch(tag):
-        raise _refused(image_name, f"the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'")
+        raise _refused(
+            image_name, _("the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'").format(tag=tag)
+        )
     host, path = _split_host(before)
     if not _HOST.fullmatch(host):
-        raise _refused(image_name, f"the registry {host!r} is no HOST or HOST:PORT")
+        raise _refused(image_name, _("the registry {host!r} is no HOST or HOST:PORT").format(host=host))
     for part in path.split("/"):
         if not _PART.fullmatch(part):
             raise _refused(
-                image_name, f"{part!r} must be lower-case letters and digits, parted by '.', '_', '__' or '-'"
+                image_name,
+                _("{part!r} must be lower-case letters and digits, separated by '.', '_', '__' or '-'").format(
+                    part=part
+                ),
             )
     if len(path) > _LONGEST:
-        raise _refused(image_name, f"the name is longer than {_LONGEST} characters")
+        raise _refused(image_name, _("the name is longer than {most} characters").format(most=_LONGEST))
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 

@@ -142,7 +142,11 @@ class _Problems:
             try:
                 found[name] = (parse_scalar_ignoring_range(params[name], text), SET)
             except ValueError as error:
-                self.lines.append(f"--set {name}={text}: {error}: {params[name].help}")
+                self.lines.append(
+                    _("--set {name}={text}: {error}: {help}").format(
+                        name=name, text=text, error=error, help=params[name].help
+                    )
+                )
         return found
 
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:

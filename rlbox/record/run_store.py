@@ -259,7 +259,7 @@ class RunStore:
                     alive.append(run)
             except (RlboxError, OSError) as error:
                 what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
-                unsettled[run] = f"cannot be settled now: {what}"
+                unsettled[run] = _("cannot be settled now: {what}").format(what=what)
         return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
 
     def _end_dead_run(self, run: str, known: HostRecord) -> bool:

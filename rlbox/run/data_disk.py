@@ -91,7 +91,7 @@ def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     """Settle the dead runs of a data disk, and say what could not be settled."""
     found = run_store.clean_up_dead_runs(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
-        app.print_status(f"run {run} {why}")
+        app.print_status(_("run {run_id} {why}").format(run_id=run, why=why))
     return found
 
 

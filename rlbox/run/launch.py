@@ -162,7 +162,7 @@ def _start_locked(
     try:
         reconciled = run_store.clean_up_dead_runs_already_locked()
         for run_id, reason in reconciled.unresolved.items():
-            app.print_status(f"run {run_id} {reason}")
+            app.print_status(_("run {run_id} {why}").format(run_id=run_id, why=reason))
         if reconciled.alive:
             run_id = reconciled.alive[0]
             raise create_lock_held_error(

@@ -252,20 +252,22 @@ def find_lock_fault(
     `patch_texts` maps the target's patches to their text.
     """
     if lock is None:
-        return "missing"
+        return _("missing")
     made_for, wanted = (lock.python, lock.platform), (target.python.version, target.python.platform)
     if made_for != wanted:
-        return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
+        return _("stale: made for Python {made_for}, the spec says Python {wanted}").format(
+            made_for=" on ".join(made_for), wanted=" on ".join(wanted)
+        )
     if lock.target != target.name:
-        return f"stale: made for the target {lock.target!r}"
+        return _("stale: made for the target {target!r}").format(target=lock.target)
     if lock.spec != compute_lock_spec_checksum(target, rlbox_requirements):
-        return "stale: the spec changed since"
+        return _("stale: the spec changed since")
     if waiting := lock.list_uncompiled_names():
-        return f"incomplete: {', '.join(waiting)} not compiled yet"
+        return _("incomplete: {names} not compiled yet").format(names=", ".join(waiting))
     changed = [
         patch.name for patch in lock.patches if patch != hash_locked_patch(patch.name, patch_texts.get(patch.name, ""))
     ]
-    return f"stale: {', '.join(changed)} changed since" if changed else None
+    return _("stale: {names} changed since").format(names=", ".join(changed)) if changed else None
 
 
 def choose_lock_or_compile_command(target_name: str, lock_fault: str) -> str:

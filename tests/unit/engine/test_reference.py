@@ -50,10 +50,10 @@ def test_a_name_is_read_as_docker_does(text: str, wanted: ImageReference) -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "'' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
-        ("registry.example/Team/x", "'Team' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
-        ("registry.example/", "'' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
-        ("registry.example/a..b", "'a..b' must be lower-case letters and digits, parted by '.', '_', '__' or '-'"),
+        ("", "'' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
+        ("registry.example/Team/x", "'Team' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
+        ("registry.example/", "'' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
+        ("registry.example/a..b", "'a..b' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
         ("registry.example/x:", "the tag '' must be 1 to 128 letters, digits, '_', '.' or '-'"),
         ("registry.example/x:-1", "the tag '-1' must be 1 to 128 letters, digits, '_', '.' or '-'"),
         ("registry.example/x@sha256:0", "the digest 'sha256:0' is not sha256: and 64 hexadecimal digits"),
