@@ -22,8 +22,8 @@ def main(argv: list[str]) -> int:
             report = examine_container(dict(os.environ), float(budget_s))
             sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")
             return 1 if report.has_errors else 0
-        case [phase]:
-            found = run_fix_checks(phase)
+        case ["build"]:
+            found = run_fix_checks("build")
             for finding in found:
                 sys.stdout.write(json.dumps(finding.as_json(), ensure_ascii=False) + "\n")
             return 1 if any(finding.level == "error" for finding in found) else 0

@@ -102,7 +102,7 @@ class ComponentResult:
     """`late`: a busy machine did not come to its end; `absent`: the stack has no such component."""
 
     name: str
-    state: ComponentState
+    state: Literal["ok", "failed", "late", "no-gpu", "absent"]
     detail: str = ""
     next_step: str = ""
     seconds: float = 0.0

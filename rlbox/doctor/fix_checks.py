@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlbox.doctor.program import Program
 from rlbox.findings import Finding
@@ -37,8 +37,8 @@ class FixCheck:
     is_only_partly_applied: bool = False
 
 
-def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
-    """Return the checks of an image's manifest that are for `phase`: build, run or doctor."""
+def select_fix_checks(manifest: Mapping[str, Any], phase: Literal["build", "run", "doctor"]) -> tuple[FixCheck, ...]:
+    """Return the checks of an image's manifest that are for `phase`."""
     rows = [row for row in manifest.get("fixes", ()) if row.get("check") and phase in row["check"].get("when", ())]
     return tuple(
         FixCheck(
@@ -106,7 +106,7 @@ done
 
 
 def run_fix_checks(
-    phase: str,
+    phase: Literal["build", "run", "doctor"],
     manifest: Mapping[str, Any] | None = None,
     timeout_s: float = 8.0,
     install_dir: str = "",

@@ -34,9 +34,7 @@ class ProgramResult:
 
 
 class Program:
-    """A running program; `communicate_or_leave_running` or `kill_with_descendants` ends it with everything that it
-    started.
-    """
+    """A running program; each of its methods ends it with everything that it started."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}

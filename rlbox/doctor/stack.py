@@ -279,7 +279,7 @@ def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str
 
 @dataclass(frozen=True, kw_only=True)
 class StackLocation:
-    """The interpreter with the stack's packages, what its target requirements, and its lock (None: it has none)."""
+    """The interpreter with the stack's packages, what its target requires, and its lock (None: it has none)."""
 
     python: str
     requirements: Requirements

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DirectoryPath = str
 WheelFileName = str
+EnvironmentVariableName = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class NetworkSettings:
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
     ca_bundle: str = ""
-    proxies: Mapping[str, str] = field(default_factory=dict)
+    proxies: Mapping[EnvironmentVariableName, str] = field(default_factory=dict)
 
 
 SYSTEM_FILE = Path("/etc/pip.conf")

@@ -13,13 +13,15 @@ from rlbox.system.process_table import probe_processes, read_text
 
 LOOPBACK = "127.0.0.1"
 _LISTEN = 10
+ReadableHostPort = str
+"""`127.0.0.1:80`, `[::1]:80`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TcpSocket:
     inode: int
-    local_host_port: str
-    remote_host_port: str
+    local_host_port: ReadableHostPort
+    remote_host_port: ReadableHostPort
     state: int
 
     @property
@@ -110,7 +112,7 @@ def _holder(number: int) -> str:
     return _("a process that is not visible from here")
 
 
-def _address(text: str) -> str:
+def _address(text: str) -> ReadableHostPort:
     host, __, port = text.partition(":")
     data = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
     if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
