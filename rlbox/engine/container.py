@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.values import Mount
@@ -24,7 +24,7 @@ class ContainerDefaults:
     memory_gib: float
     cpus: float
     pids: int
-    user: str
+    user: Literal["caller", "root"]
     mount: str
     host: str
     create: bool

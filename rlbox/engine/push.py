@@ -36,6 +36,7 @@ from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
 
 LayerState = Literal["waiting", "pushing", "pushed", "present"]
+ExitCode = int
 SPDX_TYPE = "application/spdx+json"
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
@@ -164,7 +165,7 @@ def push_image_and_attach_sbom(
     *,
     plain_http: bool,
     overridden_stack_conflict: str = "",
-) -> int:
+) -> ExitCode:
     """Push a target's image `tag`, verify that the registry has it, attach what explains it, and report.
 
     `image`: The engine's description of `tag`; empty in a dry run without an engine.

@@ -119,7 +119,9 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             if helper.create_data_dir
             else [Mount(helper.data_dir, helper.data_dir, type="bind")],  # it must be there
         )
-        container.put_archive("/", create_rlbox_and_project_archive(tunnel, project, helper))
+        container.put_archive(
+            "/", create_rlbox_and_project_archive(project, helper, owner_uid=tunnel.uid, owner_gid=tunnel.gid)
+        )
         return container
     except (APIError, ImageNotFound) as error:
         args = str(error.explanation or error)
@@ -153,18 +155,20 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def create_rlbox_and_project_archive(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> bytes:
+def create_rlbox_and_project_archive(
+    project: Project, helper: HelperContainer, *, owner_uid: int, owner_gid: int
+) -> bytes:
     """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        info.uid, info.gid, info.uname, info.gname = tunnel.uid, tunnel.gid, "", ""
+        info.uid, info.gid, info.uname, info.gname = owner_uid, owner_gid, "", ""
         return info
 
     def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return None if "__pycache__" in info.name else owned(info)
 
     metadata = distribution("rlbox").read_text("METADATA") or ""
-    start = json.dumps({"words": helper.rlbox_args, "env": {**_environment(tunnel), **helper.env}})
+    start = json.dumps({"words": helper.rlbox_args, "env": {**_environment(), **helper.env}})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("project", "lib"):
@@ -190,7 +194,7 @@ def _folders(project: Project) -> Iterator[tuple[Path, str]]:
             yield shipped / part, f"lib/{part}"
 
 
-def _environment(tunnel: EngineTunnel) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     return {
         **passed,

@@ -152,7 +152,7 @@ def _apply_step(
 def _download_apt_packages(plan: ApplyPlan) -> Iterator[SkippedItem]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
-        if step.kind == "packages" and (error := download_apt_packages(step.new_description.split()).error):
+        if step.kind == "packages" and (error := download_apt_packages(step.new_description.split())):
             yield SkippedItem(item=f"apt packages {step.new_description}", source_id="apt", reason=error)
 
 
@@ -214,7 +214,7 @@ def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, 
     )
     patches = "" if plan.recreates_venv else record.patches
     record = _save(plan.desired.layout, replace(record, environment=part, patches=patches))
-    sync_environment(plan.desired, source, part, recreate=plan.recreates_venv)
+    sync_environment(plan.desired, source, part.before, recreate=plan.recreates_venv)
     return record
 
 
@@ -225,7 +225,7 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
     folders = (*record.folders, *list_missing_parents_upwards(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
-    install_git_or_http_part(part, store, parts[path])
+    install_git_or_http_part(part, store, before)
     return _save(
         desired.layout, replace(record, parts={**parts, path: InstalledPart(sha256=part.sha256, before=before)})
     )
@@ -233,7 +233,7 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
 
 def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
     if path in record.parts:
-        restore_original_path(Path(path), record.parts[path])
+        restore_original_path(Path(path), record.parts[path].before)
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _save(layout, replace(record, parts=rest))
     return restore_original_file(layout, record, path).record_without_file
@@ -268,14 +268,14 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[LeftoverN
         notes += [note] if note else []
     for path, part in record.parts.items():
         on_path(path)
-        restore_original_path(Path(path), part)
+        restore_original_path(Path(path), part.before)
     if record.environment:
         on_path(layout.map_path(VENV))
-        restore_original_path(Path(layout.map_path(VENV)), record.environment)
+        restore_original_path(Path(layout.map_path(VENV)), record.environment.before)
         if record.venv:
             remove_path(Path(record.venv))
             remove_path(Path(record.venv).with_name("uv-cache"))
-    if record.packages and (failed := remove_apt_packages(record.packages).error):
+    if record.packages and (failed := remove_apt_packages(record.packages)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]

@@ -15,8 +15,8 @@ from rlbox.i18n import _
 from rlbox.provision.desired import FileToInstall, remove_env_file_variables
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
+    BackupPath,
     InstalledFile,
-    InstalledPart,
     InstallRecord,
     PathChange,
     PathState,
@@ -143,24 +143,24 @@ def find_unused_backup_path(path: Path) -> str:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def move_original_aside_or_remove(path: Path, part: InstalledPart) -> None:
-    """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
+def move_original_aside_or_remove(path: Path, backup_path: BackupPath) -> None:
+    """Make room at `path`: what is the user's goes to `backup_path`, what is rlbox's is removed."""
     with convert_disk_errors(path):
-        if part.before and not os.path.lexists(part.before):
+        if backup_path and not os.path.lexists(backup_path):
             if os.path.lexists(path):
-                os.rename(path, part.before)
+                os.rename(path, backup_path)
         else:
             remove_path(path)
 
 
-def restore_original_path(path: Path, part: InstalledPart) -> None:
+def restore_original_path(path: Path, backup_path: BackupPath) -> None:
     """Remove what rlbox put at `path`, and put back what stood there."""
     with convert_disk_errors(path):
-        if part.before and not os.path.lexists(part.before):
+        if backup_path and not os.path.lexists(backup_path):
             return  # an earlier try has put it back
         remove_path(path)
-        if part.before:
-            os.rename(part.before, path)
+        if backup_path:
+            os.rename(backup_path, path)
 
 
 def remove_path(path: Path) -> None:

@@ -21,7 +21,7 @@ from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
 from rlbox.provision.files import convert_disk_errors, move_original_aside_or_remove
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import InstalledPart, format_venv_fingerprint
+from rlbox.provision.plan import BackupPath, format_venv_fingerprint
 from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import get_free_bytes, write_atomic
@@ -51,9 +51,7 @@ class PackageSource:
     is_offline: bool = False
 
 
-def sync_environment(
-    desired: DesiredState, source: PackageSource, part_record: InstalledPart, *, recreate: bool
-) -> None:
+def sync_environment(desired: DesiredState, source: PackageSource, backup_path: BackupPath, *, recreate: bool) -> None:
     """Make the environment of exactly the locked packages, verified by their hashes.
 
     While that goes on it has no stamp: one that was killed is made anew.
@@ -68,7 +66,7 @@ def sync_environment(
     layout = desired.layout
     venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
     if recreate or not stamp.exists():
-        move_original_aside_or_remove(venv, part_record)
+        move_original_aside_or_remove(venv, backup_path)
         _make_folder(layout, venv)
     stamp.unlink(missing_ok=True)
     _run_uv(desired, source, venv)
@@ -100,7 +98,7 @@ def _make_folder(layout: Layout, venv: Path) -> None:
     with convert_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
         if layout.relocated_venv_dir:
-            move_original_aside_or_remove(Path(layout.relocated_venv_dir), InstalledPart())
+            move_original_aside_or_remove(Path(layout.relocated_venv_dir), "")
             Path(layout.relocated_venv_dir).mkdir(parents=True)
             os.symlink(layout.relocated_venv_dir, venv)
 
@@ -143,37 +141,39 @@ def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tupl
         yield [*words, "requirements.txt"], folder
 
 
+AptErrorText = str
+"""Why apt failed; empty when it did not."""
+
+
 class AptResult(NamedTuple):
-    """`error` is why apt failed, empty when it did not."""
-
-    new_packages: tuple[str, ...] = ()
-    error: str = ""
+    new_packages: tuple[str, ...]
+    error: AptErrorText
 
 
-def download_apt_packages(names: Sequence[str]) -> AptResult:
+def download_apt_packages(names: Sequence[str]) -> AptErrorText:
     """Bring apt packages here from the machine's own sources, changing nothing else."""
     failed = ""
     for verb in (("--download-only", "install", *names), ("update",), ("--download-only", "install", *names)):
         failed = _apt(*verb)
         if not failed and "install" in verb:
             break
-    return AptResult(error=failed)
+    return failed
 
 
 def install_apt_packages(names: Sequence[str]) -> AptResult:
-    """Install apt packages that are here; return what is new, and why it did not work (empty: it did)."""
+    """Install apt packages that are here; return what is new."""
     before = list_installed_apt_packages()
     failed = _apt("install", *names)
     return AptResult(tuple(sorted(list_installed_apt_packages() - before)), failed)
 
 
-def remove_apt_packages(names: Sequence[str]) -> AptResult:
+def remove_apt_packages(names: Sequence[str]) -> AptErrorText:
     """Remove apt packages that were installed for a target."""
     present = sorted(set(names) & list_installed_apt_packages(names))
-    return AptResult(error=_apt("remove", *present) if present else "")
+    return _apt("remove", *present) if present else ""
 
 
-def _apt(*words: str) -> str:
+def _apt(*words: str) -> AptErrorText:
     """Run apt-get without a question; return its last words when it fails, else nothing."""
     options = ("-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=1")
     argv = ("apt-get", "--quiet", "--yes", "--no-install-recommends", *options, *words)
@@ -181,19 +181,19 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def install_git_or_http_part(part: PartToInstall, store: ObjectStore, part_record: InstalledPart) -> None:
+def install_git_or_http_part(part: PartToInstall, store: ObjectStore, backup_path: BackupPath) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.install_path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
     with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        move_original_aside_or_remove(draft, InstalledPart())
+        move_original_aside_or_remove(draft, "")
         if part.kind == "git":
             draft.mkdir()
             _unpack(source, draft)
         else:
             write_atomic(draft, source.read_bytes(), int(part.octal_file_mode, 8))
-        move_original_aside_or_remove(path, part_record)
+        move_original_aside_or_remove(path, backup_path)
         os.rename(draft, path)
 
 

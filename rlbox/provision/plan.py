@@ -21,6 +21,9 @@ _ROOM = 1 << 30
 
 BackupPath = str
 """Where what stood at a path is kept; empty: nothing stood there."""
+PackageName = str
+AcceptedVersion = str
+OverriddenStackConflict = str
 PathKind = Literal["absent", "file", "link", "folder", "other"]
 StepKind = Literal["packages", "environment", "part", "patches", "file", "link", "remove"]
 
@@ -81,8 +84,8 @@ class InstallRecord:
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
-    `python` and `accepted` are what the user said of the machine's interpreter and of its versions. `forced` is the
-    contradiction of the stack that `--force` overrode.
+    `python` and `accepted` are what the user said of the machine's interpreter and of its versions. `forced` is what
+    `--force` overrode.
     """
 
     target: str
@@ -99,8 +102,8 @@ class InstallRecord:
     kept: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     python: str = ""
-    accepted: Mapping[str, str] = field(default_factory=dict)
-    forced: str = ""
+    accepted: Mapping[PackageName, AcceptedVersion] = field(default_factory=dict)
+    forced: OverriddenStackConflict = ""
     schema: int = 1
 
 

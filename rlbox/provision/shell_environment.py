@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypedDict
 
 from rlbox.engine.container import CA_VARIABLES
 
@@ -34,8 +35,16 @@ def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = 
     return {**kept, "PATH": path, **libraries}
 
 
-def get_inherited_names_prefixes_path() -> dict[str, list[str] | str]:
-    """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
+class InheritedEnvironment(TypedDict):
+    """Names of variables, beginnings of names (`kinds`), and the PATH that a program of a node gets."""
+
+    names: list[str]
+    kinds: list[str]
+    path: str
+
+
+def get_inherited_names_prefixes_path() -> InheritedEnvironment:
+    """Return what `filter_environment` keeps, for a node, whose own program has none of this."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
     names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES, *proxies]
     return {"names": names, "kinds": list(_KINDS), "path": SYSTEM_PATH}

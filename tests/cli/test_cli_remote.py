@@ -11,18 +11,9 @@ from rlbox.config.project import Project
 from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.remote_helper import HelperContainer, create_rlbox_and_project_archive
 from rlbox.errors import EngineError
-from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
+from rlbox.ssh.tunnel import open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")
-TUNNEL = EngineTunnel(
-    address="unix:///x",
-    remote_socket="/run/docker.sock",
-    uid=7,
-    gid=8,
-    socket_gid=9,
-    home="/srv/far",
-    remote_state_directory="/srv/far/s",
-)
 
 
 @pytest.fixture
@@ -105,7 +96,7 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
     with tarfile.open(
-        fileobj=io.BytesIO(create_rlbox_and_project_archive(TUNNEL, Project(folder=tmp_path), helper))
+        fileobj=io.BytesIO(create_rlbox_and_project_archive(Project(folder=tmp_path), helper, owner_uid=7, owner_gid=8))
     ) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
