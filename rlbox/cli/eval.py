@@ -12,7 +12,13 @@ import click
 from rlbox.app import App
 from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, open_auto_yes_no_option, pass_app_with_shared_options, write_page
+from rlbox.cli.options import (
+    OpenMode,
+    dry_run_option,
+    open_auto_yes_no_option,
+    pass_app_with_shared_options,
+    write_page,
+)
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -207,7 +213,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 @open_auto_yes_no_option
 @dry_run_option
 @pass_app_with_shared_options
-def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
+def report(app: App, folder: Path, problem: str, out: str | None, opened: OpenMode) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,8 +21,11 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.templates import render_template
 
+if TYPE_CHECKING:
+    from rlbox.cli.schema import SpecKind
+
 _HERE = Path(__file__).parent
-SCHEMAS = ("target", "job")
+SCHEMAS: tuple[SpecKind, ...] = ("target", "job")
 
 
 @dataclass(frozen=True, kw_only=True)

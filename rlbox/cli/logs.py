@@ -15,6 +15,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import (
+    OpenMode,
     open_auto_yes_no_option,
     open_browser,
     pass_app_with_shared_options,
@@ -195,7 +196,7 @@ POINTS = 400
 @open_auto_yes_no_option
 @target_and_data_options
 @pass_app_with_shared_options
-def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
+def watch(app: App, name: str | None, port: int, opened: OpenMode, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
     It shows the same content as the report, updates while the run is in progress, and never changes the run.

@@ -63,13 +63,13 @@ def onstart(app: App, name: str, added: Path | None) -> None:
     app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
-def require_vast_target_by_name(app: App, target_name: str, job_name: str = "") -> Target:
+def require_vast_target_by_name(app: App, target_name: str, *, advise_target_option: bool = False) -> Target:
     """Return a target; `SpecError` with those that are for vast.ai where it is for no machine of theirs.
 
     Parameters
     ----------
-    job_name
-        The job that is to run on another target than its own.
+    advise_target_option
+        Whether the advice is `--target NAME`, as of a job that is to run on another target than its own.
     """
     from rlbox.image.forms.onstart import require_vast_target
     from rlbox.target.target import load_target
@@ -79,7 +79,7 @@ def require_vast_target_by_name(app: App, target_name: str, job_name: str = "") 
         require_vast_target(target)
     except SpecError as error:
         names = ", ".join(_for_vast(app))
-        if job_name:
+        if advise_target_option:
             error.next_step = _(
                 "--target NAME, one of {names}; or create your own: rlbox init NAME --machine 5090"
             ).format(names=names)

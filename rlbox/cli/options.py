@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -194,6 +194,9 @@ run_place_option = _place_option(PLACES, "In a container, on the host without on
 """One of all where runs can take place."""
 
 
+OpenMode = Literal["auto", "yes", "no"]
+
+
 def open_auto_yes_no_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--open`: whether a page is shown in a browser."""
     return click.option(
@@ -207,7 +210,7 @@ def open_auto_yes_no_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_browser(app: App, open_mode: str, address: str) -> None:
+def open_browser(app: App, open_mode: OpenMode, address: str) -> None:
     """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     person = app.can_show_progress and sys.stdout.isatty() and desktop
@@ -225,7 +228,7 @@ def write_page(
     out_option: str | None,
     default_path: str,
     json_result: dict[str, Any],
-    open_mode: str,
+    open_mode: OpenMode,
     left_out_notes: Iterable[str] = (),
 ) -> int:
     """Write a page to `out_option` (`-`: standard output) or to `default_path`, say what it lacks, and open it."""

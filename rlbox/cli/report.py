@@ -11,6 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import (
+    OpenMode,
     dry_run_option,
     open_auto_yes_no_option,
     pass_app_with_shared_options,
@@ -42,7 +43,7 @@ def report(
     name: str | None,
     other: str | None,
     out: str | None,
-    opened: str,
+    opened: OpenMode,
     target: str,
     data: str | None,
 ) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -13,14 +13,16 @@ from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.job.job import Job
 from rlbox.target.target import DEFAULTS, Target
 
+SpecKind = Literal["target", "job", "profile", "fix"]
 
-def create_json_schema(spec_kind: str) -> dict[str, Any]:
+
+def create_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
     """Return the JSON Schema of `target.toml` ("target"), of a job file, a sources profile or a fix.
 
     Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that
     includes another need not repeat any key.
     """
-    models: dict[str, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile, "fix": Fix}
+    models: dict[SpecKind, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile, "fix": Fix}
     schema = models[spec_kind].model_json_schema()
     own = "id" if spec_kind == "fix" else "name"
     _optional(schema, own)

@@ -17,6 +17,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 
 if TYPE_CHECKING:
+    from rlbox.cli.schema import SpecKind
     from rlbox.job.job import Job
 
 
@@ -76,7 +77,7 @@ def _line(row: dict[str, Any], width: int) -> str:
     help="Print the JSON Schema of a file, for editors.",
 )
 @pass_app_with_shared_options
-def show(app: App, name: str | None, schema: str | None) -> None:
+def show(app: App, name: str | None, schema: SpecKind | None) -> None:
     """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
 
     \b

@@ -221,7 +221,7 @@ def up(
     from rlbox.vast.remote_job import RemoteJob
 
     name = target or load_job(app.project, job).target
-    disk = require_vast_target_by_name(app, name, job).disk.mount
+    disk = require_vast_target_by_name(app, name, advise_target_option=True).disk.mount
     words = _run_words(profiles, settings, target, force=force)
     require_consistent_stack(app, name, force=force)
     remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep")
