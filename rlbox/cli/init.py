@@ -130,7 +130,7 @@ def _render_first_files(name: str, machine: MachineChoice, target: str, schemas:
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}
 
 
-def overwrite_project_file(app: App, relative_path: str, content: str) -> None:
+def overwrite_project_file(project: Project, relative_path: str, content: str) -> None:
     """Write a file of the project folder, whole or not at all.
 
     Raises
@@ -140,7 +140,7 @@ def overwrite_project_file(app: App, relative_path: str, content: str) -> None:
     """
     from rlbox.system.files import write_atomic
 
-    path = app.project.folder / relative_path
+    path = project.folder / relative_path
     try:
         write_atomic(path, content)
     except OSError as error:
@@ -228,5 +228,5 @@ def _write(app: App, path: str, text: str) -> str:
         return "unchanged" if same else "already there, left as it is"
     if app.dry_run:
         return "to be written"
-    overwrite_project_file(app, path, text)
+    overwrite_project_file(app.project, path, text)
     return "written"

@@ -168,7 +168,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     if not (check or app.dry_run):
         for name, text in stale.items():
-            overwrite_project_file(app, name, text)
+            overwrite_project_file(app.project, name, text)
     if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})
