@@ -120,4 +120,4 @@ def read_ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
         path = environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
         with contextlib.suppress(OSError):
             token = Path(path).read_text("utf-8").strip()
-    return {"Authorization": _("Bearer {token}").format(token=token)} if token else {}
+    return {"Authorization": f"Bearer {token}"} if token else {}
