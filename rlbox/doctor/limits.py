@@ -13,7 +13,7 @@ from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
 from rlbox.i18n import _
-from rlbox.system.limits import get_available_memory, read_cgroup_number, read_cpu_quota
+from rlbox.system.limits import get_available_memory, read_cgroup_number
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
 UNLIMITED = -1
@@ -53,7 +53,6 @@ class LimitFacts:
     memory_max: int | None = None
     memory_free: int | None = None
     cores: int = 1
-    cpus: float | None = None
     rlimits: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -167,7 +166,6 @@ def probe_limits() -> LimitFacts:
         memory_max=read_cgroup_number("memory", "max", "limit_in_bytes"),
         memory_free=get_available_memory(),
         cores=len(os.sched_getaffinity(0)),
-        cpus=read_cpu_quota(),
         rlimits={name: _probe_rlimit(name) for name in (*(row[0] for row in _RLIMITS), "nproc")},
     )
 

@@ -82,10 +82,10 @@ def _read_meminfo(name: str) -> int:
 def count_usable_cores() -> float:
     """Return how many cores this process, and what it starts, can use at once."""
     cores = len(os.sched_getaffinity(0))
-    return min(cores, read_cpu_quota() or cores)
+    return min(cores, _read_cpu_quota() or cores)
 
 
-def read_cpu_quota() -> float | None:
+def _read_cpu_quota() -> float | None:
     limit = CpuLimitReader().read_if_limited()
     return limit.cores if limit else None
 
