@@ -126,11 +126,12 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     Raises
     ------
     NodeError
-        The disk has less than `needed_bytes` free, is full, or cannot be written.
+        The disk has less than `needed_bytes` free, is full, or cannot be written; other errors of the block stay.
     LockHeld
         Another process writes the same file.
     """
     part = path.with_name(f"{path.name}.part")
+    is_in_block = False
     try:
         if is_folder_device_or_pipe(path):
             raise OSError(errno.EINVAL, "is no regular file, which is not replaced")
@@ -152,7 +153,9 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
+                is_in_block = True
                 yield file
+                is_in_block = False
                 file.flush()
                 os.fsync(file.fileno())
                 os.replace(part, path)
@@ -160,6 +163,9 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
                 part.unlink(missing_ok=True)
                 raise
     except OSError as error:
+        can_be_of_this_file = is_disk_full(error) or error.errno == errno.EFBIG  # a write without room names no file
+        if is_in_block and not can_be_of_this_file:
+            raise
         raise NodeError(
             _("the archive cannot be written: {strerror}").format(strerror=error.strerror or error),
             where=str(part),

@@ -189,6 +189,12 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+def test_an_error_of_another_file_is_not_of_the_archive(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fill(tmp_path / "x.tar", then=(tmp_path / "missing").read_bytes)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     with open(tmp_path / "x.tar.part", "wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
