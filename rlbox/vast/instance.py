@@ -100,8 +100,8 @@ def wait_for_onstart(
 
 def sync_rlbox_unless_in_image(
     connection: SshConnection, job: RemoteJob, project: Project, onstart_script: str, instance_id: int, say: ReportLine
-) -> bool:
-    """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
+) -> None:
+    """Bring rlbox and the user's specs to an instance whose image has no rlbox.
 
     Its on-start script waits for them the first time. It is started again where it failed, or where they changed.
 
@@ -116,7 +116,7 @@ def sync_rlbox_unless_in_image(
         The instance carries out a run of another job.
     """
     if connection.run(_HAS_IMAGE).ok:
-        return False
+        return
     _require_free(connection, job, instance_id)
     names, folder = _list_spec_files_to_upload(project), job.folder
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
@@ -128,7 +128,7 @@ def sync_rlbox_unless_in_image(
         if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
             if connection.run(f"cat {job.disk}/onstart.status").stdout.startswith("failed"):
                 _start_again(connection, job, onstart_script)
-            return True
+            return
         say(f"instance {instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
         if names:
             replace_remote_tree(connection, project.folder, names, f"{folder}/{PROJECT_DIRECTORY}")
@@ -139,7 +139,6 @@ def sync_rlbox_unless_in_image(
         connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
         _start_again(connection, job, onstart_script)
     connection.check_output(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
-    return True
 
 
 def _start_again(connection: SshConnection, job: RemoteJob, onstart: str) -> None:

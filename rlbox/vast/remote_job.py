@@ -13,9 +13,9 @@ from rlbox.evaluation.checkpoints import TRACKER_FILES
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-RunEndAction = Literal["keep", "stop"]
 JobName = str
 DataDiskPath = str
+PathBelowDisk = str
 
 JOB_DIRECTORY = ".rlbox-up"
 """Folder of the data disk that holds the job, its agent's log and the user's project."""
@@ -37,7 +37,7 @@ class RemoteJob:
     job: JobName
     disk: DataDiskPath
     words: tuple[str, ...] = ()
-    then: RunEndAction = "keep"
+    then: Literal["keep", "stop"] = "keep"
 
     @property
     def folder(self) -> str:
@@ -84,7 +84,7 @@ def format_job_agent_start_shell(data_disk: str) -> str:
 
 def list_runs_and_complete_checkpoints(
     runs: Sequence[Mapping[str, Any]], checkpoint_series: Sequence[Mapping[str, Any]], disk: str
-) -> tuple[str, ...]:
+) -> tuple[PathBelowDisk, ...]:
     """Return the directories below the disk that are fetched: every run, and every complete checkpoint.
 
     `runs` and `checkpoint_series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
@@ -100,7 +100,7 @@ def list_runs_and_complete_checkpoints(
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
 
 
-def strip_disk_prefix_or_raise(path: str, disk: str) -> str:
+def strip_disk_prefix_or_raise(path: str, disk: str) -> PathBelowDisk:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):
