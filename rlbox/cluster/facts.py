@@ -9,9 +9,13 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlbox.cluster.node.facts import Bytes, CdiSpecDirectory, FileSystemBytes, GpuProcessAndOwner, PartAndExitCode
 from rlbox.engine.container import ACTIVE_STATES
 from rlbox.errors import NodeError
 from rlbox.i18n import _
+
+ExistingPath = str
+NodeUnixTime = float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class NodeGpu:
     used_bytes: int
     driver: str
     uncorrected_errors: int = 0
-    users: tuple[str, ...] = ()
+    users: tuple[GpuProcessAndOwner, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ class NodeEngine:
     version: str = ""
     security: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
-    cdi: tuple[str, ...] = ()
+    cdi: tuple[CdiSpecDirectory, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +83,8 @@ class NodeDisk:
     path: str
     there: bool
     error: str = ""
-    free: int = 0
-    size: int = 0
+    free: FileSystemBytes = 0
+    size: FileSystemBytes = 0
     mode: int = 0
     uid: int = 0
     writable: bool = False
@@ -102,7 +106,7 @@ class RayInstance:
     exit_code: int = 0
     oom: bool = False
     finished: str = ""
-    first_ended_part: str = ""
+    first_ended_part: PartAndExitCode = ""
 
     @property
     def is_running(self) -> bool:
@@ -116,7 +120,7 @@ class RayInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """One node; memory in bytes, `listening` are ports, `identity` is the same for two names of one machine.
+    """One node; `listening` are ports, `identity` is the same for two names of one machine.
 
     `installation` is None where the target was not installed there; `paths` are those of a job's that it has;
     `clock_before_after_s` is its time before and after it looked.
@@ -127,7 +131,7 @@ class NodeFacts:
     gid: int
     user: str
     cores: int
-    memory: int
+    memory: Bytes
     addresses: tuple[InterfaceAddress, ...]
     gpu: NodeGpus
     engine: NodeEngine
@@ -135,8 +139,8 @@ class NodeFacts:
     listening: tuple[int, ...] = ()
     clusters: tuple[RayInstance, ...] = ()
     installation: Installation | None = None
-    paths: tuple[str, ...] = ()
-    clock_before_after_s: tuple[float, float] = (0.0, 0.0)
+    paths: tuple[ExistingPath, ...] = ()
+    clock_before_after_s: tuple[NodeUnixTime, NodeUnixTime] = (0.0, 0.0)
 
     def find_address(self, address: str) -> InterfaceAddress | None:
         return next((one for one in self.addresses if one.address == address), None)

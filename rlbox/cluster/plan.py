@@ -121,6 +121,7 @@ RECORDS = "clusters"
 """Folder of a data disk that holds a folder for each user, with one for each cluster."""
 
 MachineBootIdentity = str
+UserAtHost = str
 InplaceInstallDirectory = str
 
 
@@ -167,7 +168,7 @@ class ClusterPlan:
     ray: str
     members: tuple[ClusterMember, ...]
     ports: PortPlan
-    maker: str
+    maker: UserAtHost
     made: str
     authentication: str = "token"
     schema: int = 1
@@ -191,7 +192,7 @@ class ClusterPlan:
         uid = next(member.uid for member in self.members if member.name == node)
         return cluster_directory_relative_to_disk(uid, self.name, node)
 
-    def with_identities(self, identities: Mapping[str, str]) -> ClusterPlan:
+    def with_identities(self, identities: Mapping[str, MachineBootIdentity]) -> ClusterPlan:
         """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
         members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
         return dataclasses.replace(self, members=tuple(members))

@@ -15,7 +15,7 @@ from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.failures import MemberFacts, find_member_failures, format_failure_findings
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, MachineBootIdentity, plan_of_labels
 from rlbox.cluster.pool import NodePool
 from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, attempt_connections
 from rlbox.cluster.ray_state import RayState, find_member_faults, query_ray_nodes
@@ -26,6 +26,8 @@ from rlbox.i18n import _
 
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
+RayFault = str
+ObjectStoreBytes = float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +41,11 @@ class NodeStatus:
     role: str
     address: str
     container: str
-    missing: str
+    missing: RayFault
     gpus: int
     gpus_used: float
     cpus: float
-    store: float
+    store: ObjectStoreBytes
     disk_free: int
     is_inplace: bool = False
 
@@ -221,7 +223,7 @@ def _list_member_facts(
         )
 
 
-def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> str:
+def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> MachineBootIdentity:
     """Return the identity that a node's machine had as its Ray was started: after a repair its own label has it."""
     own = plan_of_labels(instance.labels) if instance else None
     found = own.member(member.name) if own else None

@@ -50,8 +50,7 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     Raises
     ------
     EngineError
-        `url` is none of that form, ssh cannot connect without asking, or there is no engine's socket; ssh's own words
-        are quoted.
+        `url` has another form, ssh cannot connect without asking, or there is no engine's socket; ssh is quoted.
     """
     try:
         address, path = parse_ssh_url(url), urlsplit(url).path

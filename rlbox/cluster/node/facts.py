@@ -10,11 +10,19 @@ import shutil
 import socket
 import stat
 import subprocess
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from typing import Literal  # Python 3.6 has none
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 CLUSTER_LABEL = "rlbox.cluster"
+Bytes = int
+FileSystemBytes = int
+GpuProcessAndOwner = str
+CdiSpecDirectory = str
+PartAndExitCode = str
 _ANSWER_S, _GPU_S = 30.0, 20.0
 _GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "driver_version")
 _ECC_KEY = "ecc.errors.uncorrected.volatile.total"
@@ -60,7 +68,7 @@ class MachineFacts(NamedTuple):
     gid: int
     user: str
     cores: int
-    memory: int
+    memory: Bytes
     engine_socket: str
 
 
@@ -101,7 +109,7 @@ class Gpu(NamedTuple):
     used_bytes: int
     driver: str
     uncorrected_errors: int
-    users: List[str]
+    users: List[GpuProcessAndOwner]
 
 
 class GpuQuery(NamedTuple):
@@ -170,8 +178,8 @@ class DirectoryAccessAndSpace(NamedTuple):
     path: str
     there: bool
     error: str
-    free: int
-    size: int
+    free: FileSystemBytes
+    size: FileSystemBytes
     mode: int
     uid: int
     writable: bool
@@ -228,15 +236,15 @@ def find_installation(target_name: str) -> Optional[Installation]:
 
 
 class EngineFacts(NamedTuple):
-    """`state` is ok, absent, denied or silent; the last four are empty unless it is ok."""
+    """The last four are empty unless `state` is ok."""
 
     socket: str
-    state: str
+    state: "Literal['ok', 'absent', 'denied', 'silent']"
     error: str
     version: str
     security: List[str]
     runtimes: List[str]
-    cdi: List[str]
+    cdi: List[CdiSpecDirectory]
 
 
 class RayInstance(NamedTuple):
@@ -250,7 +258,7 @@ class RayInstance(NamedTuple):
     exit_code: int
     oom: bool
     finished: str
-    first_ended_part: str
+    first_ended_part: PartAndExitCode
 
 
 def _find_engine_socket() -> str:
@@ -336,7 +344,7 @@ def _read_container_output(container_id: str) -> str:
         return ""
 
 
-def find_first_ended_part_with_code(ray_output: str) -> str:
+def find_first_ended_part_with_code(ray_output: str) -> PartAndExitCode:
     """Return which part of Ray ended first, with its exit code, as `ray start` reported it; empty where it did not."""
     text = _COLOURS.sub("", ray_output)
     match = _ENDED_PART.search(text, max(0, text.rfind("exited unexpectedly")))

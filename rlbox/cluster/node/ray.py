@@ -24,6 +24,8 @@ from rlbox.cluster.node.facts import (
 
 TEMP = "/tmp/ray"  # noqa: S108
 PROCESS_PREFIX = "here-"
+RecordId = str
+FileModifiedTime = float
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
@@ -191,7 +193,7 @@ def start_ray_processes(
     container_name: str,
     image: str,
     labels: Dict[str, str],
-) -> str:
+) -> RecordId:
     """Start Ray in a session of its own and record its leader; return the record's id."""
     name = PROCESS_PREFIX + binascii.hexlify(os.urandom(6)).decode()
     path = f"{cluster_directory}/here/{name}"
@@ -246,7 +248,7 @@ def _end_session(record: Dict[str, Any], grace_s: float) -> None:
             time.sleep(0.05)
 
 
-def stop_ray_processes(disk: str, record_ids: Sequence[str], grace_s: float) -> None:
+def stop_ray_processes(disk: str, record_ids: Sequence[RecordId], grace_s: float) -> None:
     """Stop the processes of some records, which no longer count; their logs stay."""
     for record_id in record_ids:
         record = _find_record(disk, record_id)
@@ -309,7 +311,7 @@ def exec_program(program: InstalledProgram) -> None:
     os.execvpe(program.argv[0], program.argv, build_program_environment(program))  # noqa: S606
 
 
-def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
+def read_ray_process_output(disk: str, record_id: RecordId, max_lines: int) -> str:
     return "\n".join(_read_log(_find_record(disk, record_id)).splitlines()[-max_lines:])
 
 
@@ -333,7 +335,7 @@ class LogText(NamedTuple):
 
     file: str
     text: str
-    at: float
+    at: FileModifiedTime
 
 
 class LogReport(NamedTuple):
