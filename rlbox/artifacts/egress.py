@@ -22,16 +22,18 @@ from rlbox.artifacts.mirrors import (
     list_image_urls,
     map_suites_to_archive_names,
 )
-from rlbox.artifacts.profile import EnvCondition, HiddenHost, Profile
+from rlbox.artifacts.profile import EnvCondition, HiddenHost, Phase, Profile
 from rlbox.engine.reference import parse_reference
 from rlbox.system.http import HttpClient, NoResponseError, create_client
 from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
 UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
-PHASES = ("lock", "fetch", "build", "run")
+PHASES: tuple[Phase, ...] = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
 HowToClose = str
+SourceKindOrProxy = str
+ConditionMetByTarget = EnvCondition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +47,12 @@ class HostContact:
     """
 
     host: str
-    kind: str
-    phases: tuple[str, ...]
+    kind: SourceKindOrProxy
+    phases: tuple[Phase, ...]
     declared: Literal["default", "hidden", "machine", "profile", "target"]
     why: str
     rule: HowToClose = ""
-    closed_by: EnvCondition = ""
+    closed_by: ConditionMetByTarget = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,8 @@ def _address(text: str) -> str:
     return text
 
 
+UrlPrefixOrRegistry = SingleLine
+ImagePattern = SingleLine
 UrlText = Annotated[str, AfterValidator(_address)]
 Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
@@ -64,8 +66,10 @@ class MirrorRule(SpecModel):
     )
     url: UrlText = Field("", description="base of the addresses; for oci `https://REGISTRY[/PATH]`")
     name: SingleLine = Field("", description="what messages call it; the host of `url` unless given")
-    match: SingleLine = Field("", description="beginning of the addresses that it stands for; for oci the registry")
-    allow: tuple[SingleLine, ...] = Field(
+    match: UrlPrefixOrRegistry = Field(
+        "", description="beginning of the addresses that it stands for; for oci the registry"
+    )
+    allow: tuple[ImagePattern, ...] = Field(
         (), description="oci: images it has; * is a part of a name, ** any number of parts"
     )
     checked: datetime.date | None = Field(None, description="day on which this was found to be so")

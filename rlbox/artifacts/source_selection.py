@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rlbox.amounts import columns, precise_duration_text
@@ -60,9 +61,14 @@ def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifa
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
+class LiveAndDeadMirrors(NamedTuple):
+    live_profile: Profile
+    failed_probes: list[MirrorProbe]
+
+
 def drop_dead_mirrors(
     profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
-) -> tuple[Profile, list[MirrorProbe]]:
+) -> LiveAndDeadMirrors:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
 
     Of the kinds that can have one address only, the rules are asked in turn until one answers. A kind whose mirrors are
@@ -86,7 +92,7 @@ def drop_dead_mirrors(
                 failed[rule] = probe
             dead |= failed if len(failed) < len(rules) else {}
     live = tuple(rule for rule in profile.rule if rule not in dead)
-    return profile.model_copy(update={"rule": live}), list(dead.values())
+    return LiveAndDeadMirrors(profile.model_copy(update={"rule": live}), list(dead.values()))
 
 
 def probe_mirrors(

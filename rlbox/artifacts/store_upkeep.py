@@ -26,6 +26,7 @@ from rlbox.target.artifact import Artifact, list_all_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 _SCHEMA = 1
+FreedBytes = int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def find_damaged_digests(store: ObjectStore) -> list[str]:
         return [digest for digest, damaged in zip(digests, pool.map(is_damaged, digests), strict=True) if damaged]
 
 
-def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, int]:
+def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, FreedBytes]:
     """Return the objects and half-written files that no lock uses, each with the bytes that removing it frees.
 
     What another rlbox writes right now is not among them.
@@ -147,15 +148,14 @@ def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[
             known.record_path.unlink(missing_ok=True)
 
 
-def _freed_bytes(stats: os.stat_result) -> int:
+def _freed_bytes(stats: os.stat_result) -> FreedBytes:
     return stats.st_size if stats.st_nlink == 1 else 0  # the bytes of a file with another link stay
 
 
 def _is_idle(partial: Path) -> bool:
-    try:
+    handle = None
+    with suppress(OSError):  # another rlbox renamed or removed it meanwhile, or makes a link of it
         handle = open_lock_unless_held(partial, create_else_raise=False)
-    except OSError:  # another rlbox renamed or removed it meanwhile, or makes a link of it
-        return False
     if handle is None:
         return False
     os.close(handle)
@@ -166,7 +166,7 @@ _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
 
-def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, int]:
+def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, FreedBytes]:
     """Return the entries of caches of which no file was read or written for `unused_for_s`, with their bytes."""
     oldest = time.time() - unused_for_s
     unused = {}
