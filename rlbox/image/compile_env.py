@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,10 +110,15 @@ def plan_build_environment(
     }
 
 
+class BuildBackend(NamedTuple):
+    object_path: str
+    search_dirs: tuple[str, ...]
+
+
 def plan_wheel_build_command(
     dirs: BuildDirs,
-    enter_script_dir: str,
-    python_and_backend: Sequence[str],
+    interpreter_path: str,
+    backend: BuildBackend,
     env: Mapping[str, str],
     *,
     source_subdir: str,
@@ -123,10 +128,6 @@ def plan_wheel_build_command(
 
     Parameters
     ----------
-    enter_script_dir
-        Folder of `enter.sh`.
-    python_and_backend
-        The interpreter, then the build backend of the source and its `backend-path`.
     source_subdir
         Folder of the source that is built, empty for its top.
     create_user_namespace
@@ -135,7 +136,7 @@ def plan_wheel_build_command(
     spaces = (*(("--user", "--map-root-user") if create_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
     enter = (
         "sh",
-        f"{enter_script_dir}/enter.sh",
+        f"{PROGRAMS_DIR}/enter.sh",
         dirs.system_root,
         dirs.build_dir,
         dirs.site_dir,
@@ -153,16 +154,17 @@ def plan_wheel_build_command(
             *spaces,
             *enter,
             *words,
-            python_and_backend[0],
+            interpreter_path,
             f"{BUILD_MOUNT}/build_wheel.py",
             f"{BUILD_MOUNT}/out",
-            *python_and_backend[1:],
+            backend.object_path,
+            *backend.search_dirs,
         )
     )
 
 
-def parse_backend_and_backend_path(pyproject: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the build backend that a pyproject.toml names, then the folders to find it in.
+def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
+    """Return the build backend that a pyproject.toml names, setuptools where it names none.
 
     Raises
     ------
@@ -170,20 +172,15 @@ def parse_backend_and_backend_path(pyproject: Mapping[str, Any]) -> tuple[str, .
         `build-system` is not what the standard says. Source: PEP 517.
     """
     system = pyproject.get("build-system", {})
-    backend = system.get("build-backend", _LEGACY) if isinstance(system, Mapping) else None
-    folders = system.get("backend-path", []) if isinstance(system, Mapping) else None
-    if (
-        not isinstance(backend, str)
-        or not isinstance(folders, list)
-        or not all(isinstance(one, str) for one in folders)
-    ):
-        raise SpecError(
-            _("the source's pyproject.toml has no valid build-system"), where="build-backend and backend-path"
-        )
-    return (backend, *folders)
+    if isinstance(system, Mapping):
+        backend, dirs = system.get("build-backend", _LEGACY), system.get("backend-path", [])
+        if isinstance(backend, str) and isinstance(dirs, list) and all(isinstance(one, str) for one in dirs):
+            return BuildBackend(backend, tuple(dirs))
+    raise SpecError(_("the source's pyproject.toml has no valid build-system"), where="build-backend and backend-path")
 
 
 PROGRAMS_DIR = Path(__file__).with_name("programs")
+DashAndHashOrEmpty = str
 _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
@@ -215,7 +212,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def hash_host_compiler_unless_locked(lock: Lock) -> str:
+def hash_host_compiler_unless_locked(lock: Lock) -> DashAndHashOrEmpty:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""

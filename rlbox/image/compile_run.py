@@ -15,7 +15,7 @@ from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
     BuildDirs,
-    parse_backend_and_backend_path,
+    parse_build_backend,
     plan_build_environment,
     plan_wheel_build_command,
 )
@@ -131,12 +131,12 @@ def build_wheel_in_namespaces(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_backend_and_backend_path(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
     command = plan_wheel_build_command(
         dirs,
-        str(Path(__file__).with_name("programs")),
-        (interpreter_path, *backend),
+        interpreter_path,
+        backend,
         plan_build_environment(target, entry, jobs, libraries),
         source_subdir=entry.folder,
         create_user_namespace=probe_unshare_prefer_user_namespace(),

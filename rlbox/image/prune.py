@@ -27,6 +27,8 @@ from rlbox.image.plan import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
 _SUM, _ID = "sha256:", len("sha256:") + 12
+FolderOrProjectName = str
+StateSentence = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,8 @@ class EngineImage:
     name: str
     identity: str
     target: str
-    project: str
-    state: str
+    project: FolderOrProjectName
+    state: StateSentence
     spare: bool
     containers: tuple[str, ...]
     size: int

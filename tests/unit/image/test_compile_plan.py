@@ -12,7 +12,7 @@ import pytest
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.compile_env import (
     choose_job_count,
-    parse_backend_and_backend_path,
+    parse_build_backend,
     plan_build_environment,
 )
 from rlbox.image.compile_run import explain_build_failure
@@ -79,15 +79,15 @@ def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
 
 
 def test_the_backend_of_a_source() -> None:
-    assert parse_backend_and_backend_path({}) == ("setuptools.build_meta:__legacy__",)
-    assert parse_backend_and_backend_path({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__",)
-    assert parse_backend_and_backend_path({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == (
+    assert parse_build_backend({}) == ("setuptools.build_meta:__legacy__", ())
+    assert parse_build_backend({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__", ())
+    assert parse_build_backend({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == (
         "a.b:c",
-        "x",
+        ("x",),
     )
     for wrong in ({"build-system": 1}, {"build-system": {"build-backend": 1}}, {"build-system": {"backend-path": [1]}}):
         with pytest.raises(SpecError):
-            parse_backend_and_backend_path(wrong)
+            parse_build_backend(wrong)
 
 
 def test_programs_that_change_change_recipes() -> None:
