@@ -347,18 +347,26 @@ RECIPE_VERSION = 4
 
 
 def compute_recipe_digest(
+    target: Target, entry: Compile, source: Package | GitTree, tools: Iterable[Package], toolchain: Iterable[Deb]
+) -> str:
+    """Return the sha256 of everything that decides a compiled wheel, hex."""
+    return _compute_compile_digest(target, entry, source, tools, toolchain, cuda_file_patterns=entry.units)
+
+
+def compute_objects_digest(target: Target, entry: Compile, inputs: CompileInputs, toolchain: Iterable[Deb]) -> str:
+    """Return the sha256 of what decides one object file, whichever others are compiled; hex."""
+    return _compute_compile_digest(target, entry, inputs.source, inputs.tools, toolchain, cuda_file_patterns=())
+
+
+def _compute_compile_digest(
     target: Target,
     entry: Compile,
     source: Package | GitTree,
     tools: Iterable[Package],
     toolchain: Iterable[Deb],
     *,
-    include_cuda_file_patterns: bool = True,
+    cuda_file_patterns: tuple[str, ...],
 ) -> str:
-    """Return the sha256 of everything that decides a compiled wheel, hex.
-
-    `include_cuda_file_patterns`: Without them it is what decides one object file, whichever others are compiled.
-    """
     decides = {
         "rlbox": RECIPE_VERSION,
         "name": entry.distribution_name,
@@ -370,15 +378,9 @@ def compute_recipe_digest(
         "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
         "env": build_env_without_max_jobs(target, entry),
-        "units": entry.units if include_cuda_file_patterns else (),
+        "units": cuda_file_patterns,
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-
-def compute_objects_digest(target: Target, entry: Compile, inputs: CompileInputs, toolchain: Iterable[Deb]) -> str:
-    return compute_recipe_digest(
-        target, entry, inputs.source, inputs.tools, toolchain, include_cuda_file_patterns=False
-    )
 
 
 def build_env_without_max_jobs(target: Target, entry: Compile) -> dict[str, str]:

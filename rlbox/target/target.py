@@ -36,6 +36,8 @@ NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 
 NodeName = Annotated[str, StringConstraints(pattern=NODE)]
 PeerAddress = SingleLine
+RayOutsideContainer = bool
+FirstOfTwentyPorts = Annotated[int, Field(ge=0, le=65000)]
 
 
 class ClusterNode(SpecModel):
@@ -44,7 +46,7 @@ class ClusterNode(SpecModel):
     name: NodeName = Field(description="what ssh calls it, or local")
     data: SingleLine = Field("", description="its data disk; empty: disk.host")
     address: PeerAddress = Field("", description="where the other nodes reach it; empty: where ssh reaches it")
-    here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
+    here: RayOutsideContainer = Field(False, description="run Ray as processes there, as on a node without an engine")
 
 
 class Cluster(SpecModel):
@@ -54,7 +56,7 @@ class Cluster(SpecModel):
     name: Annotated[str, StringConstraints(pattern=f"^$|{NAME_PATTERN}")] = Field(
         description="tells clusters of one user on the same nodes apart; empty: the target's name"
     )
-    port: Annotated[int, Field(ge=0, le=65000)] = Field(
+    port: FirstOfTwentyPorts = Field(
         description="first of the 20 ports of its parts, the same on all nodes; 0: the first 20 that are free"
     )
 
@@ -71,6 +73,14 @@ Reason = SingleLine
 Device = Annotated[str, StringConstraints(pattern=r"^/dev/[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
 DeviceUse = Annotated[str, StringConstraints(pattern=r"^r?w?m?$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+PackageInImage = Requirement
+VersionInImage = SingleLine
+AptInImage = AptPackage
+PathToPatch = SingleLine
+UnpatchedSha256 = Sha256
+MissingFileReason = Reason
+GitPart = Part
+AllowUnauthenticatedPorts = bool
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
 _OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
@@ -83,10 +93,10 @@ class Base(SpecModel):
     suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
     image: str = Field(description="NAME@sha256:DIGEST to build on")
     packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
-    holds: dict[Requirement, SingleLine] = Field(
+    holds: dict[PackageInImage, VersionInImage] = Field(
         description="packages of an image's own Python, with versions: the stack goes without them, and on top of them"
     )
-    holds_apt: tuple[AptPackage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
+    holds_apt: tuple[AptInImage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
 
     @model_validator(mode="after")
     def _one_source(self) -> Base:
@@ -203,7 +213,7 @@ class PatchFacts(SpecModel):
     )
     strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
     made_for: SingleLine = Field("", description="commit or version that the diff was made from")
-    files: dict[SingleLine, Sha256] = Field(
+    files: dict[PathToPatch, UnpatchedSha256] = Field(
         default_factory=dict, description="path to sha256 it was made from; shown only"
     )
     reason: Reason = Field("", description="what goes wrong without it")
@@ -211,7 +221,7 @@ class PatchFacts(SpecModel):
     upstream_has: Pattern = Field(
         "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
     )
-    absent: Reason = Field("", description="why a file of it may be missing; empty: then it is a conflict")
+    absent: MissingFileReason = Field("", description="why a file of it may be missing; empty: then it is a conflict")
     marker: SingleLine = Field("", description="text that each patched file holds")
 
 
@@ -219,7 +229,7 @@ class PatchSource(PatchFacts):
     """A unified diff, in the target's folder `patches/` or in one of its git parts, applied to files of the image."""
 
     file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
-    part: Literal[""] | Part = Field("", description="git part whose tree has the diff; empty: the folder patches/")
+    part: Literal[""] | GitPart = Field("", description="git part whose tree has the diff; empty: the folder patches/")
     into: FolderInImage = Field(description="folder of the image that the diff's paths start in")
 
     @model_validator(mode="after")
@@ -291,7 +301,7 @@ class Run(SpecModel):
     devices: dict[Device, DeviceUse] = Field(
         description="devices of the machine, or folders of them, for containers: r read, w write, m make; empty: not"
     )
-    open: bool = Field(
+    open: AllowUnauthenticatedPorts = Field(
         description="run though whoever reaches the ports runs code there, as `--allow-unauthenticated` does"
     )
 
