@@ -191,19 +191,21 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
 
 
 def _parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
-    """Return signatures that a run carries as `dump_signatures_json` wrote them; none of what is no list.
+    """Return the valid ones of the signatures that a run carries as `dump_signatures_json` wrote them."""
+    found = map(_parse_signature, data if isinstance(data, list) else ())
+    return tuple(one for one in found if one)
 
-    Keys that this version does not know are left out: runs of earlier versions carry `needs`.
-    """
-    if not isinstance(data, list):
-        return ()
+
+def _parse_signature(row: Any) -> LogSignature | None:
+    """Return one signature; keys that this version does not know are left out: earlier versions wrote `needs`."""
     known = {field.name for field in fields(LogSignature)}
     try:
-        rows = ({**row, "anchor": tuple(row.get("anchor", ()))} for row in data)
-        found = [LogSignature(**{key: value for key, value in row.items() if key in known}) for row in rows]
-        return tuple(one for one in found if validate_selective_re2_pattern(one.pattern))
+        values = {key: value for key, value in row.items() if key in known}
+        signature = LogSignature(**{**values, "anchor": tuple(row.get("anchor", ()))})
+        validate_selective_re2_pattern(signature.pattern)
     except (TypeError, AttributeError, ValueError):
-        return ()
+        return None
+    return signature
 
 
 def dump_signatures_json(signatures: Sequence[LogSignature]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
+import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.candidates import classify_event
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
-from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import decode_toml
 from rlbox.logs.lines import make_line_block
@@ -96,3 +100,13 @@ def test_what_libraries_say_of_something_else_is_no_cause() -> None:
         for cause, line in rows
     ]
     assert [row for row in found if row[0] == row[2]] == []
+
+
+@pytest.mark.parametrize("broken", [{"pattern": "(?=x)"}, {"pattern": ".*"}, {"pattern": 3}, {"anchor": 3}, None])
+def test_stored_signature_that_is_broken_does_not_lose_the_others(
+    broken: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    good = {"cause": "a", "fix": "a", "title": "A", "remedy": "b", "pattern": "no ray here", "needs": []}
+    stored = tmp_path / "signatures.json"
+    stored.write_text(json.dumps([broken and good | broken, good]))
+    assert [one.pattern for one in read_signature_file_or_empty(stored).signatures] == ["no ray here"]
