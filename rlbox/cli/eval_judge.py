@@ -277,6 +277,8 @@ def judge(
         raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
     if url and len(exports) > 1:
         raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
+    if url and settings:
+        raise click.UsageError(_("--set is for a vLLM that --engine starts; a server at --url has options of its own."))
     found = _find_exports(exports)
     loaded = _load_suites(app, suites, source)
     count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)

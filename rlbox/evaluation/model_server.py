@@ -79,9 +79,11 @@ def describe_engine_for_lock(external_server_url: str, settings: Mapping[str, An
 
     Of a server at `external_server_url`, which others started, neither is known.
     """
+    if external_server_url:
+        return {"settings": {}, "environment": {}}
     variables = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
     public = {name: value for name, value in variables.items() if not _SECRET.search(name)}
-    return {"settings": dict(settings), "environment": {} if external_server_url else public}
+    return {"settings": dict(settings), "environment": public}
 
 
 def parse_text_or_bool_setting(text: str) -> tuple[str, Any]:

@@ -101,6 +101,7 @@ def test_a_dry_run_judges_nothing(site: Path, rlbox: Rlbox) -> None:
     [
         (("global_step_100",), "Either --url URL of a server that is up, or --engine FILE to start one."),
         (("global_step_100", "global_step_200", "--url", "http://127.0.0.1:9"), "--url is one server"),
+        (("global_step_100", "--url", "http://127.0.0.1:9", "--set", "dtype=half"), "--set is for a vLLM"),
         (("problems", "--url", "http://127.0.0.1:9"), "is not a Hugging Face checkpoint"),
         (("global_step_100", "global_step_100", "--engine", "python"), "two exports have one name"),
     ],

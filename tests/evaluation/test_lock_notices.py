@@ -11,7 +11,7 @@ import pytest
 from playbox import Player, adding, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation import evaluate
+from rlbox.evaluation import evaluate, model_server
 from rlbox.evaluation.sandbox_client import SandboxClient
 
 ROWS = adding(1)
@@ -37,7 +37,11 @@ class Site(NamedTuple):
 
     def probed(self, **other: Any) -> None:
         probe = SandboxClient.probe_versions
-        self.patch.setattr(SandboxClient, "probe", lambda sandbox: probe(sandbox) | other)
+        self.patch.setattr(SandboxClient, "probe_versions", lambda sandbox: probe(sandbox) | other)
+
+    def started(self, **settings: Any) -> None:
+        engine = {"settings": settings, "environment": {}}
+        self.patch.setattr(model_server, "describe_engine_for_lock", lambda url, settings: engine)
 
     def served(self, **other: Any) -> None:
         for name, value in other.items():
@@ -54,7 +58,7 @@ CHANGES: dict[str, tuple[Callable[[Site], Any], tuple[str, ...]]] = {
     "how the server tokenizes": (lambda site: site.served(bos=True), PROMPTS),
     "the engine's version": (lambda site: site.served(version="0.0.2"), ("engine.version",)),
     "its context": (lambda site: site.served(context=8192), ("engine.max_model_len",)),
-    "a setting of it": (lambda site: site.words.extend(["--set", "dtype=half"]), ("engine.settings.dtype",)),
+    "a setting of it": (lambda site: site.started(dtype="half"), ("engine.settings.dtype",)),
     "temperature": (lambda site: site.suite("[decoding]\ntemperature = 0.1\n"), ("decoding.adding.temperature",)),
     "memory": (lambda site: site.suite("[limits]\nmemory_mb = 512\n"), ("sandbox.limits.adding.memory_mb",)),
     "the walls": (lambda site: site.probed(strength="other"), ("sandbox.strength",)),
@@ -121,10 +125,12 @@ def test_the_same_is_comparable(
     assert "across" not in capsys.readouterr().out
 
 
-def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlbox.evaluation.model_server import describe_engine_for_lock
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")
-    assert describe_engine_for_lock("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
-    assert describe_engine_for_lock("http://127.0.0.1:1", {})["environment"] == {}
+    settings = {"dtype": "float32"}
+    started = {"settings": settings, "environment": {"VLLM_BATCH_INVARIANT": "1"}}
+    assert describe_engine_for_lock("", settings) == started
+    assert describe_engine_for_lock("http://127.0.0.1:1", settings) == {"settings": {}, "environment": {}}
