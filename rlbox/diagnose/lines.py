@@ -187,7 +187,7 @@ class LogLine:
 
     @property
     def has_timestamp_but_no_level(self) -> bool:
-        """Whether nothing but one clock is in front of it, as containers write it."""
+        """Whether one clock, and neither level nor place of the logging statement, is in front of it."""
         return self.clock_count == 1 and not self.logging_call_site and self.level == NO_LEVEL
 
 

@@ -136,7 +136,7 @@ def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator
     ----------
     python
         Interpreter of the programs; empty: rlbox's own.
-    cpu_s, memory_mb
+    max_cpu_s, max_memory_mb
         What a program may take at most, in seconds of a processor and MB; a request may ask for less.
 
     Raises

@@ -173,7 +173,7 @@ def select_main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[st
 
 
 def get_metric_rank(name: str) -> int:
-    """Return how early a person wants to see a metric: 0 losses, 1 rewards, 2 and 3 what is near them, then `REST`."""
+    """Return how early a person wants to see a metric: 0 losses, 1 rewards, then others, the rest `LOWEST_RANK`."""
     return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), LOWEST_RANK)
 
 

@@ -122,8 +122,8 @@ class LogPump:
             self._epoll.register(read_handle, select.EPOLLIN)
 
     def wake_on_exit(self, pid: int) -> None:
-        """Have `wait` return when the process ends, which may be later than its last word."""
-        with contextlib.suppress(OSError):  # an old kernel or a strict container: then `wait` ends by its timeout
+        """Have `wait_for_growth_or_exit` return when the process ends, which may be later than its last word."""
+        with contextlib.suppress(OSError):  # an old kernel or a strict container: then it ends by its timeout
             handle = os.pidfd_open(pid)
             self._ends[handle] = pid
             self._epoll.register(handle, select.EPOLLIN)
