@@ -35,10 +35,9 @@ class DryRun:
         """That of the real run as far as it is known: the first refusal ends it."""
         return self.refusals[0].exit_code if self.refusals else max(self.exit_codes_unless_refused, default=0)
 
-    def add_refusal(self, error: RlboxError) -> DryRun:
-        if str(error) not in map(str, self.refusals):
+    def add_refusal(self, error: RlboxError) -> None:
+        if str(error) not in map(str, self.refusals):  # several checks may meet the same
             self.refusals.append(error)
-        return self
 
     def as_json(self, action: str) -> dict[str, Any]:
         """Return it as JSON types; `action` is what the real run does."""
@@ -98,8 +97,8 @@ class App:
                 raise
             if isinstance(error, NotAnswered):
                 self.record_as_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
-            elif str(error) not in map(str, self.dry.refusals):  # several checks may meet the same
-                self.dry.refusals.append(error)
+            else:
+                self.dry.add_refusal(error)
 
     def record_as_unchecked(self, reason: str, *subjects: str) -> None:
         known = self.dry.unchecked_by_reason.setdefault(reason, [])

@@ -63,7 +63,8 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
         except RlboxError as error:
             if not dry_run:
                 raise
-            raise RefusedDryRunError(app.dry.add_refusal(error)) from error
+            app.dry.add_refusal(error)
+            raise RefusedDryRunError(app.dry) from error
 
     return with_app
 

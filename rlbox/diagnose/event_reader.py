@@ -182,7 +182,7 @@ class EventReader:
 
     def collect_events_so_far(self) -> LogEvents:
         """Return the events so far, with those of open tracebacks that name an exception already."""
-        ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
+        ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace))]
         return replace(
             self.read,
             events=[*self.read.events, *ends],
@@ -280,7 +280,7 @@ class EventReader:
 
     def _end(self, writer: str) -> None:
         trace = self._open.pop(writer)
-        if event := make_traceback_event(trace, 3):
+        if event := make_traceback_event(trace):
             self._keep(event)
         elif trace.is_headless or trace.lines > 2:
             self._keep(make_line_event(trace.head, 1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
-from rlbox.diagnose.patterns import CausalRole, classify_causal_role, compile_toml_pattern_union
+from rlbox.diagnose.patterns import CERTAIN_FAILURE, CausalRole, classify_causal_role, compile_toml_pattern_union
 from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, find_exception_name
 from rlbox.logs.lines import LineBlock
 
@@ -105,7 +105,7 @@ def make_line_event(line: LogLine, certainty: int, *, names_exception: bool = Fa
     )
 
 
-def make_traceback_event(parser: TracebackParser, certainty: int) -> Event | None:
+def make_traceback_event(parser: TracebackParser) -> Event | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None
@@ -118,7 +118,7 @@ def make_traceback_event(parser: TracebackParser, certainty: int) -> Event | Non
         head,
         parser.first_number,
         parser.last,
-        certainty,
+        CERTAIN_FAILURE,
         tuple(parser.exceptions),
         names_exception=True,
     )

@@ -138,8 +138,8 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         ) from error
 
 
-def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
-    """Yield the bytes of a log from `start` on in blocks, unpacked; what breaks off ends it as an end would.
+def read_blocks(source: LogSource) -> Iterator[bytes]:
+    """Yield the bytes of a log in blocks, unpacked; what breaks off ends it as an end would.
 
     Raises
     ------
@@ -162,8 +162,6 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
         if has_compressed_suffix(source.path_unless_stdin):
             yield from _unpacked(plain, source.path_unless_stdin.suffix)
             return
-        if start:
-            plain.seek(start)
         yield from _blocks(plain)
 
 

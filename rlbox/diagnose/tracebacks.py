@@ -78,7 +78,6 @@ class TracebackParser:
     """Parses a traceback line by line."""
 
     def __init__(self, row: LogLine, *, headless: bool = False) -> None:
-        self.log_line = row
         self.first_number = self.last = row.number
         self.head = row
         self.is_headless = headless
