@@ -23,6 +23,9 @@ ExitKind = Literal[
     "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
 ]
 FixId = str
+LogPathOrWithLineNumber = str
+WhatFirstProcessWaitsFor = str
+HangPagePathBelowRunDir = str
 _ENGINE_LOST = 255
 _KILLED = 137
 
@@ -46,13 +49,13 @@ class Cause:
 
     kind: CauseKind
     what: str
-    where: str = ""
+    where: LogPathOrWithLineNumber = ""
     line: str = ""
     next_step: str = ""
     known: FixId = ""
     phase: str = ""
-    waits: str = ""
-    report: str = ""
+    waits: WhatFirstProcessWaitsFor = ""
+    report: HangPagePathBelowRunDir = ""
 
 
 def get_run_exit_code(cause: Cause | None) -> int:
@@ -123,7 +126,9 @@ class SupervisorExit:
     where it was, when that is not here.
     """
 
-    kind: ExitKind
+    kind: Literal[
+        "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
+    ]
     exit_code: int = 0
     container_name: str = ""
     stderr_tail: str = ""

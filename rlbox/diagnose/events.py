@@ -7,9 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
-from rlbox.diagnose.patterns import CERTAIN_FAILURE, CausalRole, classify_causal_role, compile_toml_pattern_union
-from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, find_exception_name
+from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LevelDebug0ToFatal4, LogLine, parse_line
+from rlbox.diagnose.patterns import (
+    CERTAIN_FAILURE,
+    CausalRole,
+    Certainty0To3,
+    classify_causal_role,
+    compile_toml_pattern_union,
+)
+from rlbox.diagnose.tracebacks import (
+    LineNumberAndText,
+    RaisedException,
+    StackFrame,
+    TracebackParser,
+    find_exception_name,
+)
 from rlbox.logs.lines import LineBlock
 
 
@@ -19,7 +31,7 @@ class Statement(NamedTuple):
     line_number: int
     text: str
     exception_name: str
-    tail: list[tuple[int, str]]
+    tail: list[LineNumberAndText]
 
 
 @dataclass(slots=True)
@@ -40,9 +52,9 @@ class Event:
     log_line: LogLine
     first_number: int
     last_number: int
-    certainty: int
+    certainty: Certainty0To3
     exceptions: tuple[RaisedException, ...] = ()
-    tail: list[tuple[int, str]] = field(default_factory=list)
+    tail: list[LineNumberAndText] = field(default_factory=list)
     is_handled: bool = False
     is_declared_harmless: bool = False
     names_exception: bool = False
@@ -59,7 +71,7 @@ class Event:
         return self.log_line.writer
 
     @property
-    def log_level(self) -> int:
+    def log_level(self) -> LevelDebug0ToFatal4:
         return self.log_line.level
 
     @property
@@ -92,7 +104,7 @@ class Event:
         return classify_causal_role(message_line, exception_name)
 
 
-def make_line_event(line: LogLine, certainty: int, *, names_exception: bool = False) -> Event:
+def make_line_event(line: LogLine, certainty: Certainty0To3, *, names_exception: bool = False) -> Event:
     return Event(
         line.number,
         line.text,

@@ -56,7 +56,7 @@ class FatalPosition:
     text: str
     seek_line_number: int
     seek_byte_offset: int
-    grade: Grade = "fatal"
+    grade: Literal["fatal", "noticed", "wrapper"] = "fatal"
     writer: str = ""
     stated_clock: str = ""
     known: KnownCause | None = None
@@ -239,7 +239,7 @@ class LogFailure:
     log: str
     line: FatalLine
     time_unix: float | None = None
-    grade: Grade = "fatal"
+    grade: Literal["fatal", "noticed", "wrapper"] = "fatal"
     stated_clock: str = ""
     known: KnownCause | None = None
 

@@ -137,6 +137,7 @@ LEVELS = {
     "C": 4, "F": 4, "CRITICAL": 4, "FATAL": 4, "PANIC": 4, "ABORT": 4,
 }  # fmt: skip
 """How grave a level is: 0 below information, 1 information, 2 a warning, 3 an error, 4 the end."""
+LevelDebug0ToFatal4 = int
 NO_LEVEL = -1
 """The level of a line that states none."""
 LEVEL_WARNING, LEVEL_ERROR, LEVEL_FATAL = 2, 3, 4
@@ -178,7 +179,7 @@ class LogLine:
     writer: str = ""
     host: str = ""
     rank: int = -1
-    level: int = NO_LEVEL
+    level: LevelDebug0ToFatal4 = NO_LEVEL
     clock: str = ""
     logging_call_site: str = ""
     has_prefix: bool = False

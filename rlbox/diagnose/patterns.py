@@ -87,9 +87,10 @@ def is_never_fatal(text: str) -> bool:
 
 
 CERTAIN_FAILURE, STATED_FAILURE, POSSIBLE_FAILURE = 3, 2, 1
+Certainty0To3 = int
 
 
-def rate_failure_certainty(line: LogLine) -> int:
+def rate_failure_certainty(line: LogLine) -> Certainty0To3:
     """Return CERTAIN, STATED, POSSIBLE, or 0 for a line that states no failure."""
     body = line.body.strip()
     if not body:

@@ -40,6 +40,7 @@ _ANY_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: (.*)|:?)$")
 _NO_NAME = re.compile(r"^(?:INFO|WARNING|WARN|DEBUG|NOTICE|NOTE|Note|ERROR|CRITICAL|FATAL|None|True|False)\b")
 _CARETS = re.compile(r"^\s*[\^~│]+\s*$")
 _QUOTES = re.compile(r"^\s*(?:\"\"\"|''')\s*$")
+LineNumberAndText = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class RaisedException:
     message: str
     text: str
     chain_kind: str = ""
-    tail: list[tuple[int, str]] = field(default_factory=list)
+    tail: list[LineNumberAndText] = field(default_factory=list)
     frames: list[StackFrame] = field(default_factory=list)
     quotes_other: bool = False
     clock: str = ""

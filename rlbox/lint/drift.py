@@ -21,17 +21,19 @@ from rlbox.lint.shell import Position
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
-Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
 Severity = Literal["error", "warning", "note"]
 ContextTag = str
 Formula = str
 FormulaVariable = str
+CheckName = str
+AllContextTagsSpaced = str
+OnlyIfSetBy = Literal["", "dockerfile"]
 
 
 class Matcher(SpecModel):
     """What is looked for; or, where that takes more, the code named in `check`."""
 
-    kind: Kind
+    kind: Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
     names: tuple[SingleLine, ...] = Field((), description="variables, or options, that have the defect")
     name: Pattern = Field("", description="the same as an expression that the whole name fits")
     renamed: dict[SingleLine, SingleLine] = Field({}, description="old name to new one")
@@ -45,10 +47,12 @@ class Matcher(SpecModel):
         "", description="only when this is in the source of the pipeline; `value` in it is the place"
     )
     text: Pattern = Field("", description="found in a whole shell text; its part `value` is the place")
-    inside: str = Field("", description="only for commands with these context_tags: see `Call.context_tags`")
+    inside: AllContextTagsSpaced = Field(
+        "", description="only for commands with these context_tags: see `Call.context_tags`"
+    )
     outside: tuple[ContextTag, ...] = Field((), description="only for commands with none of these context_tags")
-    how: Literal["", "dockerfile"] = Field("", description="only for variables that are set there")
-    check: str = Field("", description="code that finds it")
+    how: OnlyIfSetBy = Field("", description="only for variables that are set there")
+    check: CheckName = Field("", description="code that finds it")
 
 
 class DriftRule(Matcher):
