@@ -71,7 +71,7 @@ class _CheckpointFile:
         return self.path.rpartition("/")[0]
 
     @property
-    def classify_part(self) -> CheckpointPart:
+    def part(self) -> CheckpointPart:
         *directories, name = self.path.split("/")
         if any(directory == "huggingface" or directory.endswith("_huggingface") for directory in directories):
             return "hf"
@@ -83,7 +83,7 @@ class _CheckpointFile:
 
     def is_hf_weights_file(self, framework: Framework) -> bool:
         """Whether it holds weights in Hugging Face's form; verl writes a configuration without them, too."""
-        return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.classify_part == "hf")
+        return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.part == "hf")
 
 
 class CheckpointDirectory(NamedTuple):
@@ -110,7 +110,7 @@ class Checkpoint:
         """Bytes by part."""
         sizes: dict[CheckpointPart, int] = {}
         for file in self.files:
-            part = "hf" if self.framework == "hf" and file.classify_part == "model" else file.classify_part
+            part = "hf" if self.framework == "hf" and file.part == "model" else file.part
             sizes[part] = sizes.get(part, 0) + file.size
         return sizes
 
@@ -240,7 +240,7 @@ def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePathPattern]:
     """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
     for file in checkpoint.files:
-        if file.classify_part == "optimizer":
+        if file.part == "optimizer":
             *directories, name = file.path.split("/")
             if "optimizer" in directories:
                 parts = directories[: directories.index("optimizer") + 1]
@@ -265,7 +265,7 @@ def _find_problems(framework: Framework, files: Sequence[_CheckpointFile]) -> It
             yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
     yield from _find_missing_shards(names)
     exports = {file.directory for file in files if file.is_hf_weights_file(framework)}
-    if not exports and (framework == "hf" or all(file.classify_part != "model" for file in files)):
+    if not exports and (framework == "hf" or all(file.part != "model" for file in files)):
         yield "it holds no weights"
     for directory in sorted(exports):
         if not names & {_join(directory, "config.json"), _join(directory, "adapter_config.json")}:

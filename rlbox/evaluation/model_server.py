@@ -86,7 +86,7 @@ def describe_engine_for_lock(external_server_url: str, settings: Mapping[str, An
     return {"settings": dict(settings), "environment": public}
 
 
-def parse_text_or_bool_setting(text: str) -> tuple[str, Any]:
+def parse_text_or_bool_setting(text: str) -> tuple[str, str | bool]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)

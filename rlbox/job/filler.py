@@ -17,6 +17,7 @@ from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
+PythonInterpreter = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class RunPaths:
     run: str
     job: str
     data: str
-    python: str
-    rlbox: str = f"{OWN}/bin/python"
+    python: PythonInterpreter
+    rlbox: PythonInterpreter = f"{OWN}/bin/python"
     source: str = ""
 
 

@@ -11,6 +11,8 @@ from rlbox.i18n import _
 from rlbox.job.expression import Expression, find_names
 from rlbox.job.param import Param, ParamName
 
+BillionsParamName = ParamName
+ModelParamName = ParamName
 CARD = "card"
 """What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""
 
@@ -54,7 +56,7 @@ class StageFits(SpecModel):
 class Fits(SpecModel):
     """What the stages of a job need of their machines, and what may be turned when that is not there."""
 
-    size: dict[ParamName, ParamName] = Field(
+    size: dict[BillionsParamName, ModelParamName] = Field(
         default_factory=dict, description="parameter with the size of a model, to the one that names the model"
     )
     turn: tuple[ParamName, ...] = Field((), description="parameters that may be proposed, those that cost least first")

@@ -36,6 +36,7 @@ FillText = Callable[[str, str, Callable[[str], str]], str]
 
 NonEmptyText = Annotated[str, StringConstraints(min_length=1)]
 PositiveCount = Annotated[int, Field(ge=1)]
+EvenIfStepsGoOn = bool
 
 
 class Rule(SpecModel):
@@ -121,7 +122,9 @@ class ForbidRule(LineRule):
 
     filled_patterns = ("pattern", "after", "until")
 
-    always: bool = Field(False, description="the stage is stopped also where its process goes on making steps")
+    always: EvenIfStepsGoOn = Field(
+        False, description="the stage is stopped also where its process goes on making steps"
+    )
     until: OptionalPattern = Field(
         "", description="pattern: lines behind the first one that fits it are no longer forbidden"
     )

@@ -35,6 +35,14 @@ from rlbox.job.phase import Phase
 from rlbox.job.ports import Port, PortOpenToOthers
 
 Word = Annotated[str, StringConstraints(min_length=1)]
+ServiceName = Word
+PortName = Word
+RunJobArgument = Word
+PicturePath = str
+PathInImage = str
+WarningOfLoss = str
+UsualStepsBeforeHang = Annotated[float, Field(ge=0)]
+LimitFactorOnBusyMachine = Annotated[float, Field(ge=1)]
 
 
 class Service(SpecModel):
@@ -43,11 +51,11 @@ class Service(SpecModel):
     name: Name
     title: str
     command: tuple[Word, ...] = Field(min_length=1)
-    ports: tuple[Word, ...] = Field((), description="names of the ports it listens on, for this machine alone")
+    ports: tuple[PortName, ...] = Field((), description="names of the ports it listens on, for this machine alone")
     listens: tuple[PortOpenToOthers, ...] = Field(
         (), description=f"ports that others than this machine may reach; see {get_docs_url('jobs')}"
     )
-    publish: tuple[Word, ...] = Field(
+    publish: tuple[PortName, ...] = Field(
         (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {get_docs_url('jobs')}"
     )
     ready: Ready
@@ -67,7 +75,7 @@ class RayJob(SpecModel):
     """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
 
     dashboard: Word = Field(description="address of the dashboard, http://127.0.0.1:{port.NAME}")
-    service: Word = Field(description="name of the service that is the Ray head")
+    service: ServiceName = Field(description="name of the service that is the Ray head")
     temp_dir: Word = Field(description="the head's --temp-dir, where the driver's log is")
 
 
@@ -76,10 +84,10 @@ class Limits(SpecModel):
 
     total_s: Seconds = 3600.0
     silence_s: Seconds = 600.0
-    steps: Annotated[float, Field(ge=0)] = Field(
+    steps: UsualStepsBeforeHang = Field(
         20.0, description="how many usual steps without one are a hang when the processes do nothing; 0: never"
     )
-    stretch: Annotated[float, Field(ge=1)] = Field(
+    stretch: LimitFactorOnBusyMachine = Field(
         10.0,
         description="how many times longer limits may last: while others have the machine, those of silence, steps and "
         "services are counted in the time that the stage's processes have; a service's start goes on while it reads, "
@@ -93,7 +101,7 @@ class Stage(SpecModel):
     name: Name
     title: str
     command: tuple[Word, ...] = Field(min_length=1)
-    services: tuple[Word, ...] = ()
+    services: tuple[ServiceName, ...] = ()
     needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
     listens: tuple[PortOpenToOthers, ...] = Field(
         (), description="ports of its command that others may reach, as of a service"
@@ -117,14 +125,14 @@ class Stage(SpecModel):
 class Resume(SpecModel):
     """What changes for stages that are attempted again by `rlbox run --resume`."""
 
-    says: str = Field("", description="what is lost by it; shown, and kept with the run")
+    says: WarningOfLoss = Field("", description="what is lost by it; shown, and kept with the run")
     params: dict[ParamName, Value] = Field(default_factory=dict)
 
 
 class ClusterTable(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
-    ray: Word | None = Field(None, description="name of the service that is the Ray head: the cluster is it")
+    ray: ServiceName | None = Field(None, description="name of the service that is the Ray head: the cluster is it")
     params: dict[ParamName, Literal["head", "nodes", "node-gpus", "gpus"]] = Field(
         default_factory=dict, description="parameters that are the head's address, how many nodes or GPUs there are"
     )
@@ -143,7 +151,9 @@ class SourceTable(SpecModel):
     version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+")] = Field(
         description="version that the job is written for; a tree of another minor version is refused"
     )
-    installed: str = Field("", description="what `{source}` is without --set: the path of the tree in the image")
+    installed: PathInImage = Field(
+        "", description="what `{source}` is without --set: the path of the tree in the image"
+    )
 
 
 class Job(SpecModel):
@@ -164,7 +174,7 @@ class Job(SpecModel):
         None, description=f"the framework, for --set source=DIR; see {get_docs_url('jobs')}"
     )
     fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {get_docs_url('planner')}")
-    next: tuple[Word, ...] = Field(
+    next: tuple[RunJobArgument, ...] = Field(
         (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
     )
     secrets: tuple[EnvName, ...] = Field(
@@ -176,7 +186,7 @@ class Job(SpecModel):
     services: tuple[Service, ...] = ()
     stages: tuple[Stage, ...] = Field(min_length=1)
     plot: tuple[Word, ...] = Field((), description="command run after the last stage, passed or not, to draw curves")
-    curves: str = Field("", description="the picture that `plot` writes")
+    curves: PicturePath = Field("", description="the picture that `plot` writes")
 
     @model_validator(mode="before")
     @classmethod

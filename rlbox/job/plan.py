@@ -24,10 +24,18 @@ from rlbox.job.gate import (
     Ready,
     RequireRule,
 )
-from rlbox.job.job import Job, Service, Stage
+from rlbox.job.job import Job, LimitFactorOnBusyMachine, PicturePath, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues, list_params_with_unit
 from rlbox.job.phase import PhasePlan, plan_phases
+
+RayletPort = int
+AuthenticationName = str
+"""The value of `ClusterPlan.authentication`; empty in a dry run."""
+ClusterUpArguments = str
+ResumeRunOptions = str
+NamesOfSameSecret = tuple[str, ...]
+IsReachableByStrangers = bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +112,8 @@ class StagePlan:
     attempt: int = 1
     phases: tuple[PhasePlan, ...] = ()
     silence_stated: bool = True
-    steps: float = 20.0
-    stretch: float = 10.0
+    steps: UsualStepsBeforeHang = 20.0
+    stretch: LimitFactorOnBusyMachine = 10.0
     secrets: tuple[str, ...] = ()
 
 
@@ -115,7 +123,7 @@ class NodePlan:
 
     name: str
     address: str
-    port: int
+    port: RayletPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +134,10 @@ class ClusterRun:
     """
 
     name: str
-    closed: str
+    closed: AuthenticationName
     nodes: tuple[NodePlan, ...]
-    words: str = ""
-    options: str = ""
+    words: ClusterUpArguments = ""
+    options: ResumeRunOptions = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +166,7 @@ class RunPlan:
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
     plot: tuple[str, ...]
-    curves: str
+    curves: PicturePath
     digest: str = ""
     attempt: int = 1
     begin_at: str = ""
@@ -170,12 +178,12 @@ class RunPlan:
     origins: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
-    aliases: tuple[tuple[str, ...], ...] = ()
+    aliases: tuple[NamesOfSameSecret, ...] = ()
     notes: tuple[str, ...] = ()
     benign: tuple[CatalogueLine, ...] = ()
     gpus: str = ""
     network: str = "host"
-    open: bool = False
+    open: IsReachableByStrangers = False
     published: Mapping[str, int] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
     cluster: ClusterRun | None = None

@@ -22,6 +22,8 @@ from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
 
 _MACHINE = frozenset(("arch", "datacenter", "default", "driver", "python", "glibc"))
+CudaVersion = VersionText
+DriverBranch = VersionText
 
 
 class TorchChannels(SpecModel):
@@ -40,7 +42,7 @@ class CompatTable(SpecModel):
     """
 
     versions: dict[Name, tuple[VersionText, ...]]
-    branches: dict[VersionText, VersionText] = Field(default_factory=dict)
+    branches: dict[CudaVersion, DriverBranch] = Field(default_factory=dict)
     torch: tuple[TorchChannels, ...]
     fact: tuple[Fact, ...]
 
