@@ -1,8 +1,7 @@
 """Write the pictures of docs/report.md: `python scripts/make_report_picture.py [OTHER RUN GOING]`.
 
 The three are folders of real runs; without them the job `smoke` is run three times, and the last is looked at while
-it goes on. The report is shown wide, dark, in Chinese and as on a phone, the live page dark and in Chinese, each as
-Chromium shows it.
+it goes on. The report is shown beside another run, the live page dark, each as Chromium shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from html import escape
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -29,7 +27,7 @@ from rlbox.secrets.masks import SecretMasker  # noqa: E402
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
 DARK = "--blink-settings=preferredColorScheme=0"
-WIDE, PHONE, LIVE = (1180, 1440), (360, 1240), (820, 1000)
+WIDE, LIVE = (1180, 1440), (820, 1000)
 SMOKE = (str(CHECKOUT / ".venv/bin/rlbox"), "run", "smoke", "--build", "--data")
 LONGEST_S = 1200
 
@@ -81,12 +79,8 @@ def read(run: Path) -> RunRecord:
 
 
 def report(run: RunRecord, other: RunRecord) -> None:
-    """Take the report beside another run, and alone on a phone."""
+    """Take the report beside another run."""
     shot("report", render_report(run, made_at=utc_now(), other=other), WIDE)
-    shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
-    frame = f'<iframe {shape} srcdoc="{escape(render_report(run, made_at=utc_now()))}"></iframe>'
-    around = "margin: 0; background: #9aa3af; display: flex; justify-content: center"
-    shot("report-phone", f'<meta charset="utf-8"><body style="{around}">{frame}', (500, PHONE[1]))
 
 
 def live(run: Path) -> None:
