@@ -6,7 +6,7 @@ from typing import Any
 
 from rlbox.sandbox.plan import Outcome
 
-VERSION = 2
+VERSION = 3
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
 _NOTES = {
     "cpu": "it took more processor time than it may",

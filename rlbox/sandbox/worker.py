@@ -133,6 +133,8 @@ class _Worker:
             has_ended = monitor.kill_all()
             for reader in streams.reader_fds:
                 streams.read_available(reader)
+            if streams.is_full:  # since the last look, by a program that has ended
+                monitor.limit = monitor.limit or "output"
         files = {} if message else read_files_or_omit(folder, plan.fetch, plan.limits.disk_mb << 20)
         return Outcome(
             limit=monitor.limit,

@@ -80,6 +80,14 @@ def test_what_a_run_may_take(
     assert answer["status"] == "Failed"
 
 
+@pytest.mark.parametrize(("size", "status", "limit"), [(1 << 20, "Finished", ""), ((1 << 20) + 1, "Error", "output")])
+def test_output_of_a_program_that_ends_at_once_is_judged_by_its_size(
+    server: Server, size: int, status: str, limit: str
+) -> None:
+    answer = ran(server, f"import os; os.write(1, b'x' * {size}); os._exit(0)")
+    assert (answer["run_result"]["status"], answer["rlbox"]["limit"]) == (status, limit)
+
+
 def test_a_request_lowers_limits_and_never_raises_them(server: Server) -> None:
     code = (
         "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_AS)[0])"

@@ -42,7 +42,7 @@ KNOWN = {
 DIGESTS = {
     ("extraction", 1): "e75f35236b1c0b44",
     ("scoring", 1): "263d496040cebc8d",
-    ("sandbox", 2): "43eeca66bf000939",
+    ("sandbox", 3): "832276ea39046915",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
 
