@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from rlbox.amounts import utc_now
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
@@ -84,7 +85,7 @@ def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
 
 
 def create_lock_owner(action: str) -> LockOwner:
-    return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
+    return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname(), since=utc_now())
 
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:

@@ -31,6 +31,7 @@ from rlbox.record.supervisor_file import (
 from rlbox.report.run_view import format_stage_table, run_view
 from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import PreparedBackend, format_resume_command
+from rlbox.run.data_disk import create_lock_owner
 from rlbox.system.identity import get_user_name
 from rlbox.system.stop_signal import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
@@ -196,7 +197,7 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
             )
             return 0
         time.sleep(_PAUSE_S)
-    return reconcile_and_print_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
+    return reconcile_and_print_result(app, run_store, run.run_dir, run.plan, create_lock_owner("the end of a run"))
 
 
 def _liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ from fakes import CHECKOUT
 
 from rlbox.app import App
 from rlbox.config.project import Project
+from rlbox.errors import LockHeld, WorkFailed
 from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_lock import LockOwner
-from rlbox.record.run_store import RunStore
+from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
+from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_runtime
-from rlbox.run.launch import reconcile_and_print_result
+from rlbox.run.data_disk import create_lock_owner
+from rlbox.run.launch import WrittenRun, _detach, reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(
@@ -61,3 +65,20 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
     assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
     write_run_state(run_dir, dataclasses.replace(state, stages=()), SecretMasker({}))
     assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
+
+
+def test_lock_of_a_busy_command_line_says_whose_it_is_and_since_when(tmp_path: Path) -> None:
+    lock = acquire_disk_lock(tmp_path, create_lock_owner("the ends of runs"))
+    with pytest.raises(LockHeld, match=rf"\(uid {os.getuid()}\) on {socket.gethostname()}, since \d{{4}}-"):
+        acquire_disk_lock(tmp_path, LockOwner(), 0.0)
+    lock.close_own_handle()
+
+
+def test_end_of_a_detached_run_is_settled_in_the_callers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: list[LockOwner] = []
+    monkeypatch.setattr(RunStore, "clean_up_dead_runs", lambda _, owner: owners.append(owner) or ReconcileResult())
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
+    run = WrittenRun(plan=PLAN, run_dir=run_store.create_run(PLAN, None, {}))
+    with pytest.raises(WorkFailed, match="did not begin"):
+        _detach(App(project=Project(folder=CHECKOUT)), run_store, run, lambda: False)
+    assert [(owner.uid, owner.host) for owner in owners] == [(os.getuid(), socket.gethostname())]
