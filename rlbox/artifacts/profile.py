@@ -60,20 +60,20 @@ Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a
 class MirrorRule(SpecModel):
     """One place for files of one kind. The rules of a kind are tried in order."""
 
-    kind: SourceKind = Field(description="what it is for")
-    protocol: MirrorProtocol = Field(
-        description="how an address is made; `direct` stands for the machine's own settings"
-    )
-    url: UrlText = Field("", description="base of the addresses; for oci `https://REGISTRY[/PATH]`")
-    name: SingleLine = Field("", description="what messages call it; the host of `url` unless given")
+    kind: SourceKind = Field(description="kind of download")
+    protocol: MirrorProtocol = Field(description="how request addresses are formed; direct: the machine's own settings")
+    url: UrlText = Field("", description="base address of the mirror; for oci https://REGISTRY[/PATH]")
+    name: SingleLine = Field("", description="name in messages; empty: the host of url")
     match: UrlPrefixOrRegistry = Field(
-        "", description="beginning of the addresses that it stands for; for oci the registry"
+        "", description="address prefix that the rule applies to; for oci the registry; empty: all"
     )
     allow: tuple[ImagePattern, ...] = Field(
-        (), description="oci: images it has; * is a part of a name, ** any number of parts"
+        (), description="images of an oci mirror: * matches within a component, ** across them; empty: all"
     )
-    checked: datetime.date | None = Field(None, description="day on which this was found to be so")
-    expires: datetime.date | None = Field(None, description="day after which it is used, but said to be old")
+    checked: datetime.date | None = Field(None, description="date of the last check; absent: unknown")
+    expires: datetime.date | None = Field(
+        None, description="date after which rlbox warns that the rule is old; absent: never"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> MirrorRule:
@@ -109,18 +109,18 @@ class MirrorRule(SpecModel):
 class DeclaredHost(SpecModel):
     """A host that a user knows to be contacted; `rlbox egress` lists it."""
 
-    host: Host
-    why: SingleLine = Field(min_length=1)
-    phase: Phase = Field("build", description="when it is contacted")
+    host: Host = Field(description="host name; *. matches subdomains")
+    why: SingleLine = Field(min_length=1, description="reason for the contact, shown by `rlbox egress`")
+    phase: Phase = Field("build", description="when the host is contacted")
 
 
 class Profile(SpecModel):
     """A table of sources. A kind without a rule comes from where the machine's own clients get it."""
 
     name: Name
-    title: SingleLine
-    rule: tuple[MirrorRule, ...] = ()
-    egress: tuple[DeclaredHost, ...] = ()
+    title: SingleLine = Field(description="one-line description of the profile")
+    rule: tuple[MirrorRule, ...] = Field((), description="mirrors; rules of a kind are tried in order")
+    egress: tuple[DeclaredHost, ...] = Field((), description="additional hosts that `rlbox egress` lists")
 
     @model_validator(mode="after")
     def _rules_differ(self) -> Profile:

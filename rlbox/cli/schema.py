@@ -27,15 +27,18 @@ def create_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
     own = "id" if spec_kind == "fix" else "name"
     _optional(schema, own)
     schema["properties"].pop(own)
-    schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
+    schema["patternProperties"] = {"^x-": {"description": "your own keys; rlbox ignores them"}}
     if spec_kind == "profile":
-        schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}
+        schema["properties"]["include"] = {"type": "string", "description": "profile whose rules are tried after these"}
     if spec_kind == "fix":  # one language is enough
         for key in TEXT_KEYS:
             _optional(schema, key)
         schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TEXT_KEYS]
     if spec_kind == "target":
-        schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
+        schema["properties"]["include"] = {
+            "type": "string",
+            "description": "target to start from; keys here override its keys",
+        }
         _fill_defaults(schema, schema, load_toml(DEFAULTS))
         schema["anyOf"] = [{"required": ["include"]}, {"required": schema.pop("required")}]
     return schema

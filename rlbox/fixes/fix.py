@@ -30,11 +30,11 @@ _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 class FixPatch(PatchFacts):
     """One diff of a fix, matched on content; it leaves its mark in every file, so that it can be found and listed."""
 
-    name: Name
-    into: SingleLine = Field("", description="folder that the diff's paths start in; empty: that of the package")
-    made_for: CommitOrVersion = Field(description="commit or version that the diff was made from")
-    reason: NonEmptyLine = Field(description="what goes wrong without it")
-    marker: NonEmptyLine = Field(description="text that each patched file holds")
+    name: Name = Field(description="name of the patch")
+    into: SingleLine = Field("", description="directory that the diff's paths are relative to; empty: the package's")
+    made_for: CommitOrVersion = Field(description="commit or version that the diff was made for")
+    reason: NonEmptyLine = Field(description="failure that the patch prevents")
+    marker: NonEmptyLine = Field(description="text that every patched file contains")
     diff: Annotated[str, StringConstraints(min_length=1)] = Field(description="unified diff")
 
     @model_validator(mode="after")
@@ -89,18 +89,18 @@ TEXT_KEYS = ("title", "failure", "remedy")
 class Applies(SpecModel):
     """When a fix is needed; every condition that is given must hold, none given holds for every target."""
 
-    gpu: bool | None = Field(None, description="the target has a GPU")
-    arch: tuple[GpuArch, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
-    grade: Literal["", "datacenter", "consumer"] = Field("", description="kind of the GPU")
-    gpus: CountCondition | None = Field(None, description="GPUs of a node: >=2")
-    nodes: CountCondition | None = Field(None, description="number of nodes: >=2")
-    rented: bool | None = Field(None, description="the machine is a rented container")
-    platform: tuple[SingleLine, ...] = Field((), description="platform of a rented machine, one of")
-    region: tuple[SingleLine, ...] = Field((), description="where the machine stands, one of: cn")
-    stack: tuple[SingleLine, ...] = Field((), description="packages that are all in the stack: vllm>=0.12")
-    any_stack: tuple[SingleLine, ...] = Field((), description="packages of which one is in the stack")
-    no_stack: tuple[SingleLine, ...] = Field((), description="packages of which none is in the stack")
-    base: Literal["", "image", "bootstrap"] = Field("", description="what the base is made from")
+    gpu: bool | None = Field(None, description="true: the target has a GPU; false: it has none; absent: any")
+    arch: tuple[GpuArch, ...] = Field((), description="GPU architectures, any of: sm_80, sm_120; empty: any")
+    grade: Literal["", "datacenter", "consumer"] = Field("", description="GPU class; empty: any")
+    gpus: CountCondition | None = Field(None, description="GPUs of a node, a comparison: >=2; absent: any")
+    nodes: CountCondition | None = Field(None, description="number of nodes, a comparison: >=2; absent: any")
+    rented: bool | None = Field(None, description="true: a rented machine; false: your own; absent: any")
+    platform: tuple[SingleLine, ...] = Field((), description="providers, any of: vast, autodl; empty: any")
+    region: tuple[SingleLine, ...] = Field((), description="regions, any of: cn; empty: any")
+    stack: tuple[SingleLine, ...] = Field((), description="requirements that the stack must all meet: vllm>=0.12")
+    any_stack: tuple[SingleLine, ...] = Field((), description="requirements of which the stack must meet at least one")
+    no_stack: tuple[SingleLine, ...] = Field((), description="requirements of which the stack must meet none")
+    base: Literal["", "image", "bootstrap"] = Field("", description="kind of base; empty: any")
 
 
 def _not_linked(path: str) -> str:
@@ -117,23 +117,25 @@ ImagePath = Annotated[AbsolutePath, AfterValidator(_not_linked)]
 class BakedFile(SpecModel):
     """A file that a fix puts into the image."""
 
-    path: ImagePath
-    mode: Mode = "0644"
-    text: Text
+    path: ImagePath = Field(description="absolute path in the image")
+    mode: Mode = Field("0644", description="octal file mode, as in chmod")
+    text: Text = Field(description="content of the file")
 
 
 class BakedLink(SpecModel):
     """A symbolic link that a fix puts into the image."""
 
-    path: ImagePath
-    to: Text
+    path: ImagePath = Field(description="absolute path of the link in the image")
+    to: Text = Field(description="target of the link")
 
 
 class BakedRun(SpecModel):
     """How containers are started: floors under the target's own `[run]`; sizes in GiB, 0 asks for nothing."""
 
-    shm_gib: Annotated[float, Field(ge=0)] = 0.0
-    ulimits: dict[Name, SingleLine] = Field(default_factory=dict)
+    shm_gib: Annotated[float, Field(ge=0)] = Field(0.0, description="minimum size of /dev/shm, GiB; 0: no minimum")
+    ulimits: dict[Name, SingleLine] = Field(
+        default_factory=dict, description="limits by name, SOFT or SOFT:HARD; the target's override them"
+    )
 
 
 class RayStartOptions(SpecModel):
@@ -142,42 +144,50 @@ class RayStartOptions(SpecModel):
     `before` is run first, with the role in `$role` and the user's arguments in `"$@"`; if it fails, Ray is not started.
     """
 
-    before: str = ""
+    before: str = Field("", description="shell script to run before Ray starts; if it fails, Ray does not start")
 
-    common: tuple[SingleLine, ...] = ()
-    head: tuple[SingleLine, ...] = ()
-    worker: tuple[SingleLine, ...] = ()
+    common: tuple[SingleLine, ...] = Field((), description="arguments of ray start for the head and workers")
+    head: tuple[SingleLine, ...] = Field((), description="arguments of ray start for the head")
+    worker: tuple[SingleLine, ...] = Field((), description="arguments of ray start for workers")
 
 
 class Refusal(SpecModel):
     """A spec that cannot work: the condition is an expression over what templates of fixes see."""
 
-    condition: JinjaExpression = Field(alias="if")
-    says: Text
-    next: Text
+    condition: JinjaExpression = Field(
+        alias="if", description="Jinja expression; if it is true, the target is rejected"
+    )
+    says: Text = Field(description="error message")
+    next: Text = Field(description="next step in the error message")
 
 
 class Bake(SpecModel):
     """What a fix puts into the image and around its containers."""
 
-    packages: tuple[AptPackage, ...] = ()
-    env: dict[EnvName, str] = Field(default_factory=dict)
-    path: dict[EnvName, tuple[Text, ...]] = Field(default_factory=dict)
-    file: tuple[BakedFile, ...] = ()
-    link: tuple[BakedLink, ...] = ()
-    hook: str = ""
-    aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="variables that hold the same secret")
-    run: BakedRun = BakedRun()
-    ray: RayStartOptions = RayStartOptions()
-    refuse: tuple[Refusal, ...] = ()
-    patch: tuple[FixPatch, ...] = ()
+    packages: tuple[AptPackage, ...] = Field((), description="apt packages to install")
+    env: dict[EnvName, str] = Field(default_factory=dict, description="environment variables to set in the image")
+    path: dict[EnvName, tuple[Text, ...]] = Field(
+        default_factory=dict, description="directories to prepend to path variables, by variable"
+    )
+    file: tuple[BakedFile, ...] = Field((), description="files to write into the image")
+    link: tuple[BakedLink, ...] = Field((), description="symbolic links to create in the image")
+    hook: str = Field("", description="shell code that the container's entrypoint sources")
+    aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="groups of variable names for the same secret")
+    run: BakedRun = Field(BakedRun(), description="container limits that the fix needs")
+    ray: RayStartOptions = Field(RayStartOptions(), description="arguments for ray start")
+    refuse: tuple[Refusal, ...] = Field((), description="conditions that reject a target")
+    patch: tuple[FixPatch, ...] = Field((), description="diffs to apply to installed packages")
 
 
 class Check(SpecModel):
     """A command that fails, and says in one line why, when the fix is absent."""
 
-    run: ShellScript
-    when: tuple[Literal["build", "run", "doctor"], ...] = Field(("build", "run", "doctor"), min_length=1)
+    run: ShellScript = Field(description="shell script; fails and prints one line if the fix is missing")
+    when: tuple[Literal["build", "run", "doctor"], ...] = Field(
+        ("build", "run", "doctor"),
+        min_length=1,
+        description="when to run it: after the build, before a run, in the doctor",
+    )
 
 
 class Signature(SpecModel):
@@ -186,20 +196,24 @@ class Signature(SpecModel):
     It is judged on the line that says what failed and on what that line goes on with, never on a neighbour's.
     """
 
-    pattern: PatternText
-    unless: OptionalPattern = Field("", description="a line that fits this too is another story")
+    pattern: PatternText = Field(description="RE2 pattern of the log line")
+    unless: OptionalPattern = Field("", description="RE2 pattern that must not match the same message; empty: none")
     near: LocationPattern = Field(
-        "", description="what the traceback's frames, the lane or the logger's place must fit"
+        "", description="RE2 pattern of the context: traceback frame, log stream, logger or line; empty: any"
     )
-    far: LocationPattern = Field("", description="what they must not fit")
+    far: LocationPattern = Field("", description="RE2 pattern that must not match the same context; empty: none")
     role: Literal["", "root", "relayed", "victim", "death", "benign"] = Field(
-        "", description="what the line is: a root, a wrapper of another, a victim, an end, or nothing"
+        "", description="root cause, relayed error, victim, process death or harmless; empty: root, benign if benign"
     )
-    rank: Annotated[int, Field(ge=-3, le=5)] = Field(0, description="of two that fit, the higher one counts")
-    anchor: tuple[ScanLiteral, ...] = Field((), description="what a scan looks for, where the line has no common word")
-    example: Text
-    unlike: str = ""
-    after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")
+    rank: Annotated[int, Field(ge=-3, le=5)] = Field(0, description="priority if several signatures match; higher wins")
+    anchor: tuple[ScanLiteral, ...] = Field(
+        (), description="literal texts that find the line, if it contains no common error word"
+    )
+    example: Text = Field(description="real log line that must match")
+    unlike: str = Field("", description="similar log line that must not match; empty: none")
+    after: PatternText | Literal[""] = Field(
+        "", description="RE2 pattern; a benign line counts only after a match; empty: always"
+    )
 
     @model_validator(mode="after")
     def _example_fits(self) -> Signature:
@@ -224,24 +238,24 @@ class Fix(SpecModel):
     """
 
     id: Name
-    title: Title
-    title_zh: Title = Field("", description="the title in Chinese; where one of both is missing the other is told")
-    why: Text
-    source: tuple[SingleLine, ...] = Field(
-        default=(), description="where it is known from: issues, files, measurements"
+    title: Title = Field(description="one-line description of the fix; one language is enough")
+    title_zh: Title = Field("", description="title in Chinese; one language is enough")
+    why: Text = Field(description="cause of the failure and how the fix works")
+    source: tuple[SingleLine, ...] = Field(default=(), description="evidence: issues, source files, measurements")
+    heals: tuple[Name, ...] = Field((), description="ids of the failures that the fix resolves")
+    failure: Failure = Field("", description="cause that `rlbox diagnose` prints for its log lines; empty: title")
+    failure_zh: Failure = Field("", description="failure in Chinese; one language is enough")
+    remedy: Text = Field(description="suggested fix for the user; one language is enough")
+    remedy_zh: Text = Field("", description="remedy in Chinese; one language is enough")
+    benign: bool = Field(False, description="harmless warning that must not raise an alarm")
+    order: Annotated[int, Field(ge=0, le=99)] = Field(
+        50, description="order of hooks and path entries, 0 to 99; lower comes first"
     )
-    heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
-    failure: Failure = Field("", description="what is wrong where its lines are found: what `rlbox diagnose` says")
-    failure_zh: Failure = Field("", description="the same in Chinese; where one of both is missing the other is told")
-    remedy: Text
-    remedy_zh: Text = Field("", description="the remedy in Chinese; where one of both is missing the other is told")
-    benign: bool = Field(False, description="a warning that must not alarm")
-    order: Annotated[int, Field(ge=0, le=99)] = Field(50, description="order among hooks and directories of a path")
-    untested: str = Field("", description="why there is no fault test")
-    applies: Applies = Applies()
-    bake: Bake = Bake()
-    check: Check | None = None
-    signature: tuple[Signature, ...] = ()
+    untested: str = Field("", description="why there is no fault test; empty: tested or benign")
+    applies: Applies = Field(Applies(), description="conditions on the target, all required; empty: every target")
+    bake: Bake = Field(Bake(), description="changes to the image and its containers")
+    check: Check | None = Field(None, description="test that the fix is in effect; absent: none")
+    signature: tuple[Signature, ...] = Field((), description="log patterns of the failure")
 
     @model_validator(mode="before")
     @classmethod

@@ -20,28 +20,28 @@ CARD = "card"
 class Holds(SpecModel):
     """Arithmetic that a program asserts, or that nothing good comes of: asked before it starts."""
 
-    holds: Expression
-    says: SingleLine = Field(description="what is wrong when it does not; {NAME} is a parameter or an amount")
+    holds: Expression = Field(description="formula that must be true")
+    says: SingleLine = Field(description="error message if it is false; {NAME} inserts a parameter or an amount")
 
 
 class StageFits(SpecModel):
     """What one stage needs. Parts of a table add up; a job's stages share all but the disk, on which theirs add up."""
 
-    nodes: Expression = Field("1", description="machines")
-    gpus: Expression = Field("0", description="GPUs of each machine")
+    nodes: Expression = Field("1", description="number of nodes, a formula")
+    gpus: Expression = Field("0", description="GPUs of each node, a formula")
     card: dict[ParamName, Expression] = Field(
-        default_factory=dict, description="memory of the fullest GPU, bytes, by part"
+        default_factory=dict, description="memory of the fullest GPU, bytes, by part; parts are added"
     )
-    host: dict[ParamName, Expression] = Field(default_factory=dict, description="memory of a machine, bytes, by part")
+    host: dict[ParamName, Expression] = Field(
+        default_factory=dict, description="host memory of a node, bytes, by part; parts are added"
+    )
     disk: dict[ParamName, Expression] = Field(
-        default_factory=dict, description="what it leaves on the data disk, bytes"
+        default_factory=dict, description="space that its files take on the data disk, bytes, by part; parts are added"
     )
-    rules: tuple[Holds, ...] = ()
-    steps: Expression = Field(
-        "0", description="what its time grows with: a measured run is scaled by it; 0: by nothing"
-    )
+    rules: tuple[Holds, ...] = Field((), description="conditions that must be true before the job starts")
+    steps: Expression = Field("0", description="number of steps, scales the time of a measured run; 0: not scaled")
     hours: tuple[()] | tuple[Expression, Expression] = Field(
-        (), description="hours, least and most, that are assumed while no run was measured"
+        (), description="assumed minimum and maximum hours, until a run was measured; empty: unknown"
     )
 
     def iter_expressions(self) -> Iterator[tuple[str, str]]:
@@ -57,13 +57,15 @@ class Fits(SpecModel):
     """What the stages of a job need of their machines, and what may be turned when that is not there."""
 
     size: dict[BillionsParamName, ModelParamName] = Field(
-        default_factory=dict, description="parameter with the size of a model, to the one that names the model"
+        default_factory=dict, description="size parameter (billions) to model parameter; set both for another model"
     )
-    turn: tuple[ParamName, ...] = Field((), description="parameters that may be proposed, those that cost least first")
+    turn: tuple[ParamName, ...] = Field(
+        (), description="parameters that rlbox may change in a suggestion, the cheapest first"
+    )
     let: dict[ParamName, Expression] = Field(
-        default_factory=dict, description="amounts by name; each may use those before it"
+        default_factory=dict, description="named amounts for formulas; each can use earlier ones"
     )
-    stages: dict[Name, StageFits] = Field(default_factory=dict)
+    stages: dict[Name, StageFits] = Field(default_factory=dict, description="requirements by stage name")
 
 
 def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:

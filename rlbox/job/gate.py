@@ -74,10 +74,12 @@ class LineRule(Rule):
 
     filled_patterns: ClassVar[tuple[str, ...]] = ("pattern", "after")
 
-    pattern: PatternText
-    log: NonEmptyText = Field(STAGE_LOG, description="'stage', or the name of a service")
-    after: OptionalPattern = Field("", description="pattern: only lines behind the first one that fits it count")
-    why: str = ""
+    pattern: PatternText = Field(description="RE2 pattern; matches anywhere in a line")
+    log: NonEmptyText = Field(STAGE_LOG, description="log to search: stage, or the name of a service")
+    after: OptionalPattern = Field(
+        "", description="RE2 pattern; only lines after its first match count; empty: all lines"
+    )
+    why: str = Field("", description="reason for the rule, shown in error messages")
 
     def describe(self) -> str:
         """Return the pattern, with the log when it is not the stage's own, and the conditions."""
@@ -95,9 +97,13 @@ def _in_brackets(conditions: list[str]) -> str:
 class RequireRule(LineRule):
     """A line that a log must hold."""
 
-    count: PositiveCount = Field(1, description="how many lines must fit at least")
-    at_most: PositiveCount | None = Field(None, description="how many may fit; one more stops the stage")
-    within_s: Seconds | None = Field(None, description="limit since the command was started, seconds")
+    count: PositiveCount = Field(1, description="minimum number of matching lines")
+    at_most: PositiveCount | None = Field(
+        None, description="maximum number of matching lines; one more stops the stage; absent: no limit"
+    )
+    within_s: Seconds | None = Field(
+        None, description="time limit after the start of the command, seconds; absent: no limit"
+    )
 
     @field_validator("count", mode="before")
     @classmethod
@@ -123,11 +129,9 @@ class ForbidRule(LineRule):
     filled_patterns = ("pattern", "after", "until")
 
     always: EvenIfStepsGoOn = Field(
-        False, description="the stage is stopped also where its process goes on making steps"
+        False, description="stop the stage even if its process continues with training steps"
     )
-    until: OptionalPattern = Field(
-        "", description="pattern: lines behind the first one that fits it are no longer forbidden"
-    )
+    until: OptionalPattern = Field("", description="RE2 pattern; lines after its first match are allowed; empty: none")
 
     def _conditions(self) -> list[str]:
         return super()._conditions() + ([f"until {self.until}"] if self.until else [])
@@ -152,8 +156,8 @@ class ModelText(Rule):
 
     filled_patterns = ("begins", "ends")
 
-    begins: PatternText
-    ends: PatternText
+    begins: PatternText = Field(description="RE2 pattern of the first line of the text")
+    ends: PatternText = Field(description="RE2 pattern of the first line after the text")
 
     def find_problems(self) -> Iterator[str]:
         if self.begins == self.ends:
@@ -165,14 +169,18 @@ class FileRule(Rule):
 
     filled_texts = ("path",)
 
-    path: NonEmptyText
-    min_bytes: Annotated[int, Field(ge=0)] = 1
-    manifest: bool = Field(False, description="the path is a JSON manifest: every file it lists is compared by sha256")
-    format: Literal["", "json", "jsonl", "safetensors"] = Field("", description="whole JSON, JSON lines or safetensors")
-    count: PositiveCount = Field(1, description="how many files must fit the path, when it holds * ? or [")
-    newer: bool = Field(False, description="written since the stage began, not left by an earlier one")
-    settled_s: Annotated[float, Field(ge=0)] = Field(0.0, description="it must not grow for this long, seconds")
-    why: str = ""
+    path: NonEmptyText = Field(description="path of a file or directory; may contain * ? [ **")
+    min_bytes: Annotated[int, Field(ge=0)] = Field(1, description="minimum size of each file, bytes")
+    manifest: bool = Field(False, description="the file is a JSON manifest; check size and sha256 of the listed files")
+    format: Literal["", "json", "jsonl", "safetensors"] = Field(
+        "", description="file format to validate; empty: not validated"
+    )
+    count: PositiveCount = Field(1, description="minimum number of matching files, if the path has * ? or [")
+    newer: bool = Field(False, description="the stage must have written the file")
+    settled_s: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="time for which the file must not change, seconds"
+    )
+    why: str = Field("", description="reason for the rule, shown in error messages")
 
     def describe(self) -> str:
         conditions = [f"at least {self.count}"] if self.count > 1 else []
@@ -202,27 +210,35 @@ class MetricRule(Rule):
     filled_patterns = ("pattern",)
     filled_texts = ("file",)
 
-    name: NonEmptyText
-    pattern: OptionalPattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
-    log: NonEmptyText = Field(STAGE_LOG, description="'stage', or the name of a service")
-    key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
+    name: NonEmptyText = Field(description="name of the metric in results and messages")
+    pattern: OptionalPattern = Field(
+        "", description="RE2 pattern with groups `(?P<value>…)` and optionally `(?P<step>…)`"
+    )
+    log: NonEmptyText = Field(STAGE_LOG, description="log to search: stage, or the name of a service")
+    key: str = Field("", description="key of the value in a row of file; dots for nested tables: train.loss")
     step_key: str = Field("step", description="key of the step in the same row")
     where: dict[NonEmptyText, Value] = Field(
-        default_factory=dict, description="keys that a row must have with these values"
+        default_factory=dict, description="keys and values that a row must have; empty: all rows"
     )
     file: NonEmptyText = Field(
-        "{run}/metrics.jsonl", description="JSON lines; only rows written since the stage began count"
+        "{run}/metrics.jsonl", description="JSON Lines file; only rows written during the stage count"
     )
-    trend: Literal["", "falls", "rises"] = Field("", description="last third of the points against the first third")
-    within_steps: Annotated[int, Field(ge=2)] | None = Field(None, description="judged over the first so many steps")
-    by: Annotated[float, Field(ge=0)] = Field(0.0, description="how far it must fall or rise, more than")
-    at_least: float | None = None
-    at_most: float | None = None
-    when: Literal["end", "always"] = Field("end", description="limits hold for the last value, or for every one")
-    finite: bool = Field(True, description="NaN and infinity stop the stage")
-    steps_rise: bool = Field(False, description="each step is greater than the one before")
-    points: PositiveCount = Field(1, description="how many points there must be at least")
-    why: str = ""
+    trend: Literal["", "falls", "rises"] = Field(
+        "", description="mean of the last third compared with the first third; empty: not checked"
+    )
+    within_steps: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="number of first steps that trend uses; absent: all"
+    )
+    by: Annotated[float, Field(ge=0)] = Field(0.0, description="minimum change for trend; the change must be larger")
+    at_least: float | None = Field(None, description="smallest allowed value; absent: no limit")
+    at_most: float | None = Field(None, description="largest allowed value; absent: no limit")
+    when: Literal["end", "always"] = Field(
+        "end", description="check at_least and at_most on the last value (end) or on all"
+    )
+    finite: bool = Field(True, description="stop the stage at NaN or infinity")
+    steps_rise: bool = Field(False, description="each step must be greater than the one before")
+    points: PositiveCount = Field(1, description="minimum number of values")
+    why: str = Field("", description="reason for the rule, shown in error messages")
 
     def describe(self) -> str:
         conditions = []
@@ -307,13 +323,13 @@ class HttpProbe(Rule):
 
     filled_texts = ("url", "body", "contains")
 
-    url: NonEmptyText
-    method: Literal["GET", "POST"] = "GET"
-    body: str = Field("", description="JSON text sent with POST")
-    status: Annotated[int, Field(ge=100, le=599)] = 200
-    contains: str = Field("", description="text that the answer must hold")
-    json_path: str = Field("", description="value of the JSON answer that must not be empty: choices[0].text")
-    equals: Value | None = Field(None, description="what the value at json_path must be")
+    url: NonEmptyText = Field(description="address to request: http://127.0.0.1:{port.NAME}/…")
+    method: Literal["GET", "POST"] = Field("GET", description="HTTP method of the request")
+    body: str = Field("", description="JSON body of a POST request; empty: no body")
+    status: Annotated[int, Field(ge=100, le=599)] = Field(200, description="expected HTTP status code")
+    contains: str = Field("", description="text that the response must contain; empty: not checked")
+    json_path: str = Field("", description="JSON value that must not be empty: choices[0].text; empty: not checked")
+    equals: Value | None = Field(None, description="expected value at json_path; absent: any")
 
     def describe(self) -> str:
         return f"{self.method} {self.url}"
@@ -334,8 +350,8 @@ class HttpProbe(Rule):
 class ProbeRule(HttpProbe):
     """A request made when the command has ended well, while its services still run."""
 
-    within_s: Seconds = Field(30.0, description="limit for the right answer, seconds")
-    why: str = ""
+    within_s: Seconds = Field(30.0, description="time limit for the expected response, seconds")
+    why: str = Field("", description="reason for the probe, shown in error messages")
 
 
 class Ready(HttpProbe):
@@ -346,9 +362,11 @@ class Ready(HttpProbe):
 
     filled_patterns = ("line",)
 
-    url: str = ""
-    line: OptionalPattern = Field("", description="pattern of a line of the service's log")
-    port: str | int = Field("", description="name of a port of the service that must take a connection")
+    url: str = Field("", description="address to request: http://127.0.0.1:{port.NAME}/…; empty: no request")
+    line: OptionalPattern = Field("", description="RE2 pattern of a line in the service's log; empty: not checked")
+    port: str | int = Field(
+        "", description="name of a port of the service that must accept connections; empty: not checked"
+    )
 
     def describe(self) -> str:
         parts = [super().describe() if self.url else "", f"port {self.port}" if self.port else ""]
@@ -364,22 +382,26 @@ class Ready(HttpProbe):
 class Gate(Rule):
     """What a stage must have shown before the next one may start."""
 
-    require: tuple[RequireRule, ...] = ()
-    ordered: bool = Field(False, description="the first lines of `require` come in the listed order, log by log")
-    forbid: tuple[ForbidRule, ...] = ()
-    benign: tuple[BenignRule, ...] = ()
+    require: tuple[RequireRule, ...] = Field((), description="log lines that must occur")
+    ordered: bool = Field(False, description="first matches of require must come in the listed order, per log")
+    forbid: tuple[ForbidRule, ...] = Field((), description="log lines that stop the stage")
+    benign: tuple[BenignRule, ...] = Field(
+        (), description="harmless log lines: exceptions from forbid and from the first fatal line"
+    )
     model_output: tuple[PatternText, ...] = Field(
-        (), description="lines that fit hold what a model wrote: no rule reads them, and none is the first fatal one"
+        (), description="RE2 patterns of lines that a model wrote; other rules skip them"
     )
     model_texts: tuple[ModelText, ...] = Field(
-        (), description="texts of a model over several lines: from the line that fits `begins` to before that of `ends`"
+        (), description="texts of several lines that a model wrote; other rules skip them"
     )
     exit_codes: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
-        (0,), min_length=1, description="exit codes of the command that are good"
+        (0,), min_length=1, description="accepted exit codes of the command"
     )
-    files: tuple[FileRule, ...] = ()
-    metrics: tuple[MetricRule, ...] = ()
-    probes: tuple[ProbeRule, ...] = ()
+    files: tuple[FileRule, ...] = Field((), description="output files that must exist and be complete")
+    metrics: tuple[MetricRule, ...] = Field((), description="numbers to check, from a log or a JSON Lines file")
+    probes: tuple[ProbeRule, ...] = Field(
+        (), description="HTTP requests after the command has passed, while services run"
+    )
 
     def fill(self, where: str, fill_text: FillText) -> Gate:
         filled: dict[str, Any] = {

@@ -48,145 +48,152 @@ LimitFactorOnBusyMachine = Annotated[float, Field(ge=1)]
 class Service(SpecModel):
     """A process that runs beside the stages that name it: started before, stopped after, in reverse order."""
 
-    name: Name
-    title: str
-    command: tuple[Word, ...] = Field(min_length=1)
-    ports: tuple[PortName, ...] = Field((), description="names of the ports it listens on, for this machine alone")
+    name: Name = Field(description="name of the service, unique in the job")
+    title: str = Field(description="one-line description of the service")
+    command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
+    ports: tuple[PortName, ...] = Field(
+        (), description="names of the job's ports that it listens on, for this machine only"
+    )
     listens: tuple[PortOpenToOthers, ...] = Field(
-        (), description=f"ports that others than this machine may reach; see {get_docs_url('jobs')}"
+        (), description=f"ports that other machines may reach; see {get_docs_url('jobs')}"
     )
     publish: tuple[PortName, ...] = Field(
-        (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {get_docs_url('jobs')}"
+        (), description=f"names of its ports to publish at 127.0.0.1 of the Docker host; see {get_docs_url('jobs')}"
     )
-    ready: Ready
-    start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds; while it gets on, see `stretch`")
+    ready: Ready = Field(description="conditions for ready; all that are set must pass")
+    start_s: Seconds = Field(120.0, description="time limit to become ready, seconds; limits.stretch can extend it")
     answer_s: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="how long the ready request may go without a right answer later, seconds; 0: not asked"
+        0.0, description="longest time without the expected response after ready, seconds; 0: not checked"
     )
     silence_s: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="how long its log may not grow while the stage's command runs, seconds; 0: for ever"
+        0.0, description="longest time without log output during the stage's command, seconds; 0: no limit"
     )
-    keep: bool = Field(False, description="it stays up between two stages in a row that both name it")
-    env: dict[EnvName, str] = Field(default_factory=dict)
-    secrets: tuple[EnvName, ...] = Field((), description="those of the job's secrets that it gets, by name")
+    keep: bool = Field(False, description="keep running between consecutive stages that use the service")
+    env: dict[EnvName, str] = Field(default_factory=dict, description="environment variables; override the job's")
+    secrets: tuple[EnvName, ...] = Field((), description="names of the job's secrets that the service gets")
 
 
 class RayJob(SpecModel):
     """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
 
-    dashboard: Word = Field(description="address of the dashboard, http://127.0.0.1:{port.NAME}")
+    dashboard: Word = Field(description="address of the Ray dashboard: http://127.0.0.1:{port.NAME}")
     service: ServiceName = Field(description="name of the service that is the Ray head")
-    temp_dir: Word = Field(description="the head's --temp-dir, where the driver's log is")
+    temp_dir: Word = Field(description="--temp-dir of the Ray head, which contains the driver's log")
 
 
 class Limits(SpecModel):
     """How long a stage may take and be silent, seconds."""
 
-    total_s: Seconds = 3600.0
-    silence_s: Seconds = 600.0
+    total_s: Seconds = Field(3600.0, description="longest duration of the stage, wall-clock seconds")
+    silence_s: Seconds = Field(
+        600.0, description="longest time without a sign of life, seconds; if set, also in built-in phases"
+    )
     steps: UsualStepsBeforeHang = Field(
-        20.0, description="how many usual steps without one are a hang when the processes do nothing; 0: never"
+        20.0, description="usual step times without a new step or activity that mean a hang; 0: off"
     )
     stretch: LimitFactorOnBusyMachine = Field(
-        10.0,
-        description="how many times longer limits may last: while others have the machine, those of silence, steps and "
-        "services are counted in the time that the stage's processes have; a service's start goes on while it reads, "
-        "writes or fills memory",
+        10.0, description="largest factor to extend limits other than total_s on a busy machine; 1: off"
     )
 
 
 class Stage(SpecModel):
     """One step of staged running."""
 
-    name: Name
-    title: str
-    command: tuple[Word, ...] = Field(min_length=1)
-    services: tuple[ServiceName, ...] = ()
-    needs: tuple[FileRule, ...] = Field((), description="what must be there, whole, before anything starts")
+    name: Name = Field(description="name of the stage, unique in the job")
+    title: str = Field(description="one-line description of the stage")
+    command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
+    services: tuple[ServiceName, ...] = Field((), description="names of services that run during the stage")
+    needs: tuple[FileRule, ...] = Field((), description="files that must exist and be complete before the stage starts")
     listens: tuple[PortOpenToOthers, ...] = Field(
-        (), description="ports of its command that others may reach, as of a service"
+        (), description="ports of the command that other machines may reach, as for services"
     )
-    ray: RayJob | None = None
-    own_ray: bool = Field(False, description="its command starts a Ray head of its own, as verl does")
-    env: dict[EnvName, str] = Field(default_factory=dict)
+    ray: RayJob | None = Field(None, description="submit the command as a Ray job; absent: run it directly")
+    own_ray: bool = Field(False, description="the command starts its own Ray head, as verl does")
+    env: dict[EnvName, str] = Field(default_factory=dict, description="environment variables; override the job's")
     secrets: tuple[EnvName, ...] = Field(
-        (), description="those of the job's secrets that its command gets; with `ray` its head and workers, too"
+        (), description="names of the job's secrets for the command and, with ray, its head"
     )
-    gate: Gate = Gate()
-    limits: Limits = Limits()
+    gate: Gate = Field(Gate(), description="pass criteria of the stage; default: exit code 0")
+    limits: Limits = Field(Limits(), description="time limits and hang detection")
     phases: tuple[Phase, ...] = Field(
-        (), description=f"asked before those that rlbox knows; see {get_docs_url('hangs')}"
+        (), description=f"your own phases, tried before the built-in ones; see {get_docs_url('hangs')}"
     )
-    resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
-    profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
-    without: tuple[Name, ...] = Field((), description="no part of a run with one of these profiles")
+    resume: tuple[Word, ...] = Field((), description="arguments to append to the command from the second attempt on")
+    profiles: tuple[Name, ...] = Field((), description="run the stage only with one of these profiles; empty: always")
+    without: tuple[Name, ...] = Field((), description="skip the stage with any of these profiles")
 
 
 class Resume(SpecModel):
     """What changes for stages that are attempted again by `rlbox run --resume`."""
 
-    says: WarningOfLoss = Field("", description="what is lost by it; shown, and kept with the run")
-    params: dict[ParamName, Value] = Field(default_factory=dict)
+    says: WarningOfLoss = Field("", description="what a resumed run loses; printed and recorded")
+    params: dict[ParamName, Value] = Field(
+        default_factory=dict, description="parameter values for the second and later attempts"
+    )
 
 
 class ClusterTable(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
-    ray: ServiceName | None = Field(None, description="name of the service that is the Ray head: the cluster is it")
+    ray: ServiceName | None = Field(
+        None, description="service that is the Ray head, replaced by the cluster; absent: none"
+    )
     params: dict[ParamName, Literal["head", "nodes", "node-gpus", "gpus"]] = Field(
-        default_factory=dict, description="parameters that are the head's address, how many nodes or GPUs there are"
+        default_factory=dict, description="parameters to set: head address, number of nodes, GPUs per node, all GPUs"
     )
     ports: dict[ParamName, Literal["gcs", "dashboard", "client"]] = Field(
-        default_factory=dict, description="ports of the job that are the cluster's"
+        default_factory=dict, description="ports of the job to replace with ports of the cluster"
     )
-    unset: tuple[EnvName, ...] = Field((), description="variables of the job that its stages do without there")
+    unset: tuple[EnvName, ...] = Field((), description="environment variables of the job to remove on a cluster")
 
 
 class SourceTable(SpecModel):
     """The framework that a job calls, for which `--set source=DIR` puts a work tree in front of the installed one."""
 
     package: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] = Field(
-        description="Python package that DIR holds, as DIR/PACKAGE"
+        description="Python package in the work tree: DIR/PACKAGE"
     )
     version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+")] = Field(
-        description="version that the job is written for; a tree of another minor version is refused"
+        description="version that the job is written for; another major or minor version is rejected"
     )
-    installed: PathInImage = Field(
-        "", description="what `{source}` is without --set: the path of the tree in the image"
-    )
+    installed: PathInImage = Field("", description="value of {source} without --set source: the tree in the image")
 
 
 class Job(SpecModel):
     """What can be run: parameters, profiles, ports, services and stages."""
 
     name: Name
-    title: str
-    target: Name = Field(description="target it runs on unless --target says otherwise")
-    params: dict[ParamName, Param] = Field(default_factory=dict)
+    title: str = Field(description="one-line description of the job")
+    target: Name = Field(description="default target; --target overrides it")
+    params: dict[ParamName, Param] = Field(default_factory=dict, description="parameters by name, for --set NAME=VALUE")
     profiles: dict[Name, ParamSet] = Field(
-        default_factory=dict, description="sets of parameters; `include` names those that lie under it"
+        default_factory=dict, description="named sets of parameter values; include names other profiles to apply first"
     )
-    resume: Resume = Resume()
+    resume: Resume = Field(Resume(), description="changes for stages that are attempted again")
     cluster: ClusterTable | None = Field(
-        None, description=f"it can run over several nodes; see {get_docs_url('cluster')}"
+        None, description=f"settings for a multi-node run; absent: one machine only; see {get_docs_url('cluster')}"
     )
     source: SourceTable | None = Field(
-        None, description=f"the framework, for --set source=DIR; see {get_docs_url('jobs')}"
+        None, description=f"framework that --set source=DIR replaces; see {get_docs_url('jobs')}"
     )
-    fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {get_docs_url('planner')}")
+    fits: Fits | None = Field(
+        None, description=f"required GPUs, memory and disk; absent: not checked; see {get_docs_url('planner')}"
+    )
     next: tuple[RunJobArgument, ...] = Field(
-        (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
+        (), description="suggestions after a passed run: arguments of `rlbox run JOB`"
     )
     secrets: tuple[EnvName, ...] = Field(
-        (), description="secrets that the run cannot do without, by name; its stages and services say which they get"
+        (), description="names of required secrets; stages and services list the ones they get"
     )
-    optional_secrets: tuple[EnvName, ...] = Field((), description="secrets that are handed over when they are there")
-    ports: dict[ParamName, Port] = Field(default_factory=dict)
-    env: dict[EnvName, str] = Field(default_factory=dict)
-    services: tuple[Service, ...] = ()
-    stages: tuple[Stage, ...] = Field(min_length=1)
-    plot: tuple[Word, ...] = Field((), description="command run after the last stage, passed or not, to draw curves")
-    curves: PicturePath = Field("", description="the picture that `plot` writes")
+    optional_secrets: tuple[EnvName, ...] = Field((), description="names of secrets to pass if they are set")
+    ports: dict[ParamName, Port] = Field(default_factory=dict, description="port numbers by name, 1024 to 65535")
+    env: dict[EnvName, str] = Field(
+        default_factory=dict, description="environment variables of all stages and services"
+    )
+    services: tuple[Service, ...] = Field((), description="processes that run next to stages")
+    stages: tuple[Stage, ...] = Field(min_length=1, description="steps of the job, in order")
+    plot: tuple[Word, ...] = Field((), description="command that draws curves after the last stage, passed or failed")
+    curves: PicturePath = Field("", description="path of the image file that plot writes")
 
     @model_validator(mode="before")
     @classmethod

@@ -40,16 +40,16 @@ Value = Annotated[bool | int | float | str, BeforeValidator(_require_scalar)]
 class Param(SpecModel):
     """A value that the user may change with `--set NAME=VALUE`."""
 
-    default: Value | None = None
-    help: str
-    type: ParamType | None = Field(None, description="needed when neither `default` nor `unit` says it")
-    unit: Unit | None = Field(None, description="unit that the command wants; the value is written with its own")
-    required: bool = Field(False, description="it has no default: a profile or --set must give a value")
-    choices: tuple[Value, ...] = Field((), description="the only values it may have")
-    at_least: Value | None = None
-    at_most: Value | None = None
-    true: str = Field("true", description="what the command gets for true")
-    false: str = Field("false", description="what the command gets for false; empty: the word is left out")
+    default: Value | None = Field(None, description="default value; absent only if required")
+    help: str = Field(description="one-line description of the parameter")
+    type: ParamType | None = Field(None, description="type of the value; absent: from unit, default or first choice")
+    unit: Unit | None = Field(None, description="unit that the command expects; you write values with any unit")
+    required: bool = Field(False, description="a profile or --set must set it; no default")
+    choices: tuple[Value, ...] = Field((), description="allowed values; empty: any")
+    at_least: Value | None = Field(None, description="smallest allowed value; absent: no limit")
+    at_most: Value | None = Field(None, description="largest allowed value; absent: no limit")
+    true: str = Field("true", description="argument for true; empty: removed from the command")
+    false: str = Field("false", description="argument for false; empty: removed from the command")
 
     @property
     def kind(self) -> ParamType:

@@ -56,16 +56,19 @@ Patterns = Annotated[tuple[PatternText, ...], BeforeValidator(_one_or_more)]
 class Phase(SpecModel):
     """A part of a stage's work that a line of its log begins; it lasts until another phase begins, or its end line."""
 
-    name: Name
-    begins: Annotated[Patterns, Field(min_length=1)] = Field(description="regular expression (RE2), or several")
-    ends: Patterns = Field((), description="lines after which the stage is in no phase")
-    silence_s: Seconds = Field(description="how long it may go on without a sign of life")
+    name: Name = Field(description="name of the phase; replaces a built-in phase of the same name")
+    begins: Annotated[Patterns, Field(min_length=1)] = Field(
+        description="RE2 patterns, one or several; a matching line starts the phase"
+    )
+    ends: Patterns = Field(
+        (), description="RE2 patterns; a matching line ends the phase; empty: the next phase ends it"
+    )
+    silence_s: Seconds = Field(description="longest time without a sign of life, seconds")
     progress: Annotated[dict[str, Floor], BeforeValidator(_with_floors)] = Field(
         default_factory=dict,
-        description="activities that prove that it is alive, as a list or with floors: bytes a second "
-        "(read, write, network, memory), cores (cpu), share of the power limit (gpu)",
+        description="signs of life: read, write, network, memory (bytes/s), cpu (cores), gpu (power share)",
     )
-    remedy: str = Field("", description="what to do when it hangs here")
+    remedy: str = Field("", description="suggested fix if the stage hangs in this phase")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,33 +25,28 @@ _FIRST_CUDA = 13
 class Compile(SpecModel):
     """What is compiled, with what, and for which GPUs; made by `rlbox compile`, never on the machine that runs it."""
 
-    name: Distribution = Field(description="the distribution that it becomes")
-    version: SingleLine = Field(
-        "", description="version of the source archive on the package index; or set url and ref"
-    )
-    url: SingleLine = Field("", description="git repository of the source, where the index has none")
-    ref: SingleLine = Field("", description="branch, tag or commit of url; the lock holds the commit")
-    folder: Folder = Field(
-        "", description="folder of the source that has its pyproject.toml or setup.py; empty: the top"
-    )
+    name: Distribution = Field(description="distribution to build")
+    version: SingleLine = Field("", description="version of the source archive on the index; empty: use url and ref")
+    url: SingleLine = Field("", description="git repository of the source; empty: use version")
+    ref: SingleLine = Field("", description="branch, tag or commit of url; the lock file pins the commit")
+    folder: Folder = Field("", description="source directory with pyproject.toml or setup.py; empty: the top directory")
     cuda: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
-        "", description="CUDA of the compiler, which is that of torch: 13.0; empty: C++ alone"
+        "", description="CUDA version of the compiler and of torch: 13.0; empty: C++ only"
     )
-    archs: tuple[Arch, ...] = Field((), description="GPUs it is for: sm_90; empty: hardware.arch")
+    archs: tuple[Arch, ...] = Field((), description="GPU architectures to compile for: sm_90; empty: hardware.arch")
     needs: tuple[BuildNeed, ...] = Field(
-        ("setuptools", "wheel"),
-        description="what its build imports; a package of the stack without a version is that one",
+        ("setuptools", "wheel"), description="packages that the build imports; without a version: the stack's version"
     )
     packages: tuple[AptPackage, ...] = Field(
-        (), description="apt packages of the build beside g++ and Python's headers"
+        (), description="apt packages for the build, in addition to g++ and python3-dev"
     )
     env: dict[EnvName, SingleLine] = Field(
-        default_factory=dict, description="environment of its build; MAX_JOBS is the most compilers at a time"
+        default_factory=dict, description="environment variables of the build; MAX_JOBS limits parallel compilers"
     )
     units: tuple[CudaFilePattern, ...] = Field(
-        (), description="patterns of the CUDA files that are compiled; what others define ends in an error; empty: all"
+        (), description="patterns of CUDA files to compile; functions of other files raise an error; empty: all"
     )
-    memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory that one compiler takes, GiB")
+    memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory of one compiler process, GiB")
 
     @model_validator(mode="after")
     def _whole(self) -> Compile:

@@ -43,21 +43,23 @@ FirstOfTwentyPorts = Annotated[int, Field(ge=0, le=65000)]
 class ClusterNode(SpecModel):
     """One node; `local` is the machine that rlbox is typed on."""
 
-    name: NodeName = Field(description="what ssh calls it, or local")
-    data: SingleLine = Field("", description="its data disk; empty: disk.host")
-    address: PeerAddress = Field("", description="where the other nodes reach it; empty: where ssh reaches it")
-    here: RayOutsideContainer = Field(False, description="run Ray as processes there, as on a node without an engine")
+    name: NodeName = Field(description="SSH destination, or local for this machine")
+    data: SingleLine = Field("", description="data disk of the node; empty: disk.host")
+    address: PeerAddress = Field("", description="address that other nodes use; empty: the address that SSH uses")
+    here: RayOutsideContainer = Field(False, description="run Ray without a container on this node")
 
 
 class Cluster(SpecModel):
     """The nodes, the head first, and what they share."""
 
-    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address, here")
+    nodes: tuple[NodeName | ClusterNode, ...] = Field(
+        description="SSH destinations, or tables with name, data, address, here; the head first"
+    )
     name: Annotated[str, StringConstraints(pattern=f"^$|{NAME_PATTERN}")] = Field(
-        description="tells clusters of one user on the same nodes apart; empty: the target's name"
+        description="name that distinguishes your clusters on the same nodes; empty: the target's name"
     )
     port: FirstOfTwentyPorts = Field(
-        description="first of the 20 ports of its parts, the same on all nodes; 0: the first 20 that are free"
+        description="first of 20 consecutive ports, the same on all nodes; 0: the first free ones"
     )
 
 
@@ -89,14 +91,18 @@ _OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of
 class Base(SpecModel):
     """What the first layer is made of: an image by digest, or a distribution bootstrapped from apt alone."""
 
-    bootstrap: Literal["", "debian:bookworm"] = Field(description="distribution:suite to bootstrap from apt")
-    suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
-    image: str = Field(description="NAME@sha256:DIGEST to build on")
-    packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
-    holds: dict[PackageInImage, VersionInImage] = Field(
-        description="packages of an image's own Python, with versions: the stack goes without them, and on top of them"
+    bootstrap: Literal["", "debian:bookworm"] = Field(
+        description="DISTRIBUTION:SUITE to install from apt packages only; empty: use image"
     )
-    holds_apt: tuple[AptInImage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
+    suites: tuple[Suite, ...] = Field(description="additional apt suites of a bootstrapped base: bookworm-security")
+    image: str = Field(description="base image, NAME@sha256:DIGEST; empty: use bootstrap")
+    packages: tuple[AptPackage, ...] = Field(description="apt packages to install in the base")
+    holds: dict[PackageInImage, VersionInImage] = Field(
+        description="Python packages in the base image, name to version; not installed again"
+    )
+    holds_apt: tuple[AptInImage, ...] = Field(
+        description="apt packages in the base image; fixes do not install them again"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Base:
@@ -114,22 +120,28 @@ class Base(SpecModel):
 class Python(SpecModel):
     """The interpreter that the stack's virtual environment is made with."""
 
-    version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
-    interpreter: AbsolutePath
-    platform: SingleLine = Field(description="uv's name of the platform to lock for")
-    exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
-    build: tuple[Requirement, ...] = Field(description="what source archives are built with, where there is no wheel")
+    version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")] = Field(
+        description="Python version of the stack: 3.11"
+    )
+    interpreter: AbsolutePath = Field(description="path of the Python interpreter in the base")
+    platform: SingleLine = Field(description="platform to lock for, as uv names it: x86_64-manylinux_2_35")
+    exclude: tuple[Requirement, ...] = Field(
+        description="distributions to leave out, with the packages that only they require"
+    )
+    build: tuple[Requirement, ...] = Field(description="packages to build source archives with, if there is no wheel")
     before: Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")] = Field(
-        description="the stack takes no file that was published on that day or later; empty: the newest that fits"
+        description="date YYYY-MM-DD: use only files uploaded before it; empty: no limit"
     )
 
 
 class Wheel(SpecModel):
     """A wheel behind an address, for what the package index has as a source archive alone."""
 
-    url: Annotated[SingleLine, StringConstraints(pattern=r"^https?://\S+\.whl$")]
-    sha256: Sha256
-    size: Annotated[int, Field(ge=0)] = Field(0, description="bytes; 0: not known")
+    url: Annotated[SingleLine, StringConstraints(pattern=r"^https?://\S+\.whl$")] = Field(
+        description="http or https address of the .whl file"
+    )
+    sha256: Sha256 = Field(description="sha256 of the wheel, 64 hexadecimal digits")
+    size: Annotated[int, Field(ge=0)] = Field(0, description="size of the wheel, bytes; 0: unknown")
 
     @model_validator(mode="after")
     def _named(self) -> Wheel:
@@ -153,14 +165,20 @@ class Wheel(SpecModel):
 class Group(SpecModel):
     """One Python layer of the image. Groups are listed from the least to the most often changed."""
 
-    name: Part
-    packages: tuple[Requirement, ...] = Field(min_length=1)
-    wheels: tuple[Wheel, ...] = Field((), description="wheels by address and sha256, installed without what they need")
-    compile: tuple[Compile, ...] = Field(
-        (), description="wheels compiled from source, installed without what they need"
+    name: Part = Field(description="name of the layer, unique in the target")
+    packages: tuple[Requirement, ...] = Field(
+        min_length=1, description="requirements to lock and install: torch==2.11.0"
     )
-    source: Literal["python", "torch-wheels"] = "python"
-    channel: Channel = Field("", description="folder of the torch wheel index: cpu, cu128, …")
+    wheels: tuple[Wheel, ...] = Field(
+        (), description="wheels by address and sha256, installed without their dependencies"
+    )
+    compile: tuple[Compile, ...] = Field(
+        (), description="wheels to compile from source, installed without their dependencies"
+    )
+    source: Literal["python", "torch-wheels"] = Field(
+        "python", description="python: the package index; torch-wheels: the PyTorch wheel index"
+    )
+    channel: Channel = Field("", description="directory of the PyTorch wheel index: cpu, cu128")
 
     @model_validator(mode="after")
     def _channel_is_named(self) -> Group:
@@ -172,19 +190,19 @@ class Group(SpecModel):
 class GitSource(SpecModel):
     """A repository whose tree at one commit is put into the image."""
 
-    name: Part
-    url: SingleLine
-    ref: SingleLine = Field(description="branch, tag or commit; the lock holds the commit")
-    into: FolderInImage = Field(description="folder of the image that gets the tree")
+    name: Part = Field(description="name of the repository, unique in the target")
+    url: SingleLine = Field(description="address of the git repository")
+    ref: SingleLine = Field(description="branch, tag or commit; the lock file pins the commit")
+    into: FolderInImage = Field(description="directory in the image for the tree")
 
 
 class HttpSource(SpecModel):
     """A file behind an address that is put into the image."""
 
-    name: Part
-    url: SingleLine
+    name: Part = Field(description="name of the file, unique in the target")
+    url: SingleLine = Field(description="address of the file")
     into: FileInImage = Field(description="path of the file in the image")
-    executable: bool = False
+    executable: bool = Field(False, description="make the file executable")
 
 
 def _distribution(text: str) -> str:
@@ -209,28 +227,34 @@ class PatchFacts(SpecModel):
     """What is known of a patch besides its diff; content alone decides whether it fits."""
 
     package: tuple[Requirement, ...] = Field(
-        (), description="what it changes, the first that the stack has: a package (verl>=0.6,<0.7) or a git part"
+        (), description="packages (verl>=0.6,<0.7) or [[git]] names; the first in the stack is patched; empty: any"
     )
-    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
-    made_for: SingleLine = Field("", description="commit or version that the diff was made from")
+    strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading path components to strip, as in patch -p")
+    made_for: SingleLine = Field("", description="commit or version that the diff was made for")
     files: dict[PathToPatch, UnpatchedSha256] = Field(
-        default_factory=dict, description="path to sha256 it was made from; shown only"
+        default_factory=dict, description="path to sha256 of the original file; informational only"
     )
-    reason: Reason = Field("", description="what goes wrong without it")
-    upstream: SingleLine = Field("", description="where upstream changed the same: pull request, issue, commit")
+    reason: Reason = Field("", description="failure that the patch prevents")
+    upstream: SingleLine = Field("", description="pull request, issue or commit with the upstream change")
     upstream_has: Pattern = Field(
-        "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
+        "", description="regular expression; files that match have the upstream change and are skipped"
     )
-    absent: MissingFileReason = Field("", description="why a file of it may be missing; empty: then it is a conflict")
-    marker: SingleLine = Field("", description="text that each patched file holds")
+    absent: MissingFileReason = Field(
+        "", description="why a patched file may be missing; empty: a missing file is a conflict"
+    )
+    marker: SingleLine = Field("", description="text that every patched file contains")
 
 
 class PatchSource(PatchFacts):
     """A unified diff, in the target's folder `patches/` or in one of its git parts, applied to files of the image."""
 
-    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
-    part: Literal[""] | GitPart = Field("", description="git part whose tree has the diff; empty: the folder patches/")
-    into: FolderInImage = Field(description="folder of the image that the diff's paths start in")
+    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")] = (
+        Field(description="file name of the diff in patches/, or its path in the [[git]] tree")
+    )
+    part: Literal[""] | GitPart = Field(
+        "", description="name of the [[git]] entry that contains the diff; empty: patches/"
+    )
+    into: FolderInImage = Field(description="directory in the image that the diff's paths are relative to")
 
     @model_validator(mode="after")
     def _beside_the_spec(self) -> PatchSource:
@@ -242,97 +266,107 @@ class PatchSource(PatchFacts):
 class Hardware(SpecModel):
     """The machine that a target is for; an empty text and 0 say that nothing is known or demanded."""
 
-    gpu: SingleLine = Field(description="name of the GPU as the driver tells it; empty: none")
-    gpus: Annotated[int, Field(ge=0)] = Field(description="GPUs of a node")
-    gpu_memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of one GPU, GiB")
+    gpu: SingleLine = Field(description="GPU name, as nvidia-smi prints it; empty: no GPU")
+    gpus: Annotated[int, Field(ge=0)] = Field(description="GPUs of a node; 0: all, or none without gpu")
+    gpu_memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of one GPU, GiB; 0: unknown")
     arch: Annotated[str, StringConstraints(pattern=r"^(sm_\d{2,3})?$")] = Field(
-        description="architecture: sm_80, sm_120"
+        description="GPU architecture: sm_80, sm_120; empty: unknown"
     )
     grade: Literal["", "datacenter", "workstation", "consumer"] = Field(
-        description="kind of the GPU; datacenter alone takes CUDA's forward compatibility"
+        description="GPU class; only datacenter supports CUDA forward compatibility; empty: unknown"
     )
     nodes: Annotated[int, Field(ge=1)] = Field(description="number of nodes")
-    cores: Annotated[int, Field(ge=0)] = Field(description="cores of a node, as its programs see them")
-    memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of a node, GiB")
-    pid_limit: Annotated[int, Field(ge=0)] = Field(description="most processes and threads that the platform allows")
-    platform: Literal["", "vast", "autodl"] = Field(description="who rents it out; empty: a machine of one's own")
-    region: Literal["", "cn"] = Field(description="where it stands, as far as that decides what it can reach")
+    cores: Annotated[int, Field(ge=0)] = Field(description="CPU cores of a node; 0: unknown")
+    memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of a node, GiB; 0: unknown")
+    pid_limit: Annotated[int, Field(ge=0)] = Field(
+        description="process and thread limit of the platform; 0: no known limit"
+    )
+    platform: Literal["", "vast", "autodl"] = Field(
+        description="provider of the rented machine; empty: your own machine"
+    )
+    region: Literal["", "cn"] = Field(description="cn: mainland China; empty: elsewhere")
     cuda_driver: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
-        description="newest CUDA that its driver takes"
+        description="newest CUDA version that the driver supports: 13.0; empty: unknown"
     )
 
 
 class Fixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
-    off: dict[Name, Reason] = Field(description="fixes that are left out, each with the reason")
+    off: dict[Name, Reason] = Field(description="disabled fixes: id to reason")
 
 
 class Compat(SpecModel):
     """What the target asks of the table of what fits together."""
 
-    off: dict[Name, Reason] = Field(description="facts that are left out, each with the reason")
+    off: dict[Name, Reason] = Field(description="disabled compatibility facts: id to reason")
 
 
 class Build(SpecModel):
     """How the image is built."""
 
-    network: Literal["host", "default", "none"]
-    epoch: Annotated[int, Field(ge=0)] = Field(description="SOURCE_DATE_EPOCH, seconds")
-    own_layer_mib: Annotated[int, Field(ge=1)] = Field(description="a wheel of this size or more is a layer of its own")
-    bake_ca: bool = Field(description="keep the CA bundle of the building machine in the image")
+    network: Literal["host", "default", "none"] = Field(
+        description="network of build steps, as in docker build --network"
+    )
+    epoch: Annotated[int, Field(ge=0)] = Field(
+        description="SOURCE_DATE_EPOCH: time stamp of all files, seconds since 1970"
+    )
+    own_layer_mib: Annotated[int, Field(ge=1)] = Field(
+        description="wheels of this size or more get their own layer, MiB"
+    )
+    bake_ca: bool = Field(description="keep the CA bundle of the build machine in the image")
 
 
 class Run(SpecModel):
     """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
 
     network: Literal["own", "host", "bridge", "none"] = Field(
-        description="own: made for each container, others reach nothing in it; several nodes need host"
+        description="as docker run --network; own: a new bridge per run; several nodes: host"
     )
-    shm_gib: Annotated[float, Field(gt=0)]
-    memory_gib: Annotated[float, Field(ge=0)]
-    cpus: Annotated[float, Field(ge=0)]
-    pids: Annotated[int, Field(ge=0)]
-    user: Literal["caller", "root"]
+    shm_gib: Annotated[float, Field(gt=0)] = Field(description="size of /dev/shm, GiB; a fix can raise it")
+    memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory limit of a container, GiB; 0: no limit")
+    cpus: Annotated[float, Field(ge=0)] = Field(description="CPU limit of a container, cores; 0: no limit")
+    pids: Annotated[int, Field(ge=0)] = Field(
+        description="process and thread limit of a container; 0: Docker's default"
+    )
+    user: Literal["caller", "root"] = Field(description="user in the container; caller: the user who runs the command")
     ulimits: dict[Name, SingleLine] = Field(
-        description="soft limit, or soft:hard; empty: not set, whatever a fix wants"
+        description="limits by name, SOFT or SOFT:HARD; empty: not set, even if a fix sets it"
     )
-    cap_add: tuple[SingleLine, ...] = Field(description="capabilities of containers, which have no other")
+    cap_add: tuple[SingleLine, ...] = Field(description="Linux capabilities to add to containers: SYS_PTRACE")
     devices: dict[Device, DeviceUse] = Field(
-        description="devices of the machine, or folders of them, for containers: r read, w write, m make; empty: not"
+        description="/dev paths with r read, w write, m mknod; empty: remove an included device"
     )
-    open: AllowUnauthenticatedPorts = Field(
-        description="run though whoever reaches the ports runs code there, as `--allow-unauthenticated` does"
-    )
+    open: AllowUnauthenticatedPorts = Field(description="allow Ray without authentication, as --allow-unauthenticated")
 
 
 class Disk(SpecModel):
     """The data disk: the only place that a stage writes to."""
 
-    mount: AbsolutePath = Field(description="where the container sees it")
-    host: HostFolder = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
-    create: bool = Field(description="make the directory when it is missing")
+    mount: AbsolutePath = Field(description="path of the data disk in the container")
+    host: HostFolder = Field(description="data disk on the host, may start with ~; --data and RLBOX_DATA override it")
+    create: bool = Field(description="create the directory if it is missing")
     need_gib: Annotated[float, Field(ge=0)] = Field(
-        description="free space that it has, GiB: what a job without [fits] needs, and what is rented"
+        description="disk space to rent, and free space for jobs without [fits], GiB"
     )
     archive: HostFolder = Field(
-        description="folder of a second disk, for archives alone; empty: none; no part of the image"
+        description="directory on a second disk for archives; empty: none; not part of the image"
     )
 
 
 class Vast(SpecModel):
     """How an instance is rented on vast.ai. Prices in dollars; 0 and an empty text set nothing."""
 
-    mode: Literal["ssh", "jupyter"] = Field(description="launch mode; both replace the image's entrypoint")
-    gpu_name: SingleLine = Field(description="the platform's name of the GPU; empty: made of hardware.gpu")
-    image: SingleLine = Field(
-        description="image that the platform pulls: the target's own, pushed; --image overrides it"
+    mode: Literal["ssh", "jupyter"] = Field(
+        description="launch mode of the instance; both replace the image's entrypoint"
     )
-    options: SingleLine = Field(
-        description="docker options in the template's form: -e NAME=VALUE, -p PORT:PORT, -h NAME"
+    gpu_name: SingleLine = Field(description="GPU name on vast.ai; empty: derived from hardware.gpu")
+    image: SingleLine = Field(description="image to pull, pushed from this target; --image overrides it")
+    options: SingleLine = Field(description="docker options of the template: -e NAME=VALUE -p PORT:PORT -h NAME")
+    max_price: Annotated[float, Field(ge=0)] = Field(
+        description="highest price per hour with disk, dollars; 0: none, --price is required to rent"
     )
-    max_price: Annotated[float, Field(ge=0)] = Field(description="most that an hour may cost, disk included")
-    min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="least reliability of a machine")
+    min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="lowest reliability of a machine, 0 to 1")
 
 
 class CompileEntry(NamedTuple):
@@ -346,23 +380,25 @@ class Target(SpecModel):
     """One place to run, completed with the defaults."""
 
     name: Name
-    title: SingleLine
-    hardware: Hardware
-    fixes: Fixes
-    compat: Compat
-    base: Base
-    python: Python
-    stack: tuple[Group, ...] = Field(min_length=1, description="Python layers, the least often changed first")
-    git: tuple[GitSource, ...] = Field(description="repositories put into the image")
-    http: tuple[HttpSource, ...] = Field(description="files put into the image")
-    patches: tuple[PatchSource, ...] = Field(description="diffs applied to the image, in order")
-    sources: Name = Field(description="where files come from: direct, cn, or a profile of yours; no part of the image")
-    env: dict[EnvName, SingleLine] = Field(description="environment baked into the image")
-    build: Build
-    run: Run
-    disk: Disk
-    vast: Vast = Field(description="no part of the image")
-    cluster: Cluster = Field(description="no part of the image")
+    title: SingleLine = Field(description="one-line description of the target")
+    hardware: Hardware = Field(description="the machine: GPUs, nodes, cores, memory, provider")
+    fixes: Fixes = Field(description="settings of the fix catalog")
+    compat: Compat = Field(description="settings of the compatibility check")
+    base: Base = Field(description="base of the image: a pinned image or a bootstrapped distribution")
+    python: Python = Field(description="interpreter and limits for the lock file")
+    stack: tuple[Group, ...] = Field(
+        min_length=1, description="Python layers; the layer that changes least comes first"
+    )
+    git: tuple[GitSource, ...] = Field(description="git repositories to copy into the image")
+    http: tuple[HttpSource, ...] = Field(description="files to download into the image")
+    patches: tuple[PatchSource, ...] = Field(description="diffs to apply to files of the image, in order")
+    sources: Name = Field(description="mirror profile: direct, cn or your own; not part of the image")
+    env: dict[EnvName, SingleLine] = Field(description="environment variables of the image")
+    build: Build = Field(description="settings of the image build")
+    run: Run = Field(description="network and limits of containers")
+    disk: Disk = Field(description="the data disk that runs write to")
+    vast: Vast = Field(description="settings for renting on vast.ai; not part of the image")
+    cluster: Cluster = Field(description="nodes and ports of a multi-node target; not part of the image")
 
     @model_validator(mode="after")
     def _names_differ(self) -> Target:

@@ -148,7 +148,7 @@ def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: 
 def test_schema_is_whole(kind: str) -> None:
     schema = create_json_schema(kind)
     assert (schema["type"], schema["additionalProperties"]) == ("object", False)
-    assert schema["patternProperties"] == {"^x-": {"description": "yours: rlbox ignores it"}}
+    assert schema["patternProperties"] == {"^x-": {"description": "your own keys; rlbox ignores them"}}
     assert "name" not in schema["properties"]
     text = repr(schema)
     for name in schema["$defs"]:

@@ -52,6 +52,11 @@ def test_reference_pages_have_every_command_and_key() -> None:
     assert "| 4 |" in REFERENCE["exit-codes.md"]
 
 
+def test_reference_describes_every_key_of_the_files() -> None:
+    rows = [line for line in REFERENCE["files.md"].splitlines() if line.startswith("| `")]
+    assert [row for row in rows if not row.removesuffix("|").rpartition(" | ")[2].strip()] == []
+
+
 def test_the_site_asks_no_other_host() -> None:
     site = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text("utf-8"))
     assert site["theme"]["font"] is False
