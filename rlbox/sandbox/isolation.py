@@ -110,7 +110,7 @@ def _become_program(
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.chdir(home)
-        for kind, value in _list_resource_limits(plan.limits, plan.cpu_s):
+        for kind, value in _list_resource_limits(plan.limits, plan.max_cpu_s):
             resource.setrlimit(kind, (value, value))
         _drop_capabilities()
         _add_walls(plan, () if is_checker else writable, report, layers, missing)
@@ -118,7 +118,7 @@ def _become_program(
         if not level.has_landlock_and_seccomp:
             raise StartError(f"this machine has no wall to run it behind: {missing}")
         _write_line(report, {"layers": layers, "missing": missing})
-        argv = plan.programs[number]
+        argv = plan.concurrent_programs[number]
         os.execve(argv[0], argv, _ENVIRONMENT | {"HOME": home, "TMPDIR": home})  # noqa: S606
     except BaseException as error:  # this process is a copy of the worker: it must end here
         with contextlib.suppress(OSError):
@@ -135,16 +135,16 @@ def _add_walls(
 ) -> None:
     """Add Landlock and the filters to this process, last of all: they forbid the steps before them."""
     version = 0
-    if LANDLOCK in plan.layers:
+    if LANDLOCK in plan.wanted_layers:
         try:
             version = filesystem.require_landlock_version()
-            readable = (*filesystem.SYSTEM_PATHS, *plan.readable, CHECKER_FOLDER)
+            readable = (*filesystem.SYSTEM_PATHS, *plan.readable_paths, CHECKER_FOLDER)
             filesystem.restrict_files(readable, writable, version)
             layers.append(LANDLOCK)
         except OSError as error:
             version, missing[LANDLOCK] = 0, str(error)
     for layer, install in ((FORKS, _install_fork_filter), (SECCOMP, _install_filter)):
-        if layer in plan.layers:
+        if layer in plan.wanted_layers:
             try:
                 install(version, report)
                 layers.append(layer)

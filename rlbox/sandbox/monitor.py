@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlbox.sandbox.cgroup import ProgramCgroup
+from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
 from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
 from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
@@ -44,7 +45,7 @@ class ProcessMonitor:
     """
 
     def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path | None, cgroup: ProgramCgroup | None) -> None:
-        self.limit = ""
+        self.limit: StopReason = ""
         self.cpu_s = 0.0
         self.peak_bytes = 0
         self.leaders: list[int] = []
@@ -60,7 +61,7 @@ class ProcessMonitor:
     def measure_and_record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
-        limit = ""
+        limit: StopReason = ""
         if self.cpu_s > self._max_cpu_s:
             limit = "cpu"
         elif self._idle_s > self._max_cpu_s:

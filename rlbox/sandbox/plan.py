@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rlbox.sandbox.request import RequestLimits
 
@@ -17,6 +17,8 @@ than the limit. `group`: a control group that counts processor time and bounds m
 _NO_WALL = "limits only"
 
 MissingReason = str
+StopReason = Literal["", "cpu", "sleep", "wall", "memory", "disk", "output", "tasks", "start", "cancelled"]
+"""The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +51,20 @@ class Plan:
     ----------
     files
         Path below the programs' folder to content in base64.
-    cpu_s
-        Processor time of this plan: of the compiler or of the run.
+    max_cpu_s
+        Of this plan: of the compiler or of the run.
     check
         Keys `tests`, `before` and `called_functions` for a checker, which is the first of two programs then.
-    readable
+    readable_paths
         Files and folders that the programs may read beside the system's.
     """
 
-    programs: list[list[str]]
+    concurrent_programs: list[list[str]]
     files: dict[str, str]
     limits: RequestLimits
-    cpu_s: float
-    readable: list[str]
-    layers: list[str]
+    max_cpu_s: float
+    readable_paths: list[str]
+    wanted_layers: list[str]
     scratch: str = ""
     stdin: str = ""
     fetch: list[str] = field(default_factory=list)
@@ -82,8 +84,6 @@ class Outcome:
 
     Attributes
     ----------
-    limit
-        The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty.
     verdict
         The checker's last line, without the number that proves it; empty where there is none.
     files
@@ -92,7 +92,7 @@ class Outcome:
         A process could not be ended.
     """
 
-    limit: str
+    limit: StopReason
     message: str = ""
     cpu_s: float = 0.0
     wall_s: float = 0.0

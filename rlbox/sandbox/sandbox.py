@@ -104,22 +104,24 @@ class Sandbox:
             if request.language != "python":
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
             pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
-            plan = replace(plan, programs=pair, check=asdict(request.check))
+            plan = replace(plan, concurrent_programs=pair, check=asdict(request.check))
             return build_check_response(self._run_in_turn(plan, is_awaited_at_start))
         build = None
         if language.build:
-            build_plan = replace(plan, programs=[list(language.build)], cpu_s=limits.compile_s, fetch=["main"])
+            build_plan = replace(
+                plan, concurrent_programs=[list(language.build)], max_cpu_s=limits.compile_s, fetch=["main"]
+            )
             build = self._run_in_turn(build_plan, is_awaited_at_start)
             if build.limit or build.programs[0].return_code or "main" not in build.files:
                 return build_run_response(build, build=build, build_failed=True)
             plan = replace(plan, files={**plan.files, "main": build.files["main"]})
         argv = [self._python if word == "python" else word for word in language.run]
-        plan = replace(plan, programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
+        plan = replace(plan, concurrent_programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
         return build_run_response(self._run_in_turn(plan, is_awaited_at_start), build=build)
 
     def probe_isolation(self) -> IsolationProbe:
         plan = self._make_plan({}, self._limits)
-        outcome = self._run_plan(replace(plan, programs=[[self._python, "-c", "print(1 + 1)"]]))
+        outcome = self._run_plan(replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]]))
         if outcome.limit:
             return IsolationProbe(outcome.isolation, outcome.message or outcome.limit)
         program = outcome.programs[0]
@@ -128,12 +130,12 @@ class Sandbox:
 
     def _make_plan(self, files: Mapping[str, bytes], limits: RequestLimits) -> Plan:
         return Plan(
-            programs=[],
+            concurrent_programs=[],
             files={name: base64.b64encode(content).decode() for name, content in files.items()},
             limits=limits,
-            cpu_s=limits.cpu_s,
-            readable=self._readable,
-            layers=list(self._layers),
+            max_cpu_s=limits.cpu_s,
+            readable_paths=self._readable,
+            wanted_layers=list(self._layers),
         )
 
     def _run_in_turn(self, plan: Plan, is_awaited: Callable[[], bool]) -> Outcome:
@@ -202,7 +204,7 @@ class _WorkerProcess:
 
     def run(self, plan: Plan) -> Outcome:
         """Return how a plan ended; raises OSError or ValueError where the worker does not answer."""
-        self._connection.settimeout(compute_wall_limit(plan.cpu_s) + _SPARE_S)
+        self._connection.settimeout(compute_wall_limit(plan.max_cpu_s) + _SPARE_S)
         self._connection.sendall(encode_json_line(replace(plan, scratch=str(self.scratch))))
         return decode_outcome(self._replies.readline())
 

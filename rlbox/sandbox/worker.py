@@ -66,12 +66,12 @@ class _Worker:
     """What the programs of all plans share: a control group, and namespaces; both are empty between two plans."""
 
     def __init__(self, plan: Plan) -> None:
-        self._cgroup = ProgramCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}") if CGROUP in plan.layers else None
+        self._cgroup = ProgramCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}") if CGROUP in plan.wanted_layers else None
         self._missing: dict[str, str] = {}
         self._has_namespaces = False
-        if NAMESPACES in plan.layers:
+        if NAMESPACES in plan.wanted_layers:
             try:
-                require_outside_tmp_and_shm((*plan.readable, CHECKER_FOLDER))
+                require_outside_tmp_and_shm((*plan.readable_paths, CHECKER_FOLDER))
                 enter_user_and_mount_namespace()
                 self._has_namespaces = True
             except OSError as error:
@@ -113,7 +113,7 @@ class _Worker:
         if self._cgroup:  # files in memory count, too
             self._cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)
         writable = SHARED_FOLDERS if self._has_namespaces else (str(folder),)
-        monitor = ProcessMonitor(plan.limits, plan.cpu_s, None if self._has_namespaces else folder, self._cgroup)
+        monitor = ProcessMonitor(plan.limits, plan.max_cpu_s, None if self._has_namespaces else folder, self._cgroup)
         level, message = IsolationLevel.of((), {}), ""
         with contextlib.ExitStack() as stack:
             streams = stack.enter_context(ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
@@ -127,7 +127,7 @@ class _Worker:
                 streams.close_child_fds()
                 first = os.pidfd_open(monitor.leaders[0])
                 stack.callback(os.close, first)
-                _wait(monitor, streams, first, control, began + compute_wall_limit(plan.cpu_s))
+                _wait(monitor, streams, first, control, began + compute_wall_limit(plan.max_cpu_s))
             except (StartError, OSError) as error:
                 monitor.limit, message = "start", str(error)
             has_ended = monitor.kill_all()
