@@ -146,7 +146,7 @@ class RunPlan:
 
     `digest` is that of the specs and the lock it was made from. `attempt` counts from 1 with every resume; `begin_at`
     names the stage to begin again with (empty: the first that has not passed), `skipped` those that `--from --force`
-    left out. `user`, `uid` and `host` started it; `container` is its container's name, empty in place. `params` are as
+    left out. `user`, `uid`, `host` started it last; `container` is a container's name, empty in place. `params` are as
     the commands get them, in the unit of `units`; `origins` say where each came from. `secrets` are the names of what
     comes over the supervisor's standard input, `aliases` groups of names that mean the same secret; `notes` are what a
     user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what

@@ -44,7 +44,7 @@ from rlbox.run.inputs import (
     probe_source_or_refuse_change,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
-from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages
+from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages, set_owner_to_caller
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory_empty_if_missing,
@@ -111,7 +111,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app,
         run_store,
         prepared,
-        create_lock_owner_from_plan(plan),
+        create_lock_owner_from_plan(set_owner_to_caller(plan)),
         write_run,
         secrets,
         detach_once_running=options.detach,
@@ -222,7 +222,9 @@ class _ResumedRun:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
         options, files, job = self.options, self._files(), self.resolved.job
         values, cluster = self.resolved.values, self.resolved.cluster
-        plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
+        plan = dataclasses.replace(
+            set_owner_to_caller(self.plan), params=values.params, origins=values.origins, cluster=cluster
+        )
         state = self.run_store.load_state_checked_with_host_record(self.run_dir)
         changed = _changed(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
         before = list_stages_before(plan, options.first_stage)

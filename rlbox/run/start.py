@@ -101,12 +101,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     )
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
-        prepared.create_run_plan(job, values, run_id, tuple(secrets)),
+        set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
         digest=compute_specs_digest(files),
         cluster=resolved.cluster,
-        user=get_user_name(),
-        uid=os.getuid(),
-        host=socket.gethostname(),
         benign=list_benign_lines(fixes),
         aliases=list_secret_aliases(fixes),
         shift_ports=options.shift_ports,
@@ -156,6 +153,10 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         secrets,
         detach_once_running=options.detach,
     )
+
+
+def set_owner_to_caller(plan: RunPlan) -> RunPlan:
+    return dataclasses.replace(plan, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
 def _check_fit(

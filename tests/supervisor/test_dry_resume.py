@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from fakes import tree
 from launched import Site
 from supervised import wait_for
+
+from rlbox.record.run_dir import load_plan_file, write_run_plan
 
 GOES_ON = "echo there; while ! [ -e {run}/go ]; do sleep 0.05; done; echo two > {run}/made-2; echo done"
 FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
@@ -70,3 +73,14 @@ def test_a_run_that_goes_on_and_one_that_was_killed(site: Site, tmp_path: Path) 
     assert (said.code, tree(tmp_path)) == (0, before)
     (site.run_dir() / "go").touch()
     assert site("run", "--resume", run).code == 0
+
+
+def test_run_of_another_user_and_machine_is_taken_up_as_the_callers_own(site: Site) -> None:
+    site.job(second=FAILS_ONCE)
+    assert site.run().code == 1
+    run_dir = site.run_dir()
+    started = load_plan_file(run_dir)
+    write_run_plan(run_dir, dataclasses.replace(started, user="other", uid=started.uid + 1, host="elsewhere"))
+    assert site("run", "--resume", run_dir.name).code == 0
+    resumed = load_plan_file(run_dir)
+    assert (resumed.user, resumed.uid, resumed.host) == (started.user, started.uid, started.host)
