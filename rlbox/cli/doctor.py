@@ -8,6 +8,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import NonNegativeNumber, dry_run_option, gpus_option, pass_app_with_shared_options, place_option
 from rlbox.i18n import _
+from rlbox.run.backend import SingleMachinePlace
 
 
 @click.command()
@@ -25,7 +26,14 @@ from rlbox.i18n import _
 @dry_run_option
 @pass_app_with_shared_options
 def doctor(
-    app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
+    app: App,
+    name: str | None,
+    fix: bool,
+    data: str | None,
+    place: SingleMachinePlace,
+    gpus: str,
+    budget: float,
+    around: bool,
 ) -> int:
     """Examine this machine or container, and the image of TARGET; prints nothing when nothing is wrong.
 
@@ -146,7 +154,7 @@ def components(
     name: str | None,
     python: str,
     data: str | None,
-    place: str,
+    place: SingleMachinePlace,
     gpus: str,
     timeout: float,
 ) -> int:

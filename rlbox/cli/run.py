@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.run.backend import RunOptions
+    from rlbox.run.backend import Place, RunOptions
 
 
 @click.command()
@@ -74,7 +74,7 @@ def run(
     target: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
-    place: str,
+    place: Place,
     data: str | None,
     env_file: str | None,
     gpus: str,

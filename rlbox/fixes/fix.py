@@ -24,6 +24,7 @@ from rlbox.target.target import PatchFacts
 
 NonEmptyLine = Annotated[SingleLine, StringConstraints(min_length=1)]
 CommitOrVersion = NonEmptyLine
+FolderInImage = SingleLine
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
@@ -31,7 +32,7 @@ class FixPatch(PatchFacts):
     """One diff of a fix, matched on content; it leaves its mark in every file, so that it can be found and listed."""
 
     name: Name = Field(description="name of the patch")
-    into: SingleLine = Field("", description="directory that the diff's paths are relative to; empty: the package's")
+    into: FolderInImage = Field("", description="directory that the diff's paths are relative to; empty: the package's")
     made_for: CommitOrVersion = Field(description="commit or version that the diff was made for")
     reason: NonEmptyLine = Field(description="failure that the patch prevents")
     marker: NonEmptyLine = Field(description="text that every patched file contains")
@@ -82,6 +83,7 @@ JinjaExpression = Text
 ShellScript = Text
 LocationPattern = OptionalPattern
 """Fits the file and function of a traceback's frames, the lane of a line, or the place of its logger."""
+ExcludedLocationPattern = LocationPattern
 TEXT_KEYS = ("title", "failure", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
@@ -201,7 +203,7 @@ class Signature(SpecModel):
     near: LocationPattern = Field(
         "", description="RE2 pattern of the context: traceback frame, log stream, logger or line; empty: any"
     )
-    far: LocationPattern = Field("", description="RE2 pattern that must not match the same context; empty: none")
+    far: ExcludedLocationPattern = Field("", description="RE2 pattern that must not match the same context; empty: none")
     role: Literal["", "root", "relayed", "victim", "death", "benign"] = Field(
         "", description="root cause, relayed error, victim, process death or harmless; empty: root, benign if benign"
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rlbox.amounts import duration_text, exact_duration_text, precise_duration_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
@@ -79,7 +79,7 @@ class EventRecorder:
             self.record_stall("stalled", stall)
         self._noticed = stall is not None
 
-    def record_stall(self, event: str, stall: Stall) -> None:
+    def record_stall(self, event: Literal["stalled", "hang"], stall: Stall) -> None:
         self._watched.record_event(
             event,
             phase=stall.phase.name,

@@ -74,7 +74,7 @@ class StepTimer:
 
     @property
     def is_interval_known(self) -> bool:
-        """Whether enough steps were seen to say how long one takes, the last of them since `restart`."""
+        """Whether enough steps were seen to say how long one takes, the last of them since `skip_next_interval`."""
         return len(self._intervals) >= _ENOUGH and self._last_s is not None
 
     @property

@@ -25,7 +25,7 @@ _DISK = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Slowness:
-    """Over `seconds` something kept processes from their work.
+    """Over `measured_s` something kept processes from their work.
 
     `used_share` (0-1) is what they got of what they could have used, `disk_wait_share` the part of the time in which
     they waited for a disk. What is not of `cause` is 0.

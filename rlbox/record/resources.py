@@ -13,6 +13,7 @@ from rlbox.system.process_table import ProcessKey
 RESOURCES_FILE = "resources.jsonl"
 Percent = float
 PercentOfUsableCores = float
+PercentThrottledByCpuLimit = float
 BytesSinceStart = int
 _FOREVER_S = 366 * 24 * 3600.0
 
@@ -56,7 +57,7 @@ class Sample:
     cpu_pct: float = 0.0
     others_pct: float = 0.0
     share_pct: PercentOfUsableCores = 100.0
-    held_pct: float | None = None
+    held_pct: PercentThrottledByCpuLimit | None = None
     resident_bytes: int = 0
     read_bps: float = 0.0
     write_bps: float = 0.0

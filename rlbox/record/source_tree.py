@@ -52,7 +52,6 @@ class SourceTree:
     diff: str = ""
     digest: str
 
-    @property
     def to_json(self) -> dict[str, Any]:
         names = ("package", "folder", "version", "commit", "branch", "files_changed", "digest")
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
@@ -60,7 +59,7 @@ class SourceTree:
 
     def render_record_files(self, masker: SecretMasker) -> dict[str, str]:
         """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
-        record = self.to_json
+        record = self.to_json()
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
         files = {SOURCE_RECORD_FILE: "".join(lines)}
         if record["diff"]:

@@ -27,6 +27,9 @@ from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
 from rlbox.system.stop_signal import StopSignal
 
+StartTicks = int
+PidOrZero = int
+
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
 SUPERVISOR_MODULE = "rlbox.supervise"
@@ -41,14 +44,14 @@ class SupervisorInfo:
     """
 
     pid: int
-    started: int
+    started: StartTicks
     boot_id: str
-    init: int
+    init: StartTicks
     uid: int
     host: str
     place: str
     container: str = ""
-    warden: int = 0
+    warden: PidOrZero = 0
     attempt: int = 1
     begun_at: str = ""
 

@@ -46,6 +46,9 @@ _MOST_EVENTS = 20_000
 _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 """Keys of a row of metrics that say where and when, not how well."""
 
+StageAndMetric = str
+"""STAGE.NAME"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
@@ -92,9 +95,9 @@ class RunRecord:
         except (OSError, SpecError):
             return None
 
-    def last_metrics(self) -> dict[str, float]:
-        """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
-        found: dict[str, float] = {}
+    def last_metrics(self) -> dict[StageAndMetric, float]:
+        """Return the last value of each number in the run's files of metrics; of long ones the end."""
+        found: dict[StageAndMetric, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
             for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
                 found |= {

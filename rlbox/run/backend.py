@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from rlbox.record.run_store import RunStore
     from rlbox.values import Secret
 
-CLUSTER = "cluster"
+Place = Literal["docker", "here", "cluster"]
+SingleMachinePlace = Literal["docker", "here"]
+
+CLUSTER: Final = "cluster"
 SINGLE_MACHINE_PLACES = ("docker", "here")
 PLACES = (*SINGLE_MACHINE_PLACES, CLUSTER)
 """Names of the backends: a container of the target's image, this machine itself, a running cluster."""
@@ -50,7 +53,7 @@ class RunOptions:
     `cluster`, empty for what the target says. `shift_ports` is added to each of the job's ports.
     """
 
-    place: str
+    place: Place
     target: str | None = None
     data: str | None = None
     profiles: tuple[str, ...] = ()

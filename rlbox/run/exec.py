@@ -28,6 +28,7 @@ from rlbox.values import OWN
 if TYPE_CHECKING:
     from rlbox.engine.container import ContainerDefaults, ContainerPlan
     from rlbox.image.plan import ImagePlan
+    from rlbox.run.backend import SingleMachinePlace
 
 
 def open_shell_in_new_container(
@@ -158,7 +159,7 @@ def is_inside_target_or_raise(target: str) -> bool:
 
 
 def run_component_tests_in_target(
-    app: App, place: str, target: str, data_option: str | None, gpus: str, timeout_s: float
+    app: App, place: SingleMachinePlace, target: str, data_option: str | None, gpus: str, timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
     args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
@@ -167,7 +168,9 @@ def run_component_tests_in_target(
     return open_shell_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
 
 
-def find_host_layout_for_doctor(app: App, target: str | None, place: str, data_option: str | None) -> Layout | None:
+def find_host_layout_for_doctor(
+    app: App, target: str | None, place: SingleMachinePlace, data_option: str | None
+) -> Layout | None:
     """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
 
     Raises

@@ -150,7 +150,7 @@ def require_matching_source(
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=accept_other_version)
-        app.print_status(f"source: {describe_source(found.to_json)}")
+        app.print_status(f"source: {describe_source(found.to_json())}")
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
         return CheckedSource(values, found)
     return CheckedSource(values, None)

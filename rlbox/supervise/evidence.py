@@ -49,6 +49,10 @@ from rlbox.values import Command
 _SHARED_MEMORY = Path("/dev", "shm")
 
 
+PortNameAndNumber = str
+HolderOrEmpty = str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessSnapshot:
     """One process of the run; `command` is its whole command line."""
@@ -62,16 +66,13 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSnapshot:
-    """The facts of one moment; `ports` maps `name number` to who listens (empty: nobody).
-
-    `ray` is what the head of the stage's Ray job says, empty for a stage without one.
-    """
+    """The facts of one moment; `ray` is what the head of the stage's Ray job says, empty for a stage without one."""
 
     taken_at: str
     processes: tuple[ProcessSnapshot, ...]
     memory: CgroupMemory
     free_bytes: Mapping[str, int]
-    ports: Mapping[str, str]
+    ports: Mapping[PortNameAndNumber, HolderOrEmpty]
     gpus: tuple[GpuStatus, ...] = ()
     ray: Mapping[str, Any] = field(default_factory=dict)
 

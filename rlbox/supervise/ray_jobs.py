@@ -20,6 +20,9 @@ from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
 
+ShellPrefix = str
+"""A line of shell that goes before a command; empty for none."""
+
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"
 UNREACHABLE = "UNREACHABLE"
@@ -45,12 +48,9 @@ class RayJobInfo:
 
 
 class RayJob:
-    """One submitted job; what its driver writes is in the file `driver_log_path`.
+    """One submitted job; what its driver writes is in the file `driver_log_path`."""
 
-    `before` is a line of shell that its command begins with (`write_secrets_script`).
-    """
-
-    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: ShellPrefix = "") -> None:
         self._plan = plan
         self._submission: RayJobInfo | None = None
         self._body = {
@@ -98,7 +98,7 @@ def driver_log_path(plan: RayPlan) -> Path:
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
+def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> ShellPrefix:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.

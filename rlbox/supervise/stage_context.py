@@ -116,6 +116,8 @@ T = TypeVar("T")
 
 
 class StageAborted(Exception):
+    cause: Cause
+
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.what)
         self.cause = cause

@@ -49,7 +49,7 @@ def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
     assert list(found.render_record_files(MASKS)) == [SOURCE_RECORD_FILE]
-    assert describe_source(found.to_json).count("no changes") == 1
+    assert describe_source(found.to_json()).count("no changes") == 1
 
 
 def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_files_masks_secrets_and_cuts_a_long_diff(tree: Path) -> None:
     token = "hunter2-quite-long-1234"
     (tree / "verl/__init__.py").write_text(f"KEY = '{token}'\n" + "# line\n" * 200_000)
     found = probe_source_tree(tree, "verl")
-    text = found.render_record_files(SecretMasker({"MY_TOKEN": token}))[found.to_json["diff"]]
+    text = found.render_record_files(SecretMasker({"MY_TOKEN": token}))[found.to_json()["diff"]]
     assert token not in text
     assert "+KEY = '***'" in text
     assert text.endswith("characters in all]\n")
@@ -108,7 +108,7 @@ def test_probe_source_without_git_has_a_digest_of_its_files(tree: Path) -> None:
     assert probe_source_tree(tree, "verl").digest == found.digest
     (tree / "verl/__init__.py").write_text("RATE = 2\n")
     assert probe_source_tree(tree, "verl").digest != found.digest
-    assert "no git commit" in describe_source(found.to_json)
+    assert "no git commit" in describe_source(found.to_json())
 
 
 def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Path) -> None:
