@@ -203,7 +203,9 @@ class Signature(SpecModel):
     near: LocationPattern = Field(
         "", description="RE2 pattern of the context: traceback frame, log stream, logger or line; empty: any"
     )
-    far: ExcludedLocationPattern = Field("", description="RE2 pattern that must not match the same context; empty: none")
+    far: ExcludedLocationPattern = Field(
+        "", description="RE2 pattern that must not match the same context; empty: none"
+    )
     role: Literal["", "root", "relayed", "victim", "death", "benign"] = Field(
         "", description="root cause, relayed error, victim, process death or harmless; empty: root, benign if benign"
     )
