@@ -65,12 +65,12 @@ def _command_lines() -> Iterator[str]:
     for title, commands in SECTIONS.items():
         yield from ("", f"## {title}")
         for name in sorted(commands):
-            if command := root.get_command(click.Context(root), name):
+            if command := root.get_command(_context(root, "rlbox"), name):
                 yield from _one_command(command, f"rlbox {name}")
 
 
 def _one_command(command: click.Command, name: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    context = _context(command, name)
     words = " ".join(command.collect_usage_pieces(context)).replace("[OPTIONS]", "").split()
     yield from ("", f"### {name}", "", f"`{' '.join((name, *words))}`", "")
     yield inspect.cleandoc(re.split(r"\n\s*(?:\x08|Examples?:|Exit codes:)", command.help or "")[0])
@@ -90,6 +90,11 @@ def _one_command(command: click.Command, name: str) -> Iterator[str]:
             below = command.get_command(context, word)
             if below is not None and not below.hidden:
                 yield from _one_command(below, f"{name} {word}")
+
+
+def _context(command: click.Command, name: str) -> click.Context:
+    # a command keeps the help option of the first context that asks for it
+    return click.Context(command, info_name=name, help_option_names=["-h", "--help"])
 
 
 def _file_lines() -> Iterator[str]:
