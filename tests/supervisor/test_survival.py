@@ -147,6 +147,8 @@ def corpse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wait_for(
         lambda: '"stage": "second", "event": "stage", "state": "running"' in (run_dir / "events.jsonl").read_text()
     )
+    log = run_dir / "stages/2-second/stage.log"
+    wait_for(lambda: log.is_file() and log.read_text() == "there\n")
     supervisor = disk.supervisor()
     for pid in (supervisor.warden, supervisor.pid):
         os.kill(pid, signal.SIGKILL)
