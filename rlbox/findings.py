@@ -9,8 +9,6 @@ from typing import Any, Literal
 LEVELS = ("error", "warning", "note")
 Level = Literal["error", "warning", "note"]
 RepairNameAndArguments = tuple[str, ...]
-ConsequentFindingIdGlob = str
-EquivalentFixOrCauseId = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +42,8 @@ class Finding:
     where: str = ""
     remedy: str = ""
     repair: RepairNameAndArguments = ()
-    breaks: tuple[ConsequentFindingIdGlob, ...] = ()
-    covers: tuple[EquivalentFixOrCauseId, ...] = ()
+    breaks: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
 
     @property
     def fixable(self) -> bool:

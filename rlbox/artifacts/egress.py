@@ -31,8 +31,6 @@ from rlbox.target.target import Target
 UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
 PHASES: tuple[Phase, ...] = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
-HowToClose = str
-SourceKindOrProxy = str
 ConditionMetByTarget = EnvCondition
 
 
@@ -47,11 +45,11 @@ class HostContact:
     """
 
     host: str
-    kind: SourceKindOrProxy
+    kind: str
     phases: tuple[Phase, ...]
     declared: Literal["default", "hidden", "machine", "profile", "target"]
     why: str
-    rule: HowToClose = ""
+    rule: str = ""
     closed_by: ConditionMetByTarget = ""
 
 

@@ -26,7 +26,6 @@ from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install
 from rlbox.target.lock import Lock
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
-ByteCount = int
 FetchState = Literal["running", "waiting", "done", "failed"]
 _MARKS = {"done": "✓", "failed": "✗"}
 
@@ -73,7 +72,7 @@ class FetchResult:
     present_bytes: int = 0
     fetched: int = 0
     fetched_bytes: int = 0
-    by_mirror: Mapping[MirrorName, ByteCount]
+    by_mirror: Mapping[MirrorName, int]
     seconds: float = 0.0
 
 

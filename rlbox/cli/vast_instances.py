@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rlbox.vast.offers import Offer, OfferFilter
     from rlbox.vast.request import Instance, Quote
 
-InstanceId = int
-
 
 def require_published_if_registry_answers(app: App, image: str) -> None:
     """Raise `RegistryError` when an image is not in its registry; what cannot be told from here is only said.
@@ -279,7 +277,7 @@ def describe_rent_action(deal: Quote, terms: RentalOptions) -> str:
     )
 
 
-def confirm_and_rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> InstanceId:
+def confirm_and_rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
     """Say what it costs, ask, and rent."""
     from rlbox.vast.api import create_instance
 
@@ -291,7 +289,7 @@ def confirm_and_rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) 
     return created
 
 
-def wait_for_instance(app: App, instance_id: InstanceId, timeout_s: float, *, is_restart: bool = False) -> Instance:
+def wait_for_instance(app: App, instance_id: int, timeout_s: float, *, is_restart: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     from rlbox.errors import Interrupted
     from rlbox.vast.api import wait_until_running

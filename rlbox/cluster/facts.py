@@ -9,13 +9,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.cluster.node.facts import Bytes, CdiSpecDirectory, FileSystemBytes, GpuProcessAndOwner, PartAndExitCode
+from rlbox.cluster.node.facts import FileSystemBytes, PartAndExitCode
 from rlbox.engine.container import ACTIVE_STATES
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-
-ExistingPath = str
-NodeUnixTime = float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,7 @@ class NodeGpu:
     used_bytes: int
     driver: str
     uncorrected_errors: int = 0
-    users: tuple[GpuProcessAndOwner, ...] = ()
+    users: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,7 @@ class NodeEngine:
     version: str = ""
     security: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
-    cdi: tuple[CdiSpecDirectory, ...] = ()
+    cdi: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +128,7 @@ class NodeFacts:
     gid: int
     user: str
     cores: int
-    memory: Bytes
+    memory: int
     addresses: tuple[InterfaceAddress, ...]
     gpu: NodeGpus
     engine: NodeEngine
@@ -139,8 +136,8 @@ class NodeFacts:
     listening: tuple[int, ...] = ()
     clusters: tuple[RayInstance, ...] = ()
     installation: Installation | None = None
-    paths: tuple[ExistingPath, ...] = ()
-    clock_before_after_s: tuple[NodeUnixTime, NodeUnixTime] = (0.0, 0.0)
+    paths: tuple[str, ...] = ()
+    clock_before_after_s: tuple[float, float] = (0.0, 0.0)
 
     def find_address(self, address: str) -> InterfaceAddress | None:
         return next((one for one in self.addresses if one.address == address), None)

@@ -41,7 +41,6 @@ from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Secret
 
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
-AuthConfigKey = str  # username, password, identitytoken, serveraddress
 ReportProgress = Callable[[ProgressItem], None]
 
 
@@ -72,7 +71,7 @@ class RegistryImage:
 
     pinned: ImageReference
     layers_config_sha256: str
-    login: dict[AuthConfigKey, Secret] = field(default_factory=dict)
+    login: dict[str, Secret] = field(default_factory=dict)
 
 
 def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryImage:

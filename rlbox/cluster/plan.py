@@ -48,15 +48,12 @@ NODE_PARTS = {
 }
 
 
-FirstPort = int
-
-
 @dataclass(frozen=True, kw_only=True)
 class PortPlan:
     """The first port of the 20, and the first of the workers' thousand."""
 
-    base: FirstPort
-    workers: FirstPort
+    base: int
+    workers: int
 
     @property
     def worker_range(self) -> tuple[int, int]:
@@ -121,8 +118,6 @@ RECORDS = "clusters"
 """Folder of a data disk that holds a folder for each user, with one for each cluster."""
 
 MachineBootIdentity = str
-UserAtHost = str
-InplaceInstallDirectory = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +135,7 @@ class ClusterMember:
     gpus: int
     uid: int
     identity: MachineBootIdentity = ""
-    place: InplaceInstallDirectory = ""
+    place: str = ""
 
     @property
     def is_inplace(self) -> bool:
@@ -168,7 +163,7 @@ class ClusterPlan:
     ray: str
     members: tuple[ClusterMember, ...]
     ports: PortPlan
-    maker: UserAtHost
+    maker: str
     made: str
     authentication: str = "token"
     schema: int = 1

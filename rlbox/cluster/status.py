@@ -26,8 +26,6 @@ from rlbox.i18n import _
 
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
-RayFault = str
-ObjectStoreBytes = float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +39,11 @@ class NodeStatus:
     role: str
     address: str
     container: str
-    missing: RayFault
+    missing: str
     gpus: int
     gpus_used: float
     cpus: float
-    store: ObjectStoreBytes
+    store: float
     disk_free: int
     is_inplace: bool = False
 

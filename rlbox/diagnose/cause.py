@@ -22,10 +22,6 @@ CauseKind = Literal[
 ExitKind = Literal[
     "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
 ]
-FixId = str
-LogPathOrWithLineNumber = str
-WhatFirstProcessWaitsFor = str
-HangPagePathBelowRunDir = str
 _ENGINE_LOST = 255
 _KILLED = 137
 
@@ -49,13 +45,13 @@ class Cause:
 
     kind: CauseKind
     what: str
-    where: LogPathOrWithLineNumber = ""
+    where: str = ""
     line: str = ""
     next_step: str = ""
-    known: FixId = ""
+    known: str = ""
     phase: str = ""
-    waits: WhatFirstProcessWaitsFor = ""
-    report: HangPagePathBelowRunDir = ""
+    waits: str = ""
+    report: str = ""
 
 
 def get_run_exit_code(cause: Cause | None) -> int:

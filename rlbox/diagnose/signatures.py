@@ -20,10 +20,6 @@ from rlbox.logs.lines import make_line_block
 from rlbox.logs.patterns import compile_pattern, find_matching_line_indexes
 from rlbox.system.safe_files import read_bytes
 
-Regex = str
-RequiredSurroundingsRegex = str
-ForbiddenSurroundingsRegex = str
-EarlierLineRegex = str
 CausalRoleOrBenign = Literal["root", "relayed", "victim", "death", "benign"]
 _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
 _TAIL = 12
@@ -50,13 +46,13 @@ class LogSignature:
     fix: str
     title: str
     remedy: str
-    pattern: Regex
-    unless: Regex = ""
-    near: RequiredSurroundingsRegex = ""
-    far: ForbiddenSurroundingsRegex = ""
+    pattern: str
+    unless: str = ""
+    near: str = ""
+    far: str = ""
     role: CausalRoleOrBenign = "root"
     rank: int = 0
-    after: EarlierLineRegex = ""
+    after: str = ""
     anchor: tuple[str, ...] = ()
 
     @property

@@ -84,16 +84,13 @@ class CheckContext:
             self.unfinished_messages.append(text.format(name=check, seconds=duration_text(facts.seconds)))
 
 
-FindingId = str
-
-
 class Check(NamedTuple):
     """One row of a table. Where an earlier finding explains `skip_if_finding_explained`, the check is not run."""
 
     name: str
     run: Callable[[CheckContext], Iterable[Finding]]
     applies: Callable[[CheckContext], bool] = lambda context: True
-    skip_if_finding_explained: FindingId | None = None
+    skip_if_finding_explained: str | None = None
 
 
 def _check_ray(context: CheckContext) -> Iterable[Finding]:

@@ -63,7 +63,6 @@ _COUNTS: dict[ComponentState, str] = {
     "no-gpu": "not tested: there is no GPU here",
     "absent": "not in this stack",
 }
-PythonCode = str
 ImportPath = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
 
 
@@ -74,7 +73,7 @@ class Component(SpecModel):
     package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
     also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
     imports: tuple[ImportPath, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
-    kernel: PythonCode = Field("", description="lines of Python with torch that run a first kernel of its own")
+    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
 
     @property
     def first_import_module(self) -> str:

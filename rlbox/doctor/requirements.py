@@ -15,10 +15,6 @@ _PARTS = {
     "hardware": ("pid_limit", "nodes", "gpu", "gpus", "arch", "grade"),
 }
 """Where the facts of an image's manifest have what a target needs."""
-PidsNeeded = int
-PidsAllowed = int
-GpuGrade = str
-"""datacenter, workstation, consumer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +29,15 @@ class Requirements:
     network: str = ""
     shm_gib: float = 0.0
     memory_gib: float = 0.0
-    pids: PidsNeeded = 0
-    pid_limit: PidsAllowed = 0
+    pids: int = 0
+    pid_limit: int = 0
     data_mount: str = "/data"
     disk_gib: float = 1.0
     nodes: int = 1
     gpu: str = ""
     gpus: int = 0
     arch: str = ""
-    grade: GpuGrade = ""
+    grade: str = ""
     python: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)

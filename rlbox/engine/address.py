@@ -13,11 +13,10 @@ REMOTE_ENGINE_NEXT_STEP = _(
     "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
 )
 """What to do about an engine that does not answer where `rlbox engine up` starts none."""
-EngineUrl = str
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def open_engine_tunnel_if_remote() -> EngineUrl:
+def open_engine_tunnel_if_remote() -> str:
     """Return the address to speak to: that of `find_engine_url`, or of a socket here that leads to it over SSH."""
     place = find_engine_url()
     if not place.startswith("ssh://"):
@@ -27,7 +26,7 @@ def open_engine_tunnel_if_remote() -> EngineUrl:
     return open_engine_tunnel(place).address
 
 
-def find_engine_url() -> EngineUrl:
+def find_engine_url() -> str:
     """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address

@@ -23,7 +23,6 @@ _CODE_BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTAL
 _CODE_LINE = re.compile(r"^(def|import|from|print|for|while|class)\b", re.MULTILINE)
 _PACKAGE_MISSING_STATUS = 3
 _MAX_DETAIL = 300
-ExitZeroRuns = int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class AnswerVerdict:
     outcome: Outcome
     runs: int = 1
     passed: int = 0
-    clean: ExitZeroRuns = 0
+    clean: int = 0
     detail: str = ""
 
     @property

@@ -82,11 +82,7 @@ def _fix(name: str, shown: str, text: str) -> Fix:
     return validate_spec(Fix, {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
-EnglishText = str
-ChineseText = str
-
-
-def read_chinese_translations(fix_files: Iterable[Path]) -> dict[EnglishText, ChineseText]:
+def read_chinese_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
     pairs: dict[str, str] = {}
     for path in fix_files:

@@ -14,8 +14,6 @@ from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
-MultilineText = str
-
 
 @dataclass(frozen=True, kw_only=True)
 class BakeEntry:
@@ -24,7 +22,7 @@ class BakeEntry:
     kind: str
     name: str
     value: str = ""
-    text: MultilineText = ""
+    text: str = ""
 
 
 def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:

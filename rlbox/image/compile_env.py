@@ -180,7 +180,6 @@ def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
 
 
 PROGRAMS_DIR = Path(__file__).with_name("programs")
-DashAndHashOrEmpty = str
 _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
@@ -212,7 +211,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def hash_host_compiler_unless_locked(lock: Lock) -> DashAndHashOrEmpty:
+def hash_host_compiler_unless_locked(lock: Lock) -> str:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""

@@ -19,7 +19,6 @@ from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
-StageSlashLayer = str
 PARTS_STAGE = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""
 _MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
@@ -81,7 +80,7 @@ def build_dockerfile_values(
     }
 
 
-def list_stage_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[StageSlashLayer]:
+def list_stage_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
     """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
     stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
     return [*stack, *(f"{PARTS_STAGE}/{part}" for part in _parts(target))]

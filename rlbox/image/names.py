@@ -25,13 +25,12 @@ NO_PROJECT_TAG = "latest"
 """Tag of an image that is of no project: in an archive, and in an engine where an rlbox of before kept it."""
 VERIFY_TAG_SUFFIX = ".verify"
 """End of the tag of a second build, which only lives until it is compared; no project's name has a dot."""
-RlboxSlashTargetColonProject = str
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _LONGEST = 40
 
 
-def format_image_tag(target: str, project_name: str) -> RlboxSlashTargetColonProject:
+def format_image_tag(target: str, project_name: str) -> str:
     return f"{NAMESPACE}{target}:{project_name}"
 
 
@@ -94,7 +93,7 @@ def project_name(project: Project) -> str:
     return make_unique_project_name(get_user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
 
 
-def project_image_tag(project: Project, target_name: str) -> RlboxSlashTargetColonProject:
+def project_image_tag(project: Project, target_name: str) -> str:
     return format_image_tag(target_name, project_name(project))
 
 

@@ -27,8 +27,6 @@ from rlbox.image.plan import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
 _SUM, _ID = "sha256:", len("sha256:") + 12
-FolderOrProjectName = str
-StateSentence = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +52,8 @@ class EngineImage:
     name: str
     identity: str
     target: str
-    project: FolderOrProjectName
-    state: StateSentence
+    project: str
+    state: str
     spare: bool
     containers: tuple[str, ...]
     size: int

@@ -17,7 +17,6 @@ from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
-PythonInterpreter = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,8 @@ class RunPaths:
     run: str
     job: str
     data: str
-    python: PythonInterpreter
-    rlbox: PythonInterpreter = f"{OWN}/bin/python"
+    python: str
+    rlbox: str = f"{OWN}/bin/python"
     source: str = ""
 
 

@@ -38,9 +38,6 @@ Word = Annotated[str, StringConstraints(min_length=1)]
 ServiceName = Word
 PortName = Word
 RunJobArgument = Word
-PicturePath = str
-PathInImage = str
-WarningOfLoss = str
 UsualStepsBeforeHang = Annotated[float, Field(ge=0)]
 LimitFactorOnBusyMachine = Annotated[float, Field(ge=1)]
 
@@ -126,7 +123,7 @@ class Stage(SpecModel):
 class Resume(SpecModel):
     """What changes for stages that are attempted again by `rlbox run --resume`."""
 
-    says: WarningOfLoss = Field("", description="what a resumed run loses; printed and recorded")
+    says: str = Field("", description="what a resumed run loses; printed and recorded")
     params: dict[ParamName, Value] = Field(
         default_factory=dict, description="parameter values for the second and later attempts"
     )
@@ -156,7 +153,7 @@ class SourceTable(SpecModel):
     version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+")] = Field(
         description="version that the job is written for; another major or minor version is rejected"
     )
-    installed: PathInImage = Field("", description="value of {source} without --set source: the tree in the image")
+    installed: str = Field("", description="value of {source} without --set source: the tree in the image")
 
 
 class Job(SpecModel):
@@ -193,7 +190,7 @@ class Job(SpecModel):
     services: tuple[Service, ...] = Field((), description="processes that run next to stages")
     stages: tuple[Stage, ...] = Field(min_length=1, description="steps of the job, in order")
     plot: tuple[Word, ...] = Field((), description="command that draws curves after the last stage, passed or failed")
-    curves: PicturePath = Field("", description="path of the image file that plot writes")
+    curves: str = Field("", description="path of the image file that plot writes")
 
     @model_validator(mode="before")
     @classmethod

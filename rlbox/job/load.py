@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rlbox.job.job import Job
 
 _PORTS = TypeAdapter(dict[str, Port])
-JobDotPort = str
 
 
 def load_job(project: Project, name: str) -> Job:
@@ -37,7 +36,7 @@ def _job(name: str, shown: str, text: str) -> Job:
     return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
-def load_target_ports_by_job_port(project: Project, target: str) -> dict[JobDotPort, int]:
+def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`.
 
     No more is read than that: what else a job says is looked at where it runs.

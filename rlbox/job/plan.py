@@ -24,16 +24,11 @@ from rlbox.job.gate import (
     Ready,
     RequireRule,
 )
-from rlbox.job.job import Job, LimitFactorOnBusyMachine, PicturePath, Service, Stage, UsualStepsBeforeHang
+from rlbox.job.job import Job, LimitFactorOnBusyMachine, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues, list_params_with_unit
 from rlbox.job.phase import PhasePlan, plan_phases
 
-RayletPort = int
-AuthenticationName = str
-"""The value of `ClusterPlan.authentication`; empty in a dry run."""
-ClusterUpArguments = str
-ResumeRunOptions = str
 NamesOfSameSecret = tuple[str, ...]
 IsReachableByStrangers = bool
 
@@ -123,7 +118,7 @@ class NodePlan:
 
     name: str
     address: str
-    port: RayletPort
+    port: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +129,10 @@ class ClusterRun:
     """
 
     name: str
-    closed: AuthenticationName
+    closed: str
     nodes: tuple[NodePlan, ...]
-    words: ClusterUpArguments = ""
-    options: ResumeRunOptions = ""
+    words: str = ""
+    options: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +161,7 @@ class RunPlan:
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
     plot: tuple[str, ...]
-    curves: PicturePath
+    curves: str
     digest: str = ""
     attempt: int = 1
     begin_at: str = ""

@@ -22,11 +22,6 @@ from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
 Severity = Literal["error", "warning", "note"]
-ContextTag = str
-Formula = str
-FormulaVariable = str
-CheckName = str
-AllContextTagsSpaced = str
 OnlyIfSetBy = Literal["", "dockerfile"]
 
 
@@ -47,12 +42,10 @@ class Matcher(SpecModel):
         "", description="only when this is in the source of the pipeline; `value` in it is the place"
     )
     text: Pattern = Field("", description="found in a whole shell text; its part `value` is the place")
-    inside: AllContextTagsSpaced = Field(
-        "", description="only for commands with these context_tags: see `Call.context_tags`"
-    )
-    outside: tuple[ContextTag, ...] = Field((), description="only for commands with none of these context_tags")
+    inside: str = Field("", description="only for commands with these context_tags: see `Call.context_tags`")
+    outside: tuple[str, ...] = Field((), description="only for commands with none of these context_tags")
     how: OnlyIfSetBy = Field("", description="only for variables that are set there")
-    check: CheckName = Field("", description="code that finds it")
+    check: str = Field("", description="code that finds it")
 
 
 class DriftRule(Matcher):
@@ -70,10 +63,8 @@ class DriftRule(Matcher):
     warns: str = Field("", description="versions in which it still works, but will not for long")
     fails: str = Field("", description="the only versions with the defect; nothing is said where none is known")
     unknown: Severity | None = Field(None, description="severity where the version is not known")
-    numbers: dict[FormulaVariable, SingleLine] = Field(
-        {}, description="of a formula: the options of each, `=` and a default"
-    )
-    holds: Formula = Field("", description="formula over the numbers that must be true")
+    numbers: dict[str, SingleLine] = Field({}, description="of a formula: the options of each, `=` and a default")
+    holds: str = Field("", description="formula over the numbers that must be true")
     source: tuple[SingleLine, ...] = ()
     dated: datetime.date
 

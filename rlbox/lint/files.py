@@ -19,7 +19,6 @@ from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
-TargetName = str
 UnreadableSpec: TypeAlias = None
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
@@ -67,9 +66,9 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def list_spec_targets(project: Project) -> dict[Path, TargetName | UnreadableSpec]:
+def list_spec_targets(project: Project) -> dict[Path, str | UnreadableSpec]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, TargetName | UnreadableSpec] = {path: name for name, path in project.targets().items()}
+    specs: dict[Path, str | UnreadableSpec] = {path: name for name, path in project.targets().items()}
     for path in project.jobs().values():
         try:
             specs[path] = str(load_toml(path, project).get("target", ""))

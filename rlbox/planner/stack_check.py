@@ -304,18 +304,14 @@ def _drawn(problem: StackProblem, verdict: StackVerdict) -> set[str]:
     return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}
 
 
-OverriddenConflict = str
-"""A contradiction in one line, which `force` overrides: for the record. Empty where there is none."""
-
-
-def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> OverriddenConflict:
+def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> str:
     """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known."""
     with app.collecting_refusals_if_dry_run("stack"):
         return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
 
 
-def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> OverriddenConflict:
+def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
     """Raise `SpecError` when a target contradicts itself; with `force` say so."""
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)

@@ -91,8 +91,6 @@ class ApplyResult:
 
 
 EMPTY_RESULT = ApplyResult()
-LeftoverNote = str
-"""What could not be laid back, and why."""
 
 
 def apply_plan_steps(
@@ -255,7 +253,7 @@ def _install_files(
     return tuple(sorted(now - known - {""}))
 
 
-def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[LeftoverNote, ...]:
+def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
     record = read_record(layout)
     if record is None:

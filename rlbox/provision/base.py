@@ -21,8 +21,6 @@ from rlbox.target.target import Target
 from rlbox.values import VENV, Command
 
 _DRIVER = "libcuda.so.1"
-UnverifiedImport = str
-"""Which package cannot be imported without a GPU driver, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +163,7 @@ def probe_and_require_base_packages(
     return adopt_python(target, found, accepted_version_by_package, layout.format_apply_command(target.name))
 
 
-def require_base_imports(base: AdoptedBase) -> tuple[UnverifiedImport, ...]:
+def require_base_imports(base: AdoptedBase) -> tuple[str, ...]:
     """Import every adopted package with the machine's interpreter; return what no import could verify here.
 
     Raises

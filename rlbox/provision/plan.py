@@ -21,9 +21,6 @@ _ROOM = 1 << 30
 
 BackupPath = str
 """Where what stood at a path is kept; empty: nothing stood there."""
-PackageName = str
-AcceptedVersion = str
-OverriddenStackConflict = str
 PathKind = Literal["absent", "file", "link", "folder", "other"]
 StepKind = Literal["packages", "environment", "part", "patches", "file", "link", "remove"]
 
@@ -102,8 +99,8 @@ class InstallRecord:
     kept: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     python: str = ""
-    accepted: Mapping[PackageName, AcceptedVersion] = field(default_factory=dict)
-    forced: OverriddenStackConflict = ""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    forced: str = ""
     schema: int = 1
 
 

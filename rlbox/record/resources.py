@@ -12,9 +12,6 @@ from rlbox.system.process_table import ProcessKey
 
 RESOURCES_FILE = "resources.jsonl"
 Percent = float
-PercentOfUsableCores = float
-PercentThrottledByCpuLimit = float
-BytesSinceStart = int
 _FOREVER_S = 366 * 24 * 3600.0
 
 
@@ -38,7 +35,7 @@ class PartSample:
 
     cpu_pct: float
     resident_bytes: int
-    read_bytes: BytesSinceStart = 0
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +53,8 @@ class Sample:
     phase: str = ""
     cpu_pct: float = 0.0
     others_pct: float = 0.0
-    share_pct: PercentOfUsableCores = 100.0
-    held_pct: PercentThrottledByCpuLimit | None = None
+    share_pct: float = 100.0
+    held_pct: float | None = None
     resident_bytes: int = 0
     read_bps: float = 0.0
     write_bps: float = 0.0

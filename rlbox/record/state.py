@@ -65,7 +65,6 @@ RunStatus = Literal["running", "passed", "failed", "interrupted"]
 StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted", "skipped"]
 ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stopped"]
 PlotStatus = Literal["", "drawn", "failed", "skipped"]
-PathInRunDir = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class StageState:
 
     name: str
     title: str
-    directory: PathInRunDir
+    directory: str
     state: StageStatus = "waiting"
     started_at: str = ""
     ended_at: str = ""

@@ -27,9 +27,6 @@ from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
 from rlbox.system.stop_signal import StopSignal
 
-StartTicks = int
-PidOrZero = int
-
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
 SUPERVISOR_MODULE = "rlbox.supervise"
@@ -44,14 +41,14 @@ class SupervisorInfo:
     """
 
     pid: int
-    started: StartTicks
+    started: int
     boot_id: str
-    init: StartTicks
+    init: int
     uid: int
     host: str
     place: str
     container: str = ""
-    warden: PidOrZero = 0
+    warden: int = 0
     attempt: int = 1
     begun_at: str = ""
 

@@ -46,9 +46,6 @@ _MOST_EVENTS = 20_000
 _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 """Keys of a row of metrics that say where and when, not how well."""
 
-StageAndMetric = str
-"""STAGE.NAME"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
@@ -95,9 +92,9 @@ class RunRecord:
         except (OSError, SpecError):
             return None
 
-    def last_metrics(self) -> dict[StageAndMetric, float]:
+    def last_metrics(self) -> dict[str, float]:
         """Return the last value of each number in the run's files of metrics; of long ones the end."""
-        found: dict[StageAndMetric, float] = {}
+        found: dict[str, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
             for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
                 found |= {

@@ -18,7 +18,6 @@ import struct
 from rlbox.system.libc import prctl, syscall
 
 ListenerFd = int
-NotificationId = int
 Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand: `struct sock_filter`."""
 Numbers = dict[str, tuple[int, int]]
@@ -116,14 +115,14 @@ def _install(code: bytes, flags: int) -> int:
     return syscall("seccomp", _INSTALL[os.uname().machine], 1, flags, program)
 
 
-def receive_fork_request(listener: ListenerFd) -> NotificationId:
+def receive_fork_request(listener: ListenerFd) -> int:
     """Return the id of a process or thread that waits to be made; raises OSError where there is none any more."""
     notification = bytearray(80)
     fcntl.ioctl(listener, 0xC0502100, notification, True)
     return int(struct.unpack_from("=Q", notification)[0])
 
 
-def answer_fork(listener: ListenerFd, notification_id: NotificationId, *, allow: bool) -> None:
+def answer_fork(listener: ListenerFd, notification_id: int, *, allow: bool) -> None:
     """Let the process or thread be made (SECCOMP_USER_NOTIF_FLAG_CONTINUE), or fail with EAGAIN."""
     answer = struct.pack("=QqiI", notification_id, 0, *((0, 1) if allow else (-errno.EAGAIN, 0)))
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)

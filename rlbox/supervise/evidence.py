@@ -49,10 +49,6 @@ from rlbox.values import Command
 _SHARED_MEMORY = Path("/dev", "shm")
 
 
-PortNameAndNumber = str
-HolderOrEmpty = str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessSnapshot:
     """One process of the run; `command` is its whole command line."""
@@ -72,7 +68,7 @@ class MachineSnapshot:
     processes: tuple[ProcessSnapshot, ...]
     memory: CgroupMemory
     free_bytes: Mapping[str, int]
-    ports: Mapping[PortNameAndNumber, HolderOrEmpty]
+    ports: Mapping[str, str]
     gpus: tuple[GpuStatus, ...] = ()
     ray: Mapping[str, Any] = field(default_factory=dict)
 

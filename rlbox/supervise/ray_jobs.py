@@ -20,9 +20,6 @@ from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
 
-ShellPrefix = str
-"""A line of shell that goes before a command; empty for none."""
-
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"
 UNREACHABLE = "UNREACHABLE"
@@ -50,7 +47,7 @@ class RayJobInfo:
 class RayJob:
     """One submitted job; what its driver writes is in the file `driver_log_path`."""
 
-    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: ShellPrefix = "") -> None:
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
         self._plan = plan
         self._submission: RayJobInfo | None = None
         self._body = {
@@ -98,7 +95,7 @@ def driver_log_path(plan: RayPlan) -> Path:
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> ShellPrefix:
+def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.

@@ -15,12 +15,7 @@ from rlbox.system.limits import CpuLimit, CpuLimitReader
 from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
 
 BytesPerSecond = float
-LoopbackBytesPerSecond = float
-ChangedBytesPerSecond = float
-PageFaultsPerSecond = float
-Cores = float
 Percent = int
-ShareOfPowerLimit = float
 _NO_TIME_S = 1e-3
 _PAGE_BYTES = 4096
 """The least that a page which had to be waited for has read."""
@@ -108,12 +103,12 @@ class ActivityRates:
     read: BytesPerSecond = 0.0
     write: BytesPerSecond = 0.0
     network: BytesPerSecond = 0.0
-    local: LoopbackBytesPerSecond = 0.0
-    memory: ChangedBytesPerSecond = 0.0
-    faults: PageFaultsPerSecond = 0.0
-    cpu: Cores = 0.0
+    local: float = 0.0
+    memory: float = 0.0
+    faults: float = 0.0
+    cpu: float = 0.0
     gpu: Percent = 0
-    gpu_power: ShareOfPowerLimit = 0.0
+    gpu_power: float = 0.0
     gpu_memory: Percent = 0
 
 

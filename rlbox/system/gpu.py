@@ -15,7 +15,6 @@ _SAMPLE_TIMEOUT_S = 0.5
 _MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
 _SHARE_WINDOW_S = 5.0
 T = TypeVar("T")
-SmArch = str
 
 
 class GpuShare(NamedTuple):
@@ -76,7 +75,7 @@ class GpuModel:
     """`arch` as compilers name it: sm_90."""
 
     name: str
-    arch: SmArch
+    arch: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from netrc import netrc
 
 
-DirectoryPath = str
-WheelFileName = str
-EnvironmentVariableName = str
-
-
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """The package settings of this machine (pip's and uv's configuration, environment), as probed.
@@ -24,11 +19,11 @@ class NetworkSettings:
     `find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used.
     """
 
-    find_links: Mapping[DirectoryPath, tuple[WheelFileName, ...]] = field(default_factory=dict)
+    find_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
     ca_bundle: str = ""
-    proxies: Mapping[EnvironmentVariableName, str] = field(default_factory=dict)
+    proxies: Mapping[str, str] = field(default_factory=dict)
 
 
 SYSTEM_FILE = Path("/etc/pip.conf")

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 TORCH_WHEEL_INDEX_URL = "https://download.pytorch.org/whl"
 ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
-ArchiveChannelOrUrl = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class Artifact:
     sha256: str
     size: int
     group: str
-    origin: ArchiveChannelOrUrl = ""
+    origin: str = ""
 
 
 def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:

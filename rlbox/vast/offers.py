@@ -20,7 +20,6 @@ _HOURS_A_MONTH = 30 * 24
 _MOST_OFFERS = 64
 Gigabytes = float
 UsdPerHour = float
-UsdPerGigabyte = float
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
@@ -104,7 +103,7 @@ class Offer:
     reliability: float
     price: UsdPerHour
     storage: UsdPerHour
-    traffic: UsdPerGigabyte
+    traffic: float
     down_mbps: float
     place: str
 

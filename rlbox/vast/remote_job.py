@@ -13,10 +13,6 @@ from rlbox.evaluation.checkpoints import TRACKER_FILES
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-JobName = str
-DataDiskPath = str
-PathBelowDisk = str
-
 JOB_DIRECTORY = ".rlbox-up"
 """Folder of the data disk that holds the job, its agent's log and the user's project."""
 # The names of files stay as released versions of rlbox wrote them.
@@ -34,8 +30,8 @@ _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 class RemoteJob:
     """What an instance is for: a job with the words that follow it, and what is done when its run ends."""
 
-    job: JobName
-    disk: DataDiskPath
+    job: str
+    disk: str
     words: tuple[str, ...] = ()
     then: Literal["keep", "stop"] = "keep"
 
@@ -84,7 +80,7 @@ def format_job_agent_start_shell(data_disk: str) -> str:
 
 def list_runs_and_complete_checkpoints(
     runs: Sequence[Mapping[str, Any]], checkpoint_series: Sequence[Mapping[str, Any]], disk: str
-) -> tuple[PathBelowDisk, ...]:
+) -> tuple[str, ...]:
     """Return the directories below the disk that are fetched: every run, and every complete checkpoint.
 
     `runs` and `checkpoint_series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
@@ -100,7 +96,7 @@ def list_runs_and_complete_checkpoints(
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
 
 
-def strip_disk_prefix_or_raise(path: str, disk: str) -> PathBelowDisk:
+def strip_disk_prefix_or_raise(path: str, disk: str) -> str:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):

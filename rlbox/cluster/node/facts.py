@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 CLUSTER_LABEL = "rlbox.cluster"
-Bytes = int
 FileSystemBytes = int
-GpuProcessAndOwner = str
-CdiSpecDirectory = str
 PartAndExitCode = str
 _ANSWER_S, _GPU_S = 30.0, 20.0
 _GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "driver_version")
@@ -68,7 +65,7 @@ class MachineFacts(NamedTuple):
     gid: int
     user: str
     cores: int
-    memory: Bytes
+    memory: int
     engine_socket: str
 
 
@@ -109,7 +106,7 @@ class Gpu(NamedTuple):
     used_bytes: int
     driver: str
     uncorrected_errors: int
-    users: List[GpuProcessAndOwner]
+    users: List[str]
 
 
 class GpuQuery(NamedTuple):
@@ -244,7 +241,7 @@ class EngineFacts(NamedTuple):
     version: str
     security: List[str]
     runtimes: List[str]
-    cdi: List[CdiSpecDirectory]
+    cdi: List[str]
 
 
 class RayInstance(NamedTuple):

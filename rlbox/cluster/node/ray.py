@@ -25,7 +25,6 @@ from rlbox.cluster.node.facts import (
 TEMP = "/tmp/ray"  # noqa: S108
 PROCESS_PREFIX = "here-"
 RecordId = str
-FileModifiedTime = float
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
@@ -335,7 +334,7 @@ class LogText(NamedTuple):
 
     file: str
     text: str
-    at: FileModifiedTime
+    at: float
 
 
 class LogReport(NamedTuple):
