@@ -278,7 +278,7 @@ def describe_rent_action(deal: Quote, terms: RentalOptions) -> str:
 
 
 def confirm_and_rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
-    """Say what it costs, ask, and rent."""
+    """Print what it costs, ask, rent, and return the id of the instance."""
     from rlbox.vast.api import create_instance
 
     for line in deal.cost_lines():
