@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rlbox.sandbox.plan import MissingReason
-from rlbox.system.cgroup import PROCS_FILE, find_own_cgroups
+from rlbox.system.limits import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
 PREFIX = "rlbox-sandbox-"

@@ -13,7 +13,7 @@ from typing import Any
 from rlbox.amounts import utc_now
 from rlbox.record.resources import RESOURCES_FILE, create_sample
 from rlbox.record.state import RunState
-from rlbox.system.counters import ActivitySample, CgroupReader, probe_activity, probe_pressure
+from rlbox.system.counters import ActivitySample, probe_activity, probe_pressure
 from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import OpenPerLineAppender
 from rlbox.system.limits import count_usable_cores
@@ -54,7 +54,7 @@ class Sampler:
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
-        self._cores, self._group = count_usable_cores(), CgroupReader()
+        self._cores = count_usable_cores()
         self._before: ActivitySample | None = None
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -90,7 +90,7 @@ class Sampler:
 
     def _row(self) -> bytes:
         parts = self._parts()
-        now = probe_activity(sorted(set().union(*parts.values())), cgroup=self._group)
+        now = probe_activity(sorted(set().union(*parts.values())))
         stage = next((s.name for s in self._state().stages if s.state in ("starting", "running")), "")
         sample = create_sample(
             self._before,

@@ -13,7 +13,6 @@ from rlbox.hang.slowness import REMEDIES, ProgressExtendedStartupLimit, Starvati
 from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
-    CgroupReader,
     ProcessUsage,
     compute_cpu_usage,
     compute_rates,
@@ -35,7 +34,7 @@ class StarvationMonitor:
     def __init__(
         self, processes: RunProcesses, *, probe: ActivityProbe | None = None, real: Callable[[], float] = time.monotonic
     ) -> None:
-        self._processes, self._probe, self._real = processes, probe or _prober(), real
+        self._processes, self._probe, self._real = processes, probe or _probe_without_gpus, real
         self._clock = StarvationScaledClock(real())
         self._cores = count_usable_cores()
         self._stretch = 1.0
@@ -130,6 +129,5 @@ class _ServiceStartup:
         return tuple(process for process in processes if process.pid in self.pids)
 
 
-def _prober() -> ActivityProbe:
-    group = CgroupReader()
-    return lambda pids: probe_activity(pids, gpus=False, cgroup=group)
+def _probe_without_gpus(pids: Iterable[int]) -> ActivitySample:
+    return probe_activity(pids, gpus=False)

@@ -28,7 +28,6 @@ from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
-from rlbox.system.cgroup import RunCgroup
 from rlbox.system.run_processes import RunProcesses, become_subreaper
 from rlbox.system.safe_files import find_files_named, replace_file
 from rlbox.system.stop_signal import StopSignal
@@ -61,9 +60,6 @@ def supervise_run(
         Called with every event after it was written.
     """
     become_subreaper()
-    group = RunCgroup(run_dir)
-    if plan.runs_without_container:  # in a container the container is one
-        group.create_and_enter()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
     context = StageContext(
@@ -85,7 +81,6 @@ def supervise_run(
     journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
     _write_end(context, cause)
-    group.leave_and_remove()
     return get_run_exit_code(cause) if journal.saved else NodeError.exit_code
 
 

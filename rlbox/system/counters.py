@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.cgroup import find_own_cgroups
 from rlbox.system.gpu import GpuStatus, probe_gpus
-from rlbox.system.limits import CpuLimit, CpuLimitReader
+from rlbox.system.limits import CpuLimit, find_own_cgroups, read_cpu_limit
 from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
 
 BytesPerSecond = float
 Percent = int
-_NO_TIME_S = 1e-3
+_MIN_SECONDS = 1e-3
 _PAGE_BYTES = 4096
 """The least that a page which had to be waited for has read."""
 WAITS_CORES = 0.25
@@ -119,25 +118,27 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
     and `write` are the larger of what passed disks and what passed calls, so that mapped files count too; where a file
     system counts neither (FUSE), what was mapped counts by the pages that were waited for.
     """
-    seconds = max(later.time_s - earlier.time_s, _NO_TIME_S)
-    before = {process.key: process for process in earlier.processes}
-    pairs = [(before.get(process.key), process) for process in later.processes]
+    seconds = max(later.time_s - earlier.time_s, _MIN_SECONDS)
+    pairs = _pair_processes(earlier, later)
 
-    def grown(field: str) -> float:
-        gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
-        return sum(max(0.0, gain) for gain in gains) / seconds
+    def rate(field: str) -> float:
+        return _sum_growth(pairs, field) / seconds
 
+    received, sent, loopback = (
+        max(0, getattr(later, field) - getattr(earlier, field))
+        for field in ("received_bytes", "sent_bytes", "loopback_bytes")
+    )
     gpus = select_used_gpus_or_all(later.gpus, {process.pid for process in later.processes})
-    moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
+    memory_change = sum(abs(now.resident_bytes - (before.resident_bytes if before else 0)) for before, now in pairs)
     return ActivityRates(
         seconds=seconds,
-        read=max(grown("read_bytes"), grown("read_chars"), _PAGE_BYTES * grown("major_faults")),
-        write=max(grown("write_bytes"), grown("write_chars")),
-        network=_grown(earlier, later, "received_bytes", "sent_bytes") / seconds,
-        local=_grown(earlier, later, "loopback_bytes") / seconds,
-        memory=moved / seconds,
-        faults=grown("minor_faults") + grown("major_faults"),
-        cpu=grown("cpu_s"),
+        read=max(rate("read_bytes"), rate("read_chars"), _PAGE_BYTES * rate("major_faults")),
+        write=max(rate("write_bytes"), rate("write_chars")),
+        network=(received + sent) / seconds,
+        local=loopback / seconds,
+        memory=memory_change / seconds,
+        faults=rate("minor_faults") + rate("major_faults"),
+        cpu=rate("cpu_s"),
         gpu=max((gpu.utilization for gpu in gpus), default=0),
         gpu_power=max((gpu.power_ratio for gpu in gpus), default=0.0),
         gpu_memory=max((gpu.memory_utilization for gpu in gpus), default=0),
@@ -152,8 +153,17 @@ def select_used_gpus_or_all(gpus: Iterable[GpuStatus], pids: set[int]) -> list[G
     return [gpu for gpu in every if any(pid in pids and sm for pid, sm, _ in gpu.shares)]
 
 
-def _grown(before: ActivitySample, after: ActivitySample, *fields: str) -> float:
-    return sum(max(0.0, float(getattr(after, field) - getattr(before, field))) for field in fields)
+_ProcessPairs = list[tuple[ProcessUsage | None, ProcessUsage]]
+
+
+def _pair_processes(earlier: ActivitySample, later: ActivitySample) -> _ProcessPairs:
+    before = {process.key: process for process in earlier.processes}
+    return [(before.get(process.key), process) for process in later.processes]
+
+
+def _sum_growth(pairs: _ProcessPairs, field: str) -> float:
+    growths = (float(getattr(now, field) - (getattr(before, field) if before else 0)) for before, now in pairs)
+    return sum(max(0.0, growth) for growth in growths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +193,8 @@ class CpuUsage:
     @property
     def throttled_share_of_wanted(self) -> float:
         """The part of what they could have used that the limit of their container kept from them, 0-1."""
-        return (
-            self.throttled_cores / (self.throttled_cores + self.used_cores)
-            if self.throttled_cores + self.used_cores > WAITS_CORES
-            else 0.0
-        )
+        wanted = self.throttled_cores + self.used_cores
+        return self.throttled_cores / wanted if wanted > WAITS_CORES else 0.0
 
 
 def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted_cores: float) -> CpuUsage:
@@ -197,109 +204,69 @@ def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted
     Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
     whoever kept it from one. Measured on Linux 6.18: a limit of 0.2 cores shows as 0.8 s a second there too.
     """
-    seconds = max(later.time_s - earlier.time_s, _NO_TIME_S)
-    before = {process.key: process for process in earlier.processes}
-    got = waited = moved = 0.0
-    for now in later.processes:
-        was = before.get(now.key)
-        got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
-        waited += max(0.0, now.main_thread_run_delay_s - (was.main_thread_run_delay_s if was else 0.0))
-        moved += max(0, _passed(now) - (_passed(was) if was else 0))
-    busy = max(0.0, later.machine_busy_s - earlier.machine_busy_s)
+    seconds = max(later.time_s - earlier.time_s, _MIN_SECONDS)
+    pairs = _pair_processes(earlier, later)
+    got_s, waited_s = _sum_growth(pairs, "cpu_s"), _sum_growth(pairs, "main_thread_run_delay_s")
+    disk_bytes = _sum_growth(pairs, "read_bytes") + _sum_growth(pairs, "write_bytes")
+    throttled_s = 0.0
+    if earlier.cpu_limit and later.cpu_limit:
+        throttled_s = max(0.0, later.cpu_limit.throttled_s - earlier.cpu_limit.throttled_s)
+        # A neighbour in the container may be who is held: of who uses less than half of the limit, only what it waited.
+        if got_s < later.cpu_limit.cores * seconds / 2:
+            throttled_s = min(throttled_s, waited_s)
+    # One that sleeps for a disk is seen to; of one whose threads do, the counter of all processes tells.
+    disk_wait_share = 0.0
+    if any(process.waits_for_disk for process in later.processes):
+        disk_wait_share = 1.0
+    elif earlier.disk_wait_s is not None and later.disk_wait_s is not None and disk_bytes:
+        disk_wait_share = min(1.0, max(0.0, later.disk_wait_s - earlier.disk_wait_s) / seconds)
     return CpuUsage(
         seconds=seconds,
-        wanted_cores=min(max_wanted_cores, (got + waited) / seconds),
-        used_cores=got / seconds,
-        others_cores=max(0.0, busy - got) / seconds,
-        throttled_cores=_held(earlier.cpu_limit, later.cpu_limit, got, waited, seconds) / seconds,
+        wanted_cores=min(max_wanted_cores, (got_s + waited_s) / seconds),
+        used_cores=got_s / seconds,
+        others_cores=max(0.0, later.machine_busy_s - earlier.machine_busy_s - got_s) / seconds,
+        throttled_cores=throttled_s / seconds,
         limit_cores=later.cpu_limit.cores if later.cpu_limit else None,
-        disk_wait_share=_disk(earlier, later, seconds, moved),
-        disk_bytes_per_s=moved / seconds,
+        disk_wait_share=disk_wait_share,
+        disk_bytes_per_s=disk_bytes / seconds,
     )
-
-
-def _passed(process: ProcessUsage) -> int:
-    return process.read_bytes + process.write_bytes
-
-
-def _held(before: CpuLimit | None, after: CpuLimit | None, got: float, waited: float, seconds: float) -> float:
-    """Return the time that the limit kept from these processes, s: a neighbour in the container may be who it holds.
-
-    Who uses half of what the limit allows is held by it; of who uses less, no more than it waited.
-    """
-    if before is None or after is None:
-        return 0.0
-    throttled = max(0.0, after.throttled_s - before.throttled_s)
-    return throttled if got >= after.cores * seconds / 2 else min(throttled, waited)
-
-
-def _disk(before: ActivitySample, after: ActivitySample, seconds: float, moved: float) -> float:
-    """Return the part of the time in which the processes waited for a disk, 0-1.
-
-    One that sleeps for it is seen to; of one whose threads do, the counter of all processes tells while it moves bytes.
-    """
-    if any(process.waits_for_disk for process in after.processes):
-        return 1.0
-    if before.disk_wait_s is None or after.disk_wait_s is None or not moved:
-        return 0.0
-    return min(1.0, max(0.0, after.disk_wait_s - before.disk_wait_s) / seconds)
 
 
 _KERNEL_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_NETWORK = "/proc/net/dev"
 _PROC = Path("/proc")
-_LOAD = re.compile(r"(\d+\.\d+)")
-_SOME = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
-
-
-class CgroupReader:
-    """What the kernel counts for the control group that this process is in when this is made."""
-
-    def __init__(self) -> None:
-        self.cpu_limit = CpuLimitReader()
-        self._disk = (*(folder / "io.pressure" for _, folder in find_own_cgroups(("",))), _PROC / "pressure/io")
-
-    def _read_disk_wait_s(self) -> float | None:
-        """Return how long some process waited for a disk, s; None where the kernel does not tell. Source: psi.rst.
-
-        Of the container alone where the kernel tells that, else of the machine.
-        """
-        found = next((found for path in self._disk if (found := _SOME.search(read_text(path)))), None)
-        return int(found[2]) / 1e6 if found else None
+_PRESSURE = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
 
 
 def probe_activity(
-    pids: Iterable[int],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    gpus: bool = True,
-    cgroup: CgroupReader | None = None,
+    pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True
 ) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
-    Measured: 20 processes without GPUs 1 ms of CPU time on a busy machine.
-
-    Parameters
-    ----------
-    gpus
-        Whether to ask the GPUs' driver, which takes milliseconds where there is one.
-    cgroup
-        Whose limit and waits for a disk are told; None: they are not.
+    `gpus`: ask their driver, which takes milliseconds where there is one. Measured without: 20 processes 1 ms of CPU.
     """
-    found = tuple(activity for pid in pids if (activity := probe_process_usage(pid)))
-    received, sent, local = _probe_network()
+    received, sent, loopback = _probe_network()
     return ActivitySample(
         time_s=clock(),
         received_bytes=received,
         sent_bytes=sent,
-        loopback_bytes=local,
+        loopback_bytes=loopback,
         gpus=probe_gpus() if gpus else (),
-        processes=found,
-        machine_busy_s=_probe_busy(),
-        cpu_limit=cgroup.cpu_limit.read_if_limited() if cgroup else None,
-        disk_wait_s=cgroup._read_disk_wait_s() if cgroup else None,
+        processes=tuple(usage for pid in pids if (usage := probe_process_usage(pid))),
+        machine_busy_s=_probe_machine_busy_s(),
+        cpu_limit=read_cpu_limit(),
+        disk_wait_s=_read_disk_wait_s(),
     )
+
+
+def _read_disk_wait_s() -> float | None:
+    """Return how long some process waited for a disk: of the container where the kernel tells that, else of the
+    machine. Source: psi.rst.
+    """
+    for path in (*(own.directory / "io.pressure" for own in find_own_cgroups(("",))), _PROC / "pressure/io"):
+        if pressure := _PRESSURE.search(read_text(path)):
+            return int(pressure[2]) / 1e6
+    return None
 
 
 def probe_process_usage(pid: int) -> ProcessUsage | None:
@@ -322,48 +289,47 @@ def probe_process_usage(pid: int) -> ProcessUsage | None:
         write_bytes=io.get("write_bytes:", 0),
         read_chars=io.get("rchar:", 0),
         write_chars=io.get("wchar:", 0),
-        main_thread_run_delay_s=_probe_waited(pid),
+        main_thread_run_delay_s=_probe_run_delay_s(pid),
     )
 
 
-def _probe_waited(pid: int) -> float:
-    """Return how long the first thread was ready and had no core, s; 0 where the kernel does not count it.
-
-    Source: the kernel's sched-stats, "/proc/<pid>/schedstat": ns on a core, ns on a run queue, number of turns.
-    """
+def _probe_run_delay_s(pid: int) -> float:
+    """Source: the kernel's sched-stats, "/proc/<pid>/schedstat": ns on a core, ns on a run queue, number of turns."""
     fields = read_text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) == 3 else 0.0
 
 
-def _probe_busy() -> float:
-    """Return the time that the machine's cores were at work, s: user, nice, system, irq, softirq, steal of proc(5)."""
-    try:
-        with open("/proc/stat", "rb", buffering=0) as file:  # the rest is long, and nobody's
-            fields = file.readline().split()
-    except OSError:
-        return 0.0
+def _probe_machine_busy_s() -> float:
+    """Source: proc(5), /proc/stat: user, nice, system, irq, softirq, steal."""
+    fields = read_text("/proc/stat").partition("\n")[0].split()
     return sum(int(fields[at]) for at in (1, 2, 3, 6, 7, 8)) / _TICKS_PER_S if len(fields) > 8 else 0.0
 
 
 def _probe_network() -> tuple[int, int, int]:
     """Return received and sent bytes of all interfaces but loopback, then loopback's."""
-    received = sent = local = 0
-    for line in read_text(_NETWORK).splitlines()[2:]:
+    received = sent = loopback = 0
+    for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, counters = line.partition(":")
         fields = counters.split()
-        if len(fields) < 9:
-            continue
         if name.strip() == "lo":
-            local += int(fields[0])
+            loopback += int(fields[0])
         else:
             received += int(fields[0])
             sent += int(fields[8])
-    return received, sent, local
+    return received, sent, loopback
 
 
 def probe_pressure(proc: Path = _PROC) -> Pressure:
     """Return the pressure now; what a kernel without PSI, or a container without /proc/pressure, lacks is `None`."""
-    load = _LOAD.match(read_text(proc / "loadavg"))
-    cpu, io, memory = (_SOME.search(read_text(proc / "pressure" / name)) for name in ("cpu", "io", "memory"))
-    told = (float(found[1]) if found else None for found in (load, cpu, io, memory))
-    return Pressure(**dict(zip(("load_average", "cpu_pct", "io_pct", "memory_pct"), told, strict=True)))
+
+    def read_percent(resource: str) -> float | None:
+        pressure = _PRESSURE.search(read_text(proc / "pressure" / resource))
+        return float(pressure[1]) if pressure else None
+
+    load = read_text(proc / "loadavg").split()
+    return Pressure(
+        load_average=float(load[0]) if load else None,
+        cpu_pct=read_percent("cpu"),
+        io_pct=read_percent("io"),
+        memory_pct=read_percent("memory"),
+    )

@@ -1,30 +1,66 @@
-"""How many cores, how much memory and how many processes the container allows, by either version of control groups.
+"""What the container allows: cores, memory and processes, by either version of control groups.
 
-Sources: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst.
+Sources: Linux cgroups(7), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.foreign import whole_number
-from rlbox.system.cgroup import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
+PROCS_FILE = "cgroup.procs"
 _ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 """Version 1 writes a number near 2**63 where there is no limit."""
 
 
+class OwnCgroup(NamedTuple):
+    """A control group that this process is in; the controller is empty for version 2."""
+
+    controller: str
+    directory: Path
+
+
+def find_own_cgroups(controllers: Iterable[str]) -> Iterator[OwnCgroup]:
+    """Yield each group that this process is in, in the order of `controllers`."""
+    paths: dict[str, str] = {}
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
+    mounts = [_parse_mount(line) for line in read_text("/proc/self/mountinfo").splitlines()]
+    for controller in controllers:
+        own = paths.get(controller)
+        for mount in mounts:
+            if own is not None and controller in mount.controllers:
+                below = own.removeprefix(mount.root.rstrip("/")) if own.startswith(mount.root) else own
+                if (directory := mount.mount_point / below.strip("/")).is_dir():
+                    yield OwnCgroup(controller, directory)
+
+
+class _Mount(NamedTuple):
+    controllers: tuple[str, ...]
+    root: str
+    mount_point: Path
+
+
+def _parse_mount(line: str) -> _Mount:
+    """Return what a line of mountinfo says; a file system of another kind has no controllers."""
+    mount, _, filesystem = line.partition(" - ")
+    kind, _, options = filesystem.partition(" ")
+    root, mount_point = mount.split(" ")[3:5]
+    controllers = {"cgroup2": ("",), "cgroup": tuple(options.rpartition(" ")[2].split(","))}.get(kind, ())
+    return _Mount(controllers, root, Path(mount_point))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CpuLimit:
-    """The limit of the container's own: so many `cores`; `throttled_s` is how long it kept cores from who was ready.
-
-    Each core counts by itself, so that `throttled_s` may grow by more than a second in one.
-    """
+    """The container's limit of cores; `throttled_s` is how long it kept ready processes waiting, summed over cores."""
 
     cores: float
     throttled_s: float = 0.0
@@ -74,47 +110,27 @@ def get_machine_memory_bytes() -> int:
 
 
 def _read_meminfo(name: str) -> int:
-    with open("/proc/meminfo", encoding="ascii") as file:
-        values = dict(line.split(":", 1) for line in file)
+    values = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
     return int(values[name].split()[0]) * 1024
 
 
 def count_usable_cores() -> float:
     """Return how many cores this process, and what it starts, can use at once."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, _read_cpu_quota() or cores)
+    cores, limit = len(os.sched_getaffinity(0)), read_cpu_limit()
+    return min(cores, limit.cores) if limit else cores
 
 
-def _read_cpu_quota() -> float | None:
-    limit = CpuLimitReader().read_if_limited()
-    return limit.cores if limit else None
-
-
-class CpuLimitReader:
-    """The nearest limit of cores above this process, found once and read any number of times."""
-
-    def __init__(self) -> None:
-        self._stat: Path | None = None
-        self._cores = 0.0
-        for directory in _visible_groups("cpu"):
-            if (cores := _read_cores(directory)) is not None:
-                self._stat, self._cores = directory / "cpu.stat", cores
-                return
-
-    def read_if_limited(self) -> CpuLimit | None:
-        """Return the limit and how long it kept ready processes waiting, a sum over all cores; None without a limit."""
-        if self._stat is None:
-            return None
-        stat = _parse_table(read_text(self._stat))
-        throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
-        return CpuLimit(cores=self._cores, throttled_s=throttled_s)
-
-
-def _read_cores(directory: Path) -> float | None:
-    words = read_text(directory / "cpu.max").split()  # version 2 has both numbers in one file
-    words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    quota, period = (whole_number(word) for word in words) if len(words) == 2 else (None, None)
-    return quota / period if quota is not None and period else None
+def read_cpu_limit() -> CpuLimit | None:
+    """Return the nearest limit of cores above this process."""
+    for directory in _visible_groups("cpu"):
+        words = read_text(directory / "cpu.max").split()  # version 2 has both numbers in one file
+        words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        quota, period = (whole_number(word) for word in words) if len(words) == 2 else (None, None)
+        if quota is not None and period:
+            stat = _parse_table(read_text(directory / "cpu.stat"))
+            throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
+            return CpuLimit(cores=quota / period, throttled_s=throttled_s)
+    return None
 
 
 def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | None:
@@ -124,10 +140,7 @@ def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | Non
 
 
 def _read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
-    """Return the file `CONTROLLER.NAME` of the nearest control group that has it; empty where there is none.
-
-    A group that a run made for itself has no controllers, so that the container's own group above it answers.
-    """
+    """Return the file `CONTROLLER.NAME` of the nearest control group that has it; empty where there is none."""
     for directory in _visible_groups(controller):
         for name in (v2_name, v1_name):
             if text := read_text(directory / f"{controller}.{name}"):

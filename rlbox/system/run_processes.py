@@ -1,10 +1,9 @@
 """Start the processes of a run, and end them with everything they started, never by name.
 
 A process belongs to the run when it is below one that the run started (orphans come back to the supervisor, which is
-their subreaper), shares its session, is in the run's control group where there is one (`RunCgroup`), or carries the
-run's marks in its environment. The tree is needed because
-programs that set their title (Ray's workers, vLLM's engine) overwrite the environment that the kernel shows; the marks
-are needed for what left the tree.
+their subreaper), shares its session, or carries the run's marks in its environment. The tree is needed because programs
+that set their title (Ray's workers, vLLM's engine) overwrite the environment that the kernel shows; the marks are
+needed for what left the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlbox.system.cgroup import RunCgroup
 from rlbox.system.command import ProcessHandle, start_command
 from rlbox.system.libc import prctl, set_child_subreaper
 from rlbox.system.process_table import (
@@ -97,7 +95,6 @@ class RunProcesses:
     def __init__(self, run_dir: Path, interrupt: StopSignal) -> None:
         self._marks = {RUN_MARK: run_dir.name, FOLDER_MARK: str(run_dir)}
         self._interrupt = interrupt
-        self._group = RunCgroup(run_dir)
         self._children: list[ChildProcess] = []
         self._zombies: set[ProcessKey] = set()
         table = probe_processes()
@@ -185,8 +182,7 @@ class RunProcesses:
         self._zombies = zombies
 
     def _members(self, table: dict[int, Process]) -> set[int]:
-        grouped = self._group.list_other_pids() & table.keys()
-        return find_tree_and_led_sessions(table, self._own(table) | grouped | find_by_environment(table, self._marks))
+        return find_tree_and_led_sessions(table, self._own(table) | find_by_environment(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}

@@ -19,7 +19,7 @@ from supervised import SERVER, Bench, free_port, python, service
 
 from rlbox.job.plan import ServicePlan
 from rlbox.record.resources import RESOURCES_FILE
-from rlbox.system.cgroup import find_own_cgroups
+from rlbox.system.limits import find_own_cgroups
 
 BURN = """
 import hashlib, signal, threading

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.limits import CgroupMemory, CpuLimit, CpuLimitReader, probe_cgroup_memory
+from rlbox.system.limits import CgroupMemory, CpuLimit, probe_cgroup_memory, read_cpu_limit
 
 SECOND = {
     "cpu.max": "150000 100000",
@@ -24,7 +24,11 @@ FIRST = {
     [
         ({}, SECOND, CpuLimit(cores=1.5, throttled_s=2.5)),
         ({}, FIRST, CpuLimit(cores=0.2, throttled_s=2.5)),
-        (SECOND, {"cpu.stat": "usage_usec 9\n"}, CpuLimit(cores=1.5, throttled_s=2.5)),  # a run's own group below it
+        (
+            SECOND,
+            {"cpu.stat": "usage_usec 9\n"},
+            CpuLimit(cores=1.5, throttled_s=2.5),
+        ),  # no controllers below
         (SECOND, {"cpu.max": "max 100000"}, CpuLimit(cores=1.5, throttled_s=2.5)),
         ({}, {**FIRST, "cpu.cfs_quota_us": "-1"}, None),
         ({}, {"cpu.max": "max 100000", "cpu.stat": "usage_usec 9\n"}, None),
@@ -42,7 +46,7 @@ def test_the_nearest_limit_counts(
             (folder / name).write_text(text)
     monkeypatch.setattr("rlbox.system.limits.find_own_cgroups", lambda kinds: iter([("", group)]))
     monkeypatch.setattr("rlbox.system.limits._ROOT", tmp_path / "none")
-    assert CpuLimitReader().read_if_limited() == limit
+    assert read_cpu_limit() == limit
 
 
 @pytest.mark.parametrize(
