@@ -130,19 +130,6 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).to_json_text())
 
 
-def lay_package(site: Path, name: str, version: str, text: str) -> None:
-    """Put a package into a folder of packages, in the place of what there is of it."""
-    module = name.replace("-", "_")
-    for old in site.glob(f"{module}-*.dist-info"):
-        old.rename(old.with_suffix(".gone"))
-    (site / module).mkdir(parents=True, exist_ok=True)
-    (site / module / "__init__.py").write_text(text)
-    info = site / f"{module}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (info / "top_level.txt").write_text(f"{module}_cuda_that_is_not_there\n{module}\n")
-
-
 def tree(folder: Path) -> dict[str, str]:
     """Return every path below a folder with its content and mode, but for what Python and rlbox note of a moment."""
     found = {}

@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 import click
-from packaging.utils import canonicalize_name
 
 from rlbox.amounts import counted
 from rlbox.app import App
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--offline", is_flag=True, help="Take every file from the store.")
 @click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Do not touch apt.")
-@click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
-@click.option(
-    "--accept", metavar="NAME==VERSION", multiple=True, help="Package whose version may differ from the base image."
-)
+@click.option("--python", metavar="FILE", default="", help="Python interpreter for the environment.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
 @force_option
@@ -51,15 +47,12 @@ def apply(
     offline: bool,
     packages: bool,
     python: str,
-    accept: tuple[str, ...],
     data: str | None,
     yes: bool,
     force: bool,
     sources: str,
 ) -> int:
     """Install the lock of TARGET on this machine without Docker: Python stack, fixes, checks.
-
-    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
 
     As root and without --prefix the machine's own paths are changed, for every shell on it: that is asked before.
 
@@ -83,9 +76,8 @@ def apply(
         overridden_stack_conflict=require_consistent_stack(app, name, force=force),
         sources_profile=sources,
         offline=offline,
-        install_apt_packages=packages,
+        apt_opt_out_reason="" if packages else "--no-packages was given",
         python_path=_absolute(python),
-        accepted_version_by_package=_accepted(accept),
     )
     return _apply(app, image, layout, options, check=check, yes=yes)
 
@@ -96,13 +88,6 @@ def _absolute(python: str) -> str:
     if found is None:
         raise click.UsageError(_("--python {python}: no such program.").format(python=python))
     return os.path.abspath(found) if found else ""
-
-
-def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
-    split = [row.partition("==") for row in rows]
-    if wrong := [row for row, (name, __, version) in zip(rows, split, strict=True) if not (name and version)]:
-        raise click.UsageError(_("--accept {wrong}: say NAME==VERSION.").format(wrong=wrong[0]))
-    return {canonicalize_name(name.strip()): version.strip() for name, __, version in split}
 
 
 def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *, check: bool, yes: bool) -> int:

@@ -6,14 +6,22 @@ its place, each file is put there whole, and an environment that was never finis
 
 from __future__ import annotations
 
+import os
+import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from uv import find_uv_bin
+
+from rlbox.amounts import decimal_size_text
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import WorkFailed
+from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.desired import DesiredState, SkippedItem
+from rlbox.provision.desired import DesiredState, PartToInstall, SkippedItem
 from rlbox.provision.files import (
     BACKUPS,
     back_up_replaced_files,
@@ -21,56 +29,63 @@ from rlbox.provision.files import (
     find_unused_backup_path,
     install_file,
     list_missing_parents_upwards,
+    move_original_aside_or_remove,
     remove_empty_directories,
     remove_path,
     remove_temporary_files,
     restore_original_file,
     restore_original_path,
 )
-from rlbox.provision.install import (
-    PackageSource,
-    apply_patches,
-    download_apt_packages,
-    install_apt_packages,
-    install_git_or_http_part,
-    remove_apt_packages,
-    require_disk_space,
-    sync_environment,
-)
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patch_manifest_sha256
-from rlbox.provision.probe import find_existing_parent, list_installed_apt_packages, read_record, write_record
-from rlbox.values import VENV
+from rlbox.provision.plan import (
+    ApplyPlan,
+    BackupPath,
+    InstalledPart,
+    InstallRecord,
+    PathChange,
+    compute_patch_manifest_sha256,
+    format_venv_fingerprint,
+)
+from rlbox.provision.probe import (
+    FINGERPRINT_FILE,
+    find_existing_parent,
+    list_installed_apt_packages,
+    read_record,
+    write_record,
+)
+from rlbox.system.command import check_command, run_command
+from rlbox.system.files import get_free_bytes, write_atomic
+from rlbox.values import VENV, Command
+
+_SYNC_S = 7200.0
+_APT_S = 1800.0
+# A shell of an applied machine has these, and they are about later installs, not about this one.
+_NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "", "PYTHONPATH": "", "PYTHONHOME": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageSource:
+    """Where Python packages come from.
+
+    `uv_env` are uv's settings, `wheel_dirs` folders with local wheels. `store_files` maps file names to the store's
+    objects: all of them when it is `is_offline`, and nothing else is asked then, else those that no index has.
+    """
+
+    uv_env: Mapping[str, str] = field(default_factory=dict)
+    wheel_dirs: tuple[str, ...] = ()
+    store_files: Mapping[str, Path] = field(default_factory=dict)
+    is_offline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:
-    """What the command line asked for; `overridden_stack_conflict` is what `--force` overrides."""
+    """Options of `rlbox apply`; `overridden_stack_conflict` is what `--force` overrides."""
 
     sources_profile: str = ""
     offline: bool = False
-    install_apt_packages: bool = True
+    apt_opt_out_reason: str = ""
     python_path: str = ""
-    accepted_version_by_package: Mapping[str, str] = field(default_factory=dict)
     overridden_stack_conflict: str = ""
-
-    @property
-    def apt_opt_out_reason(self) -> str:
-        """Why apt is left alone; empty when it need not be."""
-        return "" if self.install_apt_packages else "--no-packages was given"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Supplies:
-    """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
-
-    `fetch_parts` brings git trees and files into the store.
-    """
-
-    get_packages: Callable[[], PackageSource]
-    store: ObjectStore
-    fetch_parts: Callable[[], None]
-    patcher_source_by_file_name: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,56 +96,40 @@ class ApplyResult:
     kept_copies: tuple[str, ...] = ()
     skipped: tuple[SkippedItem, ...] = ()
 
-    def merge(self, other: ApplyResult) -> ApplyResult:
-        """Return what was done when `other` came after it."""
-        return ApplyResult(
-            steps=(*self.steps, *other.steps),
-            kept_copies=(*self.kept_copies, *other.kept_copies),
-            skipped=(*self.skipped, *other.skipped),
-        )
-
 
 EMPTY_RESULT = ApplyResult()
 
 
 def apply_plan_steps(
-    plan: ApplyPlan, supplies: Supplies, options: ApplyOptions, before_step: Callable[[PathChange], None]
+    plan: ApplyPlan,
+    store: ObjectStore,
+    source: PackageSource,
+    options: ApplyOptions,
+    before_step: Callable[[PathChange], None],
 ) -> ApplyResult:
-    """Carry out the steps of `plan` in their order; `before_step` is called before each.
+    """Carry out the steps of `plan` in their order; the store has the parts.
 
-    Raises
-    ------
-    WorkFailed, NodeError
-        Something cannot be had, or the disk is full. What was done stays, and the next call goes on from there.
+    Raises WorkFailed or NodeError: something cannot be had, or the disk is full. What was done stays, and the next call
+    goes on from there.
     """
-    desired, layout, steps = plan.desired, plan.desired.layout, plan.steps
-    skipped = tuple(_download_apt_packages(plan))
-    if skipped:
-        steps = tuple(step for step in steps if step.kind != "packages")
+    layout, steps, skipped = plan.desired.layout, list(plan.steps), []
+    for step in plan.steps:
+        if step.kind == "packages" and (error := _download_apt_packages(step.new_description.split())):
+            steps.remove(step)  # all else goes on without them
+            skipped.append(SkippedItem(item=f"apt packages {step.new_description}", source_id="apt", reason=error))
     if not steps:
-        return ApplyResult(skipped=skipped)
-    source = PackageSource()
-    if "environment" in plan.step_kinds:
-        require_disk_space(desired, find_existing_parent(Path(layout.relocated_venv_dir or layout.map_path(VENV))))
-        source = supplies.get_packages()
-    if "part" in plan.step_kinds:
-        supplies.fetch_parts()
-    record = _record_begin(desired, options)  # whatever is missing has been missed by now
+        return ApplyResult(skipped=tuple(skipped))
+    record = _record_begin(plan.desired, options)  # whatever is missing has been missed by now
     files = [step for step in steps if step.kind in ("file", "link")]
     for step in (step for step in steps if step not in files):
         before_step(step)
-        record = _apply_step(plan, record, step, supplies.store, source, supplies.patcher_source_by_file_name)
+        record = _apply_step(plan, record, step, store, source)
     kept = _install_files(layout, record, files, before_step)
-    return ApplyResult(steps=steps, kept_copies=kept, skipped=skipped)
+    return ApplyResult(steps=tuple(steps), kept_copies=kept, skipped=tuple(skipped))
 
 
 def _apply_step(
-    plan: ApplyPlan,
-    record: InstallRecord,
-    step: PathChange,
-    store: ObjectStore,
-    source: PackageSource,
-    patch_scripts: Mapping[str, str],
+    plan: ApplyPlan, record: InstallRecord, step: PathChange, store: ObjectStore, source: PackageSource
 ) -> InstallRecord:
     layout = plan.desired.layout
     match step.kind:
@@ -141,17 +140,10 @@ def _apply_step(
         case "part":
             return _install_part(plan.desired, record, step.path, store)
         case "patches":
-            apply_patches(plan.desired, patch_scripts)
+            _apply_patches(plan.desired)
             return _save(layout, replace(record, patches=compute_patch_manifest_sha256(plan.desired) or ""))
         case _:
             return _remove(layout, record, step.path)
-
-
-def _download_apt_packages(plan: ApplyPlan) -> Iterator[SkippedItem]:
-    """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
-    for step in plan.steps:
-        if step.kind == "packages" and (error := download_apt_packages(step.new_description.split())):
-            yield SkippedItem(item=f"apt packages {step.new_description}", source_id="apt", reason=error)
 
 
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
@@ -179,7 +171,6 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
             venv=layout.relocated_venv_dir,
             folders=tuple(dict.fromkeys([*old.folders, *missing])),
             python=options.python_path,
-            accepted=dict(options.accepted_version_by_package),
             forced=options.overridden_stack_conflict,
         ),
     )
@@ -194,13 +185,13 @@ def _save(layout: Layout, record: InstallRecord) -> InstallRecord:
 
 def _install_apt_packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
     before = list_installed_apt_packages()
-    due = {*record.packages, *(set(names) - before)}
-    record = _save(layout, replace(record, packages=tuple(sorted(due))))
-    result = install_apt_packages(names)
-    record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *result.new_packages}))))
-    if result.error:
+    record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *(set(names) - before)}))))
+    failed = _apt("install", *names)
+    new = list_installed_apt_packages() - before
+    record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
+    if failed:
         raise WorkFailed(
-            _("apt cannot install {names}: {failed}").format(names=" ".join(names), failed=result.error),
+            _("apt cannot install {names}: {failed}").format(names=" ".join(names), failed=failed),
             next_step="--no-packages leaves apt alone",
         )
     return record
@@ -212,7 +203,7 @@ def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, 
     )
     patches = "" if plan.recreates_venv else record.patches
     record = _save(plan.desired.layout, replace(record, environment=part, patches=patches))
-    sync_environment(plan.desired, source, part.before, recreate=plan.recreates_venv)
+    _make_environment(plan.desired, source, part.before, recreate=plan.recreates_venv)
     return record
 
 
@@ -223,7 +214,7 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
     folders = (*record.folders, *list_missing_parents_upwards(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
-    install_git_or_http_part(part, store, before)
+    _put_part_in_place(part, store, before)
     return _save(
         desired.layout, replace(record, parts={**parts, path: InstalledPart(sha256=part.sha256, before=before)})
     )
@@ -273,7 +264,8 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
         if record.venv:
             remove_path(Path(record.venv))
             remove_path(Path(record.venv).with_name("uv-cache"))
-    if record.packages and (failed := remove_apt_packages(record.packages)):
+    present = sorted(set(record.packages) & list_installed_apt_packages(record.packages)) if record.packages else []
+    if present and (failed := _apt("remove", *present)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
@@ -281,3 +273,118 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
     Path(layout.record_file).unlink(missing_ok=True)
     remove_empty_directories([*record.folders, f"{layout.rlbox_dir}/{BACKUPS}"])
     return tuple(notes)
+
+
+def _make_environment(desired: DesiredState, source: PackageSource, backup_path: BackupPath, *, recreate: bool) -> None:
+    """Make the environment of exactly the locked packages; while that goes on, it has no stamp."""
+    layout = desired.layout
+    venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
+    if recreate or not stamp.exists():
+        move_original_aside_or_remove(venv, backup_path)
+        with convert_disk_errors(venv):
+            venv.parent.mkdir(parents=True, exist_ok=True)
+            if layout.relocated_venv_dir:
+                move_original_aside_or_remove(Path(layout.relocated_venv_dir), "")
+                Path(layout.relocated_venv_dir).mkdir(parents=True)
+                os.symlink(layout.relocated_venv_dir, venv)
+    stamp.unlink(missing_ok=True)
+    _run_uv(desired, source, venv)
+    write_atomic(stamp, format_venv_fingerprint(desired))
+
+
+def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
+    env = {**_NO_CONSTRAINTS, **supply.uv_env, "UV_NO_PROGRESS": "1"}
+    if desired.layout.relocated_venv_dir and not os.environ.get("UV_CACHE_DIR"):
+        env["UV_CACHE_DIR"] = str(
+            Path(desired.layout.relocated_venv_dir).with_name("uv-cache")
+        )  # files are links then, not copies
+    offline: tuple[str, ...] = ("--offline",) if supply.is_offline else ()
+    python = desired.interpreter or desired.python
+    make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
+    next_step = (
+        f"install Python {desired.python}, or name it with --python FILE; "
+        "without --offline uv fetches it from a network"
+    )
+    room = f"; {decimal_size_text(get_free_bytes(venv))} are free there"
+    what = f"uv cannot make an environment with Python {desired.python}"
+    check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
+    with _requirements(desired, supply) as (words, folder):
+        sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
+        command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
+        check_command(command, f"uv cannot install the locked packages{room}")
+
+
+@contextmanager
+def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
+    """Write what uv is told, and show the store's files by their names, as long as the block runs."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
+        Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
+        words = ["--no-index"] if supply.is_offline else []
+        if desired.build_constraints:
+            Path(folder, "build.txt").write_text(desired.build_constraints, "utf-8")
+            words += ["--build-constraint", "build.txt"]
+        for name, path in supply.store_files.items():
+            os.symlink(path, Path(folder, name))
+        for place in [*([folder] if supply.store_files else []), *supply.wheel_dirs]:
+            words += ["--find-links", place]
+        yield [*words, "requirements.txt"], folder
+
+
+def _download_apt_packages(names: Sequence[str]) -> str:
+    """Bring apt packages here from the machine's own sources; return why apt failed, nothing if it did not."""
+    if _apt("--download-only", "install", *names):
+        _apt("update")
+        return _apt("--download-only", "install", *names)
+    return ""
+
+
+def _apt(*words: str) -> str:
+    """Run apt-get without a question; return its last words when it fails, else nothing."""
+    options = ("-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=1")
+    argv = ("apt-get", "--quiet", "--yes", "--no-install-recommends", *options, *words)
+    done = run_command(Command(argv=argv, env={"DEBIAN_FRONTEND": "noninteractive"}, timeout_s=_APT_S))
+    return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
+
+
+def _put_part_in_place(part: PartToInstall, store: ObjectStore, backup_path: BackupPath) -> None:
+    path, source = Path(part.install_path), store.path(part.sha256)
+    draft = path.with_name(f".{path.name}.rlbox")
+    with convert_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        move_original_aside_or_remove(draft, "")
+        if part.kind == "http":
+            write_atomic(draft, source.read_bytes(), int(part.octal_file_mode, 8))
+        else:
+            draft.mkdir()
+            with tarfile.open(source) as tar:  # rlbox's own archive, by its sha256
+                if hasattr(tarfile, "data_filter"):
+                    tar.extractall(draft, filter="tar")
+                else:
+                    tar.extractall(draft)  # noqa: S202
+        move_original_aside_or_remove(path, backup_path)
+        os.rename(draft, path)
+
+
+def _apply_patches(desired: DesiredState) -> None:
+    """Change the sources that the target's patches are about, by content; a patch that does not fit writes nothing."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
+        for name, text in {**desired.patch_programs, "manifest.json": desired.patch_manifest}.items():
+            Path(folder, name).write_text(text, "utf-8")
+        argv = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
+        root = ("--root", desired.layout.prefix or "/")
+        check_command(Command(argv=(*argv, *root), timeout_s=600), "a source patch does not fit")
+
+
+def require_disk_space_for_venv(desired: DesiredState) -> None:
+    """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
+    layout = desired.layout
+    venv_dir = find_existing_parent(Path(layout.relocated_venv_dir or layout.map_path(VENV)))
+    free, need = get_free_bytes(venv_dir), desired.download_bytes * 2
+    if free < need:
+        raise NodeError(
+            _("the disk is too full for the environment: {free} free, about {need} needed").format(
+                free=decimal_size_text(free), need=decimal_size_text(need)
+            ),
+            where=str(venv_dir),
+            next_step=_("free space, or name a folder of another disk with --prefix DIR"),
+        )

@@ -19,7 +19,6 @@ from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest_jso
 from rlbox.foreign import parse_json
 from rlbox.image.machine import build_container_defaults, format_rlbox_limits_env_value, hardware_python_ports_json
 from rlbox.image.plan import ImagePlan
-from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
 from rlbox.provision.shell_environment import SYSTEM_PATH
 from rlbox.target.lock import Lock, format_requirements
@@ -90,7 +89,8 @@ def _joined(ours: str, theirs: str) -> str:
 
 MERGED_FILES = ("/etc/environment",)
 """Files that a platform fills too: names of ours are put in, every other line stays."""
-_SCRIPTS = ("entrypoint.sh", "init.sh", "apply_patches.py", "unified_diff.py")
+_PATCH_PROGRAMS = ("apply_patches.py", "unified_diff.py")
+_SCRIPTS = ("entrypoint.sh", "init.sh", *_PATCH_PROGRAMS)
 _OF_THE_MACHINE = {"ray-temp-dir": "/tmp/ray"}  # noqa: S108 - what its hook makes
 """Fixes whose hook makes a path that all of a machine share: not for a place below a prefix; there may be many."""
 _OF_CONTAINERS = ("infiniband-in-container", "shared-pid-namespace")
@@ -153,10 +153,9 @@ class SkippedItem:
 class DesiredState:
     """All that a machine at the lock has.
 
-    `packages` maps canonical names of the stack to versions, `patch_manifest` is the
-    manifest of source patches (empty: none), `download_bytes` what the environment's files are to download, compressed.
-    `interpreter` is what the environment is made with (empty: any of version `python`), `base` whose packages stand
-    behind its own.
+    `packages` maps canonical names of the stack to versions, `patch_manifest` is the manifest of source patches (empty:
+    none), `patch_programs` the programs that apply them, `download_bytes` what the environment's files are to download,
+    compressed. `interpreter` is what the environment is made with (empty: any of version `python`).
     """
 
     target: str
@@ -170,9 +169,9 @@ class DesiredState:
     build_constraints: str
     apt_packages: tuple[str, ...]
     patch_manifest: str
+    patch_programs: Mapping[str, str]
     download_bytes: int
     interpreter: str = ""
-    base: AdoptedBase | None = None
     skipped: tuple[SkippedItem, ...] = field(default=())
 
 
@@ -187,7 +186,6 @@ def plan_desired_state(
     missing_apt_packages: frozenset[str] = frozenset(),
     *,
     interpreter: str = "",
-    base: AdoptedBase | None = None,
 ) -> DesiredState:
     """Return what `target` asks of a machine.
 
@@ -214,9 +212,9 @@ def plan_desired_state(
         build_constraints=format_requirements(lock.build.packages),
         apt_packages=tuple(sorted(list_apt_packages(target))),
         patch_manifest=image.context_files.get(PATCHES_IN_CONTEXT, ""),
+        patch_programs={name: image.context_files[f"scripts/{name}"] for name in _PATCH_PROGRAMS},
         download_bytes=sum(package.size for package in packages),
         interpreter=interpreter,
-        base=base,
         skipped=tuple(placed.skipped()),
     )
 

@@ -81,8 +81,7 @@ class InstallRecord:
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
-    `python` and `accepted` are what the user said of the machine's interpreter and of its versions. `forced` is what
-    `--force` overrode.
+    `python` is the interpreter that the user named. `forced` is what `--force` overrode.
     """
 
     target: str
@@ -99,7 +98,6 @@ class InstallRecord:
     kept: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     python: str = ""
-    accepted: Mapping[str, str] = field(default_factory=dict)
     forced: str = ""
     schema: int = 1
 
@@ -174,12 +172,8 @@ def choose_venv_disk(
 
 
 def format_venv_fingerprint(desired: DesiredState) -> str:
-    """Return what says which packages an environment was synced to, and what stands behind them."""
-    text = f"python {desired.python}\n{desired.requirements}"
-    if base := desired.base:
-        rows = (*base.site_dirs, *(f"{name}=={version}" for name, version in base.version_by_package.items()))
-        text += "".join(f"base {row}\n" for row in (base.python, *rows))
-    return text
+    """Return what says which packages an environment was synced to."""
+    return f"python {desired.python}\n{desired.requirements}"
 
 
 def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
@@ -240,7 +234,6 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
     path = desired.layout.map_path(VENV)
     drift = _list_package_differences(desired, facts.venv_packages)
     new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
-    new += f", on {len(desired.base.version_by_package)} of {desired.base.python}" if desired.base else ""
     if facts.is_foreign_venv:
         yield PathChange(
             kind="environment", path=path, old_description="not one of rlbox", new_description=new, keeps_backup=True

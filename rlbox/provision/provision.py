@@ -19,17 +19,23 @@ from rlbox.artifacts.source_selection import create_file_locator, load_profile_w
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_target_ports_by_job_port
-from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, Supplies, apply_plan_steps, uninstall
-from rlbox.provision.base import choose_venv_python_or_version, probe_and_require_base_packages, require_base_imports
+from rlbox.provision.apply import (
+    EMPTY_RESULT,
+    ApplyOptions,
+    ApplyResult,
+    PackageSource,
+    apply_plan_steps,
+    require_disk_space_for_venv,
+    uninstall,
+)
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
-from rlbox.provision.install import PackageSource
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, lock_layout, record_layout
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, choose_venv_disk, plan_apply
@@ -42,13 +48,15 @@ from rlbox.provision.probe import (
 )
 from rlbox.provision.shell_environment import filter_environment
 from rlbox.secrets.masks import looks_like_secret
+from rlbox.system.command import run_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.system.process_table import read_environment
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
-from rlbox.values import LOCK_IN_IMAGE, VENV
+from rlbox.target.target import Target
+from rlbox.values import LOCK_IN_IMAGE, VENV, Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +137,8 @@ _DRIVER = "libcuda.so.1"
 _LIMITS = "RLBOX_LIMITS"
 """In the ENV of every image of rlbox."""
 _CHECKS_S = 60.0
+_USUAL_PYTHON = "/usr/bin/python3"
+"""The interpreter of a spec that names none."""
 NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -138,10 +148,18 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
     Raises
     ------
     NodeError
-        The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
+        The target takes packages of its base image, or the machine has not the interpreter that is named.
     """
     image.require_current_lock()
     loaded = load_target_with_fix_packages(app.project, image.target)
+    if loaded.target.base.holds:
+        raise NodeError(
+            _("target {target} takes {packages} from its base image, which only Docker unpacks").format(
+                target=image.target, packages=", ".join(loaded.target.base.holds)
+            ),
+            where="base.holds",
+            next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
+        )
     lock = load_lock(app.project.own_or_shipped_lock_file(image.target))
     if lock is None:
         raise SpecError(
@@ -152,31 +170,42 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
     baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
     ports = load_target_ports_by_job_port(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
-    user_options = _said(layout, options or ApplyOptions())
-    base = None
-    if target.base.holds:
-        base = probe_and_require_base_packages(
-            target,
-            user_options.python_path or target.python.interpreter,
-            user_options.accepted_version_by_package,
-            layout,
-        )
-    interpreter = base.python if base else choose_venv_python_or_version(target, user_options.python_path)
+    options, record = options or ApplyOptions(), read_record(layout)
+    if record and not options.python_path:
+        options = replace(options, python_path=record.python)
+    interpreter = choose_venv_python_or_version(target, options.python_path)
     desired = plan_desired_state(
-        target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
+        target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter
     )
-    return HostTarget(desired=desired, lock=lock, image=image, options=user_options)
+    return HostTarget(desired=desired, lock=lock, image=image, options=options)
 
 
-def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
-    """Return what was asked for, with what was said of the machine's interpreter when the place was made."""
-    record = read_record(layout)
-    if record is None:
-        return options
-    return replace(
-        options,
-        python_path=options.python_path or record.python,
-        accepted_version_by_package={**record.accepted, **options.accepted_version_by_package},
+def choose_venv_python_or_version(target: Target, user_python: str) -> str:
+    """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
+
+    Raises
+    ------
+    NodeError
+        An interpreter that was named is not there, or of another version.
+    """
+    path, wanted = user_python or target.python.interpreter, target.python.version
+    script = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        outcome = run_command(Command(argv=(path, "-I", "-c", script), timeout_s=60))
+        version = outcome.stdout.strip() if outcome.ok else ""
+        fault = _("it is Python {version}").format(version=version) if version else _("it is no Python interpreter")
+    except RlboxError as error:
+        version, fault = "", error.what
+    if version == wanted:
+        return path
+    if path == _USUAL_PYTHON and not user_python:
+        return wanted  # the system's is another: any of that version will do
+    raise NodeError(
+        _("target {target} wants Python {version}: {why}").format(target=target.name, version=wanted, why=fault),
+        where=path,
+        next_step=_("name another with --python FILE")
+        if user_python
+        else _("correct python.interpreter, or give --python FILE"),
     )
 
 
@@ -199,27 +228,18 @@ def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
 
 def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
-    if prepared.desired.base and "environment" in plan.step_kinds:
-        app.print_status(
-            f"importing {len(prepared.desired.base.version_by_package)} packages of {prepared.desired.base.python}"
-        )
-        for note in require_base_imports(prepared.desired.base):
-            app.print_status(note)
 
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
 
-    store, context = ObjectStore(resolve_store_dir(None)), prepared.image.context_files
-    supplies = Supplies(
-        get_packages=lambda: _find_packages(app, prepared, store),
-        store=store,
-        fetch_parts=lambda: _fetch_parts(app, prepared, store),
-        patcher_source_by_file_name={
-            name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")
-        },
-    )
-    done = apply_plan_steps(plan, supplies, prepared.options, on_step)
+    store, source = ObjectStore(resolve_store_dir(None)), PackageSource()
+    if "environment" in plan.step_kinds:
+        require_disk_space_for_venv(prepared.desired)
+        source = _find_packages(app, prepared, store)
+    if "part" in plan.step_kinds:
+        _fetch_parts(app, prepared, store)
+    done = apply_plan_steps(plan, store, source, prepared.options, on_step)
     record_layout(prepared.desired.target, prepared.desired.layout)
     return done
 
@@ -365,7 +385,12 @@ def provision_target(
             prepared = load_target_for_host(app, image, roomy, options)
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
-            done = done.merge(apply_plan(app, prepared, plan))
+            rest = apply_plan(app, prepared, plan)
+            done = ApplyResult(
+                steps=(*done.steps, *rest.steps),
+                kept_copies=rest.kept_copies,
+                skipped=(*done.skipped, *rest.skipped),
+            )
     return ProvisionResult(prepared, plan, done)
 
 

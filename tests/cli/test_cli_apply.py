@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from applybox import give, tree
+from applybox import give, hold, tree
 from fakes import CHECKOUT, Folder, Rlbox
 from following import Follow
 from mirrorbox import mirrors
@@ -325,6 +325,17 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
     (command,) = step.commands({})
     follow.changed(step, [*command, *step.options({"DIR": str(out)}, 1)], 0)
     follow.again(step)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--check",)])
+def test_a_target_on_a_frameworks_image_is_refused(
+    rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore, more: tuple[str, ...]
+) -> None:
+    hold(folder.path, give(folder.path, store, FIRST, patched=False))
+    said = rlbox("apply", "held", *words(prefix, *more)[2:])
+    assert said.code == 5
+    assert "target held takes torch, Flash_Attn from its base image" in said.err
+    assert not prefix.exists()
 
 
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:

@@ -41,17 +41,6 @@ for path in /proc /sys /tmp /srv /var/cache /root /data; do set -- "$@" -path "$
 find / -xdev \\( "$@" -false \\) -prune -o ! -type d -printf '%p %y %m %s %l\n'
 find /etc /usr/local /opt -type f -exec sha256sum {} + | sed 's/\\([^ ]*\\)  \\(.*\\)/\\2:sum \\1/'
 """
-# What a shell of such a machine exports, and worse.
-HOSTILE = (
-    "CONDA_PREFIX=/opt/micromamba/envs/slime",
-    "DEBIAN_FRONTEND=noninteractive",
-    "LD_LIBRARY_PATH=/opt/micromamba/lib",
-    "PATH=/opt/micromamba/envs/slime/bin:/usr/bin:/bin",
-    "PIP_CONSTRAINT=/nowhere",
-    "PYTHONDONTWRITEBYTECODE=1",
-    "RAY_ADDRESS=10.0.0.1:6379",
-    "VIRTUAL_ENV=/opt/micromamba/envs/slime",
-)
 
 
 class Machine:

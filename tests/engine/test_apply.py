@@ -7,41 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applybox import give, hold, lay_package
+from applybox import give
 from following import Follow
-from rentedbox import HOSTILE, ODD, Machine, rented
+from rentedbox import ODD, Machine, rented
 
 from rlbox.artifacts.object_store import ObjectStore
-
-FRAMEWORK = """
-set -e
-python3 -m venv --without-pip /opt/micromamba/envs/slime
-cp -r /srv/project/framework/. /opt/micromamba/envs/slime/lib/python3.11/site-packages/
-"""
-LOOK = """
-title = "what a stage in place finds"
-target = "held"
-[[stages]]
-name = "only"
-title = "the lock's packages on the machine's own, and no variable of the shell"
-command = ["{python}", "-c", "import alpha, flash_attn as f, os; print(alpha.__version__, f.torch.__version__, \
-os.getenv('DEBIAN_FRONTEND'), os.getenv('LD_LIBRARY_PATH'), os.getenv('RAY_ADDRESS'))"]
-[stages.gate]
-require = [{ pattern = "^1.0 2.9.1[+]cu129 None None None$" }]
-"""
 
 
 @pytest.fixture(scope="module")
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the target `small`, and a store with its files."""
     folder = tmp_path_factory.mktemp("carried")
-    lock = give(folder / "project", ObjectStore(folder / "store"), {"alpha": "1.0", "beta": "2.0"}, python="3.11")
-    hold(folder / "project", lock)
-    site = folder / "project/framework"
-    lay_package(site, "torch", "2.9.1+cu129", "__version__ = '2.9.1+cu129'\n")
-    lay_package(site, "flash-attn", "2.8.1", "import torch\n")
-    (folder / "project/jobs").mkdir()
-    (folder / "project/jobs/look.toml").write_text(LOOK)
+    give(folder / "project", ObjectStore(folder / "store"), {"alpha": "1.0", "beta": "2.0"}, python="3.11")
     (folder / "odd").write_text(ODD)
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
@@ -136,38 +113,6 @@ def test_a_container_of_an_image_of_rlbox_is_told_so(machine: Machine) -> None:
     machine.run("sh", "-c", "mkdir -p /opt/rlbox/share && cp /srv/project/images/small/lock.json /opt/rlbox/share/")
     said = machine.apply(check=False)
     assert (said.code, "it is at its lock" in said.err) == (5, True)
-
-
-@pytest.mark.slow
-def test_a_framework_of_the_machines_own_is_adopted_or_refused(machine: Machine) -> None:
-    """As on AutoDL: a foreign environment and no Docker, in a shell that exports all sorts of things."""
-    machine.run("sh", "-c", FRAMEWORK)
-    before = machine.files()
-    refused = machine.rlbox("apply", "held", "--offline", "--yes", env=HOSTILE, check=False)
-    assert (refused.code, "2 of 2 packages are missing (torch 2.9.1+cu129, flash-attn 2.8.1)" in refused.err) == (
-        5,
-        True,
-    )
-    assert machine.files() == before
-    words = ("apply", "held", "--offline", "--yes", "--python", "/opt/micromamba/envs/slime/bin/python")
-    said = machine.rlbox(*words, "--json", env=HOSTILE)
-    assert said.data["state"] == "applied", said.err
-    assert said.data["checks"]["failed"] == [], said.data["checks"]
-    laid = machine.files()
-    again = machine.rlbox("apply", "held", "--offline", "--yes", "--json", env=HOSTILE)
-    assert (again.data["state"], again.data["steps"]) == ("unchanged", [])
-    assert machine.files() == laid
-    assert {path: laid[path] for path in before if path.startswith("/opt/micromamba")} == {
-        path: row for path, row in before.items() if path.startswith("/opt/micromamba")
-    }
-    ran = machine.rlbox("run", "look", "--place", "here", env=HOSTILE, check=False)
-    assert ran.code == 0, ran.out + ran.err
-    found = machine.rlbox("doctor", "held", "--gpus", "none", "--json", env=HOSTILE, check=False)
-    ids = {row["id"] for row in found.data["findings"]}
-    assert not ids & {"interactive-prompts", "shared-pid-namespace", "ray-address"}, found.data
-    machine.rlbox("apply", "held", "--remove")
-    after = {path: row for path, row in machine.files().items() if "/__pycache__/" not in path}
-    assert after == {path: row for path, row in before.items() if "/__pycache__/" not in path}
 
 
 APT = """#!/bin/sh

@@ -50,6 +50,7 @@ WANTED = DesiredState(
     build_constraints="",
     apt_packages=(),
     patch_manifest="",
+    patch_programs={},
     download_bytes=1000,
 )
 
