@@ -119,15 +119,11 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> No
         ray = case["ray"]
         code = ray["code"]
         assert gate.outcomes.ray
-        (gate.set_held_unless_broken if ray["status"] == "SUCCEEDED" else gate.set_broken)(
-            gate.outcomes.ray, ray["status"]
-        )
-    (gate.set_held_unless_broken if code in stage.exit_codes else gate.set_broken)(
-        gate.outcomes.exit, f"exit code {code}"
-    )
+        gate.set_by_problem(gate.outcomes.ray, "" if ray["status"] == "SUCCEEDED" else ray["status"], "SUCCEEDED")
+    gate.set_by_problem(gate.outcomes.exit, "" if code in stage.exit_codes else f"exit code {code}", "exit code 0")
     for probe, rule, answer in zip(stage.probes, gate.outcomes.probes, case.get("answers", []), strict=False):
         problem = find_response_problem(probe, answer["status"], answer["text"])
-        (gate.set_broken if problem else gate.set_held_unless_broken)(rule, problem)
+        gate.set_by_problem(rule, problem, "")
 
 
 def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
@@ -148,7 +144,7 @@ def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate
     for file, rule in zip(stage.files, gate.outcomes.files, strict=True):
         with _Writer([run / name for name in names]):
             fact = check_file(file, lambda: None, earlier_snapshot=before if file.newer else None)
-        (gate.set_broken if fact.problem else gate.set_held_unless_broken)(rule, fact.problem or "complete")
+        gate.set_by_problem(rule, fact.problem, "complete")
 
 
 class _Writer:

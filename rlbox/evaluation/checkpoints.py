@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import columns, decimal_size_text
 from rlbox.foreign import parse_json, whole_number
-from rlbox.gate.safetensors_check import find_safetensors_problem
+from rlbox.gate.files import find_safetensors_problem
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
 TRACKER_FILES = ("latest_checkpointed_iteration.txt", "latest")

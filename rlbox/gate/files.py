@@ -7,17 +7,17 @@ import errno
 import fnmatch
 import glob
 import hashlib
+import math
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlbox.amounts import decimal_size_text
 from rlbox.foreign import parse_json
-from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
@@ -73,6 +73,11 @@ def _is_regular(path: Path) -> bool:
 
 
 _BLOCK = 1 << 20
+_LOOK_S = 0.05
+_JSON_LIMIT = 64 << 20
+"""Bytes of JSON that are read at once: as values it takes twenty times as many."""
+MANIFEST_SCHEMA = 1
+
 OnProgress = Callable[[], None]
 
 
@@ -88,34 +93,22 @@ class FileSnapshot:
                         facts = file.stat()
                         self._files[facts.st_dev, facts.st_ino] = facts.st_size, facts.st_mtime_ns
 
-    def find_unchanged(self, path: Path) -> ProblemOrEmpty:
-        """Return why the file at `path` was not written since, or an empty text; raises `OSError`."""
+    def is_unchanged(self, path: Path) -> bool:
+        """Return whether the file at `path` was not written since; raises `OSError`."""
         facts = path.stat()
-        if self._files.get((facts.st_dev, facts.st_ino)) == (facts.st_size, facts.st_mtime_ns):
-            return "is as it was before the stage, which has not written it"
-        return ""
-
-
-_LOOK_S = 0.05
+        return self._files.get((facts.st_dev, facts.st_ino)) == (facts.st_size, facts.st_mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCheck:
     """The state of a path; `problem` is empty when it is there and complete."""
 
-    total_bytes: int | None = None
+    total_bytes: int = 0
     problem: ProblemOrEmpty = ""
-
-
-MANIFEST_SCHEMA = 1
-_JSON_LIMIT = 64 << 20
-"""Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 
 def check_file(rule: FileRule, on_progress: OnProgress, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
-
-    Of a folder every regular file in it counts; nothing of their content is asked.
 
     Parameters
     ----------
@@ -124,75 +117,65 @@ def check_file(rule: FileRule, on_progress: OnProgress, *, earlier_snapshot: Fil
     earlier_snapshot
         What was there before it had to be written; None: any time will do.
     """
-    one = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
-    paths = [Path(rule.path)] if one else glob_paths(rule.path)
-    if not one and len(paths) < rule.count:
+    is_single = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
+    paths = [Path(rule.path)] if is_single else glob_paths(rule.path)
+    if not is_single and len(paths) < rule.count:
         return FileCheck(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
-    problems = _growth_problems(rule, paths, on_progress)
-    facts = {path: _probe_one(rule, path, on_progress, earlier_snapshot, problems.get(path, "")) for path in paths}
-    for path, fact in facts.items():
-        if fact.problem:
-            return fact if one else FileCheck(total_bytes=fact.total_bytes, problem=f"{path.name} {fact.problem}")
-    return FileCheck(total_bytes=sum(fact.total_bytes or 0 for fact in facts.values()))
+    growing = _find_growing_files(rule, paths, on_progress)
+    total_bytes = 0
+    for path in paths:
+        try:
+            problem = _find_problem(rule, path, on_progress, earlier_snapshot, path in growing)
+            total_bytes += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            problem = "is not there"
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        if problem:
+            return FileCheck(problem=problem if is_single else f"{path.name} {problem}")
+    return FileCheck(total_bytes=total_bytes)
 
 
-def _probe_one(
-    rule: FileRule, path: Path, on_progress: OnProgress, before: FileSnapshot | None, growth: str
-) -> FileCheck:
-    try:
-        facts = path.stat()
-        if stat.S_ISDIR(facts.st_mode):
-            return _probe_folder(rule, path, before)
-        if not stat.S_ISREG(facts.st_mode):
-            return FileCheck(problem="is no regular file")
-        if facts.st_size < rule.min_bytes:
-            return FileCheck(
-                total_bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
-            )
-        unchanged = before.find_unchanged(path) if before else ""
-        problem = unchanged or growth or _find_content_problem(path, rule.format, on_progress)
-        if not problem and rule.manifest:
-            problem = _find_manifest_problem(path, on_progress)
-        return FileCheck(total_bytes=facts.st_size, problem=problem)
-    except FileNotFoundError:
-        return FileCheck(problem="is not there")
-    except OSError as error:
-        return FileCheck(problem=f"cannot be read: {error.strerror}")
+def _find_problem(
+    rule: FileRule, path: Path, on_progress: OnProgress, before: FileSnapshot | None, is_growing: bool
+) -> ProblemOrEmpty:
+    facts = path.stat()
+    if stat.S_ISDIR(facts.st_mode):
+        return _find_folder_problem(rule, path, before)
+    if not stat.S_ISREG(facts.st_mode):
+        return "is no regular file"
+    if facts.st_size < rule.min_bytes:
+        return f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
+    if before and before.is_unchanged(path):
+        return "is as it was before the stage, which has not written it"
+    if is_growing:
+        return "is still being written"
+    problem = _find_content_problem(path, rule.format, on_progress)
+    return problem or (_find_manifest_problem(path, on_progress) if rule.manifest else "")
 
 
-def _probe_folder(rule: FileRule, path: Path, before: FileSnapshot | None) -> FileCheck:
-    """Return what is in a folder: with `before`, at least one file must have been written since."""
+def _find_folder_problem(rule: FileRule, path: Path, before: FileSnapshot | None) -> ProblemOrEmpty:
     files = list(_iter_regular_files(path))
     if not files:
-        return FileCheck(problem="the folder holds no file")
+        return "the folder holds no file"
     if rule.manifest or rule.format or rule.min_bytes > 1:
-        return FileCheck(problem="is a folder, not a file")
-    if before and all(before.find_unchanged(file) for file in files):
-        return FileCheck(problem="holds no file that the stage has written")
-    return FileCheck()
+        return "is a folder, not a file"
+    if before and all(map(before.is_unchanged, files)):
+        return "holds no file that the stage has written"
+    return ""
 
 
-def _growth_problems(rule: FileRule, paths: Sequence[Path], on_progress: OnProgress) -> Mapping[Path, str]:
-    """Return those of the files that change within `settled_s`, each with how."""
+def _find_growing_files(rule: FileRule, paths: Sequence[Path], on_progress: OnProgress) -> set[Path]:
+    """Return those of the files that change within `settled_s`."""
     until = time.monotonic() + rule.settled_s
-    first, problems = _looks(paths) if rule.settled_s else {}, dict[Path, str]()
-    while time.monotonic() < until and not problems:
+    first = FileSnapshot(map(str, paths)) if rule.settled_s else None
+    growing = set[Path]()
+    while first and time.monotonic() < until and not growing:
         on_progress()
         time.sleep(_LOOK_S)
-        now = _looks(paths)
-        for path, before in first.items():
-            if path in now and now[path] != before:
-                problems[path] = f"is still being written ({before[0]} bytes, then {now[path][0]})"
-    return problems
-
-
-def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
-    found = {}
-    for path in paths:
         with contextlib.suppress(OSError):
-            facts = path.stat()
-            found[path] = facts.st_size, facts.st_mtime_ns
-    return found
+            growing = {path for path in paths if path.is_file() and not first.is_unchanged(path)}
+    return growing
 
 
 def _find_content_problem(path: Path, format_name: str, on_progress: OnProgress) -> ProblemOrEmpty:
@@ -252,17 +235,13 @@ def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpt
     files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
     if not isinstance(files, dict) or not files or type(schema) is not int or schema != MANIFEST_SCHEMA:
         return f"is not a manifest of schema {MANIFEST_SCHEMA} with at least one file"
-    problems = (
-        f"{name} {problem}" for name, entry in files.items() if (problem := _size_problem(path.parent, name, entry))
-    )
-    return next(problems, "") or next(
-        (
-            f"{name} differs from its sha256 in the manifest"
-            for name, entry in files.items()
-            if _sum(path.parent / name, on_progress) != entry["sha256"].lower()
-        ),
-        "",
-    )
+    for name, entry in files.items():
+        if problem := _size_problem(path.parent, name, entry):
+            return f"{name} {problem}"
+    for name, entry in files.items():
+        if _sum(path.parent / name, on_progress) != entry["sha256"].lower():
+            return f"{name} differs from its sha256 in the manifest"
+    return ""
 
 
 def _size_problem(folder: Path, name: str, entry: Any) -> ProblemOrEmpty:
@@ -287,3 +266,86 @@ def _sum(path: Path, on_progress: OnProgress) -> str:
             digest.update(block)
             on_progress()
     return digest.hexdigest()
+
+
+_HEADER_LIMIT = 100_000_000
+"""Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
+_BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+"""Bits of an element. Source: huggingface/safetensors, `Dtype`."""
+_SPOTS = 64
+_FILLED_SHARE = 1 / 8
+"""Share of the places that must hold something."""
+_SPOT_BYTES = 4096
+_ENOUGH = 1 << 16
+"""Bytes of tensors from which on zeros alone are no weights."""
+
+
+def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
+    """Return what is wrong with a safetensors file in a few words; empty when it is whole.
+
+    Tensors follow each other without a gap and are as long as their shapes say; weights are never all zeros or one
+    byte.
+    """
+    with open_regular_file(path, follow_links=True) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+            return f"is no whole safetensors file: {size} bytes do not hold its header"
+        text = file.read(length)
+        try:
+            end = _find_end_of_tensors(parse_json(text)) if text[:1] == b"{" else None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            end = None
+        if end is None:
+            return "is no safetensors file: its header cannot be read"
+        if size != (due := 8 + length + end):
+            return f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
+        if not end:
+            return "holds no tensor that has a byte"
+        return _find_fill_problem(file, 8 + length, size)
+
+
+def _find_end_of_tensors(header: dict[str, Any]) -> int:
+    """Return where the last tensor ends behind the header.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError, OverflowError
+        They overlap, leave a gap, have another length than their shape says, or say what no reader of them takes.
+    """
+    if not all(isinstance(text, str) for text in header.pop("__metadata__", {}).values()):
+        raise ValueError
+    spans = []
+    for entry in header.values():
+        begin, end = entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (begin, end, *entry["shape"])):
+            raise ValueError
+        if end < begin or (math.prod(entry["shape"]) * _BITS[entry["dtype"]] + 7) // 8 != end - begin:
+            raise ValueError
+        spans.append((begin, end))
+    last = 0
+    for begin, end in sorted(spans):
+        if begin != last:
+            raise ValueError
+        last = end
+    return last
+
+
+def _find_fill_problem(file: BinaryIO, begin: int, end: int) -> ProblemOrEmpty:
+    if end - begin < _ENOUGH:
+        return ""
+    places = range(begin, end, max(1, (end - begin) // _SPOTS))
+    spots = [os.pread(file.fileno(), min(_SPOT_BYTES, end - at), at) for at in places]
+    filled = sum(bool(spot.strip(b"\0")) for spot in spots)
+    if filled < _FILLED_SHARE * len(spots):
+        return "holds nothing but zeros" if not filled else "holds hardly anything but zeros"
+    if len(set().union(*map(set, spots))) == 1:
+        return f"holds nothing but the byte 0x{spots[0][0]:02x}"
+    return ""

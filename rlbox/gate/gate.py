@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.gate.line_rules import BenignLineTracker, ForbiddenLineTracker, RequiredLineTracker
-from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
-from rlbox.gate.search import LogSearch
 from rlbox.job.gate import CatalogueLine, RequireRule
-from rlbox.job.names import STAGE_LOG
+from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter, make_line_block
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallerDecidedStates:
+class OutcomeStates:
     """The states of the rules that the caller decides; `needs`, `probes` and `files` in the order of the plan.
 
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
     """
 
-    needs: tuple[RuleState, ...]
-    ports: Mapping[tuple[str, str], RuleState]
-    services: Mapping[str, RuleState]
-    exit: RuleState
-    ray: RuleState | None
-    probes: tuple[RuleState, ...]
-    listens: RuleState
-    files: tuple[RuleState, ...]
-    silence: RuleState
-    total: RuleState
+    def __init__(self, stage: StagePlan) -> None:
+        exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
+        self.needs = [RuleState(kind="need", rule=need.path) for need in stage.needs]
+        self.ports = {
+            (service.name, name): RuleState(kind="port", rule=f"{name} {number}")
+            for service in stage.services
+            for name, number in service.ports.items()
+        }
+        self.services = {service.name: RuleState(kind="service", rule=service.name) for service in stage.services}
+        self.exit = RuleState(kind="exit", rule="driver_exit_code 0" if stage.ray else exit_codes)
+        self.ray = RuleState(kind="ray", rule="job SUCCEEDED") if stage.ray else None
+        self.probes = [RuleState(kind="probe", rule=probe.describe()) for probe in stage.probes]
+        self.listens = RuleState(kind="listens", rule="listens on nothing but what the job declares")
+        self.files = [RuleState(kind="file", rule=file.describe()) for file in stage.files]
+        self.silence = RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}")
+        self.total = RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}")
 
     def rules_decided_before_command(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
@@ -44,26 +48,6 @@ class CallerDecidedStates:
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
-def _create_outcome_states(stage: StagePlan) -> CallerDecidedStates:
-    exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
-    return CallerDecidedStates(
-        needs=tuple(RuleState(kind="need", rule=need.path) for need in stage.needs),
-        ports={
-            (service.name, name): RuleState(kind="port", rule=f"{name} {number}")
-            for service in stage.services
-            for name, number in service.ports.items()
-        },
-        services={service.name: RuleState(kind="service", rule=service.name) for service in stage.services},
-        exit=RuleState(kind="exit", rule="driver_exit_code 0" if stage.ray else exit_codes),
-        ray=RuleState(kind="ray", rule="job SUCCEEDED") if stage.ray else None,
-        probes=tuple(RuleState(kind="probe", rule=probe.describe()) for probe in stage.probes),
-        listens=RuleState(kind="listens", rule="listens on nothing but what the job declares"),
-        files=tuple(RuleState(kind="file", rule=file.describe()) for file in stage.files),
-        silence=RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}"),
-        total=RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}"),
-    )
-
-
 class MissingLine(NamedTuple):
     rule: RequireRule
     fitting: int
@@ -71,29 +55,21 @@ class MissingLine(NamedTuple):
 
 
 class GateChecker:
-    """The rules of one stage and their states.
+    """The rules of one stage and their states: the caller decides `outcomes`, lines and numbers decide all others.
 
-    `outcomes` are the rules that the caller decides (`set_held_unless_broken`, `set_broken`); lines and numbers decide
-    all others. Each of `events.forbidden` and `events.violations` ends the stage at once. The job's `benign` lines and
-    those of the fix catalogue are no failure; no rule reads what a model wrote (`model_output`, `model_texts`).
+    Each of `events.forbidden` and `events.violations` ends the stage at once. No rule reads what a model wrote.
     """
 
     def __init__(self, stage: StagePlan, catalogue_lines: tuple[CatalogueLine, ...] = ()) -> None:
         self.events = GateEvents()
-        self.outcomes = _create_outcome_states(stage)
+        self.outcomes = OutcomeStates(stage)
         self._steps = StepTracker()
         self._benign = BenignLineTracker((*stage.benign, *catalogue_lines), self.events)
         logs = (STAGE_LOG, *(service.name for service in stage.services))
         self._model_texts = {log: ModelTextFilter(stage.model_output, stage.model_texts) for log in logs}
         self._required = [RequiredLineTracker(rule, self.events) for rule in stage.require]
         self._forbidden = [
-            ForbiddenLineTracker(
-                rule,
-                self.events,
-                self._benign,
-                self._model_texts[rule.log],
-                None if rule.always else self._steps_of(rule.log),
-            )
+            ForbiddenLineTracker(rule, self.events, self._benign, self._model_texts[rule.log], self._steps_of(rule.log))
             for rule in stage.forbid
         ]
         self._metrics = [MetricChecker(rule, self.events, self._steps_of(rule.log)) for rule in stage.metrics]
@@ -104,11 +80,6 @@ class GateChecker:
             for log, texts in self._model_texts.items()
         }
         self._splitters = {name: LineSplitter() for name in (*logs, *self.metric_file_paths)}
-
-    @property
-    def revision(self) -> int:
-        """Grows with every change of a state, so that a caller knows cheaply whether there is something to record."""
-        return self.events.revision
 
     @property
     def metric_file_paths(self) -> tuple[str, ...]:
@@ -132,22 +103,16 @@ class GateChecker:
                 metric.read_json_rows(lines)
 
     def pending_patterns(self, log_name: str) -> tuple[str, ...]:
-        """Return the expressions that are still looked for in a log, for one search together with others'.
-
-        The caller that searches for all of them puts the indexes of lines that hit into `LineBlock.hits`. It is the
-        same object as long as nothing changes.
-        """
+        """Return the expressions that are still looked for in a log; who searches for them sets `LineBlock.hits`."""
         return self._searches[log_name].pending_patterns
 
     def close_logs(self) -> None:
-        """Read the last lines of all logs, also those without a line feed."""
         for log, splitter in self._splitters.items():
             first = splitter.number + 1
             self.read_lines(log, first, splitter.close())
         self.decide_doubtful_forbidden_lines()
 
     def ignore_failures_while_stopping(self) -> None:
-        """From here on lines break no rule: what is being stopped may complain about it."""
         self.events.is_stopping = True
 
     def fail_late_rules(self, elapsed_s: float) -> None:
@@ -158,13 +123,13 @@ class GateChecker:
             line.record_if_late(elapsed_s)
 
     def decide_doubtful_forbidden_lines(self) -> None:
-        """Decide on forbidden lines in doubt: the command has ended, and no further step comes."""
+        """Decide as at the end of the command, after which no further step comes."""
         self._decide_lines(log_ended=True)
 
     def is_harmless_line(self, log_name: str, line_number: int, text: str) -> bool:
-        """Return whether a line is no failure: benign, what a model wrote, or of a process that made steps after it."""
-        excused = self.is_model_text_or_before_steps(log_name, line_number, text)
-        return excused or self._benign.matches_line(log_name, line_number, text)
+        return self.is_model_text_or_before_steps(log_name, line_number, text) or self._benign.matches_line(
+            log_name, line_number, text
+        )
 
     def is_model_text_or_before_steps(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
@@ -176,7 +141,6 @@ class GateChecker:
         return log_name == STAGE_LOG and self._steps.has_writer_steps_after(line_number, text, at_least=2)
 
     def last_nonblank_line(self, log_name: str) -> str:
-        """Return the last line of a log that is not blank, or an empty text."""
         return self._searches[log_name].last_line[:500]
 
     def set_held_unless_broken(self, state: RuleState, evidence: str = "") -> None:
@@ -184,6 +148,10 @@ class GateChecker:
 
     def set_broken(self, state: RuleState, evidence: str) -> None:
         self.events.set_unless_broken(state, "broken", evidence)
+
+    def set_by_problem(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
+        """Break a rule where there is a problem; else it holds."""
+        self.events.set_unless_broken(state, "broken" if problem else "held", problem or evidence_if_held)
 
     def finish(self) -> None:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
@@ -201,18 +169,15 @@ class GateChecker:
         return [MissingLine(line.rule, line.state.count) for line in self._required if line.state.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
-        """Return a copy of the states of all rules, in the order in which they are shown."""
-        return tuple(state.copy() for state in self._all_states())
+        """Return copies in the order in which they are shown."""
+        return tuple(dataclasses.replace(state) for state in self._all_states())
 
     def _all_states(self) -> list[RuleState]:
-        lines = [line.state for line in self._lines()]
-        benign = self._benign.states()
-        metrics = [metric.state for metric in self._metrics]
         return [
             *self.outcomes.rules_decided_before_command(),
-            *lines,
-            *benign,
-            *metrics,
+            *(line.state for line in self._lines()),
+            *self._benign.states(),
+            *(metric.state for metric in self._metrics),
             *self.outcomes.rules_decided_after_start(),
         ]
 

@@ -26,11 +26,7 @@ _SHOWN = 120
 
 
 def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOrEmpty:
-    """Return what is wrong with an answer in a few words, or an empty text when it is as told.
-
-    An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
-    looked into only where a good status is asked for.
-    """
+    """Return what is wrong with an answer; one that says itself that it is an error is: servers send these with 200."""
     if status != probe.status:
         return f"HTTP {status}" + (f", not {probe.status}" if probe.status != 200 else "")
     if probe.contains not in text:
@@ -46,8 +42,7 @@ def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOr
 
 def _error_in(data: Any, text: str) -> ProblemOrEmpty:
     if data is None:
-        found = _BAD_TEXT.search(text[:500])
-        return text.strip().splitlines()[0] if found else ""
+        return text.strip().splitlines()[0] if _BAD_TEXT.search(text[:500]) else ""
     if not isinstance(data, dict):
         return ""
     for key in ("error", "errors", "exception", "traceback"):
@@ -90,11 +85,7 @@ CONNECTION_REFUSED = "connection refused"
 def find_http_problem(
     probe: HttpProbe, timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
 ) -> ProblemOrEmpty:
-    """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
-
-    Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
-    off after `timeout_s`, too.
-    """
+    """Send the request once; a server that drips its answer is cut off after `timeout_s`, too."""
     until = time.monotonic() + timeout_s
     told = {**({"content-type": "application/json"} if probe.body else {}), **(headers or {})}
     body = bytearray()
@@ -117,10 +108,7 @@ def find_http_problem(
 
 
 def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> ProblemOrEmpty:
-    """Send the request until the answer is as told; return what is wrong with the last one when time is up.
-
-    `on_pause` is called again and again meanwhile and waits a moment; what it raises ends the wait.
-    """
+    """Send the request until the answer is as told, or time is up; `on_pause` waits a moment, and may end the wait."""
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: find_http_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.diagnose.lines import find_writer
-from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
-from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, Violation
+from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, RuleStatus, Violation
 from rlbox.job.gate import BenignRule, CatalogueLine, ForbidRule, RequireRule
 from rlbox.logs.lines import (
     Line,
@@ -36,7 +36,7 @@ def is_command_echo(text: str, pattern: str) -> bool:
 
 
 class _Marker:
-    """The first line that fits a pattern; without a pattern there is none."""
+    """The first line that fits a pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.number = 0
@@ -85,7 +85,6 @@ class RequiredLineTracker:
         return [self._matcher, *self._after.matchers]
 
     def record_if_late(self, elapsed_s: float) -> None:
-        """Record that the rule is broken when its line did not come in time."""
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
             came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
@@ -102,7 +101,8 @@ class RequiredLineTracker:
         self.state.count += self._counter.count(line)
         if self.state.state == "waiting":
             self._events.revision += 1  # a further line is recorded even when it reads like the one before
-            self.state.set_unless_broken("held" if self.state.count >= self.rule.count else "waiting", line.text)
+            status: RuleStatus = "held" if self.state.count >= self.rule.count else "waiting"
+            self._events.set_unless_broken(self.state, status, line.text)
         if self.rule.at_most is None:
             self._matcher.is_done = self.state.state == "held"
         elif self.state.count > self.rule.at_most:
@@ -114,12 +114,8 @@ class RequiredLineTracker:
         )
 
 
-@dataclass(frozen=True)
-class _DoubtfulLine:
-    """A forbidden line of a process that has made steps, or in a text that a model may have written (`is_quoted`).
-
-    It counts when no step follows until `due_s`, or the text finds no end.
-    """
+class _DoubtfulLine(NamedTuple):
+    """A forbidden line that counts when no step of its process follows until `due_s`, or the text around it no end."""
 
     line: Line
     due_s: float
@@ -127,10 +123,7 @@ class _DoubtfulLine:
 
 
 class ForbiddenLineTracker:
-    """The lines that fit one forbid rule, and those of which it is not known yet whether they count.
-
-    `model_texts` is what a model wrote in the log; `steps` are those of the log, None where steps excuse nothing.
-    """
+    """The lines that fit one forbid rule, and those of which it is not known yet whether they count."""
 
     def __init__(
         self,
@@ -145,7 +138,7 @@ class ForbiddenLineTracker:
         self._events = events
         self._benign = benign
         self._model_texts = model_texts
-        self._steps = steps
+        self._steps = None if rule.always else steps
         self._counter = _LineCounter()
         self._doubtful: dict[tuple[str, bool], _DoubtfulLine] = {}
         self._after, self._until = _Marker(rule.after), _Marker(rule.until)
@@ -156,7 +149,6 @@ class ForbiddenLineTracker:
 
     @property
     def has_undecided_lines(self) -> bool:
-        """Whether steps or the end of a text may still excuse a line."""
         return bool(self._doubtful)
 
     def decide_undecided_lines(self, *, log_ended: bool = False) -> None:
@@ -185,16 +177,14 @@ class ForbiddenLineTracker:
             return
         self.state.count += self._counter.count(line)
         is_quoted = self._model_texts.expire_and_check_open(line)
-        wait_s = (
-            self._steps.estimate_writer_step_timeout_s(line.text)
-            if self._steps and not self._steps.is_step(line)
-            else 0.0
-        )
+        wait_s = due_s = 0.0
+        if self._steps and not self._steps.is_step(line):
+            wait_s = self._steps.estimate_writer_step_timeout_s(line.text)
+            due_s = self._steps.elapsed_s + wait_s
         self.decide_undecided_lines()
         if not is_quoted and not wait_s:
             self._break(line)
             return
-        due_s = self._steps.elapsed_s + wait_s if self._steps else 0.0
         self._doubtful.setdefault((find_writer(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
 
     def _break(self, line: Line) -> None:
@@ -204,10 +194,7 @@ class ForbiddenLineTracker:
 
 
 class BenignLineTracker:
-    """The benign lines of a stage: what excuses forbidden lines, and the states of those that came.
-
-    A line with a marker is benign only behind the marker's first line.
-    """
+    """The benign lines of a stage: what excuses forbidden lines, and the states of those that came."""
 
     def __init__(self, rules: Sequence[BenignRule], events: GateEvents) -> None:
         self._rules = [(rule, RuleState(kind="benign", rule=rule.describe())) for rule in rules]
@@ -222,21 +209,21 @@ class BenignLineTracker:
         for rule, state in self._rules:
             if rule.log in ("", log):
                 yield self._matcher(log, rule, state)
-        for pattern in dict.fromkeys(rule.after for rule, _ in self._rules if rule.after and rule.log in ("", log)):
-            marker = self._markers[log, pattern] = _Marker(pattern)
-            yield from marker.matchers
+                if rule.after and (log, rule.after) not in self._markers:
+                    marker = self._markers[log, rule.after] = _Marker(rule.after)
+                    yield from marker.matchers
 
     def matches_line(self, log_name: str, line_number: int, text: str) -> bool:
-        rules = [
-            rule for rule, _ in self._rules if rule.log in ("", log_name) and self._is_due(rule, log_name, line_number)
-        ]
+        variants = list_prefix_stripped_variants(text)
         return any(
-            compile_pattern(rule.pattern).matches(way) for way in list_prefix_stripped_variants(text) for rule in rules
+            rule.log in ("", log_name)
+            and self._is_due(rule, log_name, line_number)
+            and any(map(compile_pattern(rule.pattern).matches, variants))
+            for rule, _ in self._rules
         )
 
     def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:
-        marker = self._markers.get((log, rule.after))
-        return not rule.after or (marker is not None and 0 < marker.number < number)
+        return not rule.after or 0 < self._markers[log, rule.after].number < number
 
     def _matcher(self, log: str, rule: BenignRule, state: RuleState) -> LineMatcher:
         def on_match(line: Line, text: str) -> None:

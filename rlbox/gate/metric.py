@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from rlbox.foreign import decimal, parse_json
 from rlbox.gate.line_rules import is_command_echo
-from rlbox.gate.log_context import LineMatcher, StepTracker
+from rlbox.gate.log_search import LineMatcher, StepTracker
 from rlbox.gate.rule_state import GateEvents, RuleState, Violation
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
@@ -19,8 +20,6 @@ from rlbox.logs.patterns import compile_pattern
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
 """What Python puts before a number of another kind than its own: `tensor(`, `np.float32(`, `array([`."""
-_BUCKETS = 999
-"""Points that are kept one by one; of more, neighbours are averaged, so that memory stays flat."""
 _MISSING = object()
 
 
@@ -32,7 +31,7 @@ class MetricChecker:
         self.state = RuleState(kind="metric", rule=rule.describe())
         self._events = events
         self._steps = steps
-        self._trend = _Trend()
+        self._trend = array("d")
         self._trend_is_due = bool(rule.trend)
         self._first_step = 0.0
         self._step = -math.inf
@@ -101,21 +100,24 @@ class MetricChecker:
             self._first_step = step
         self.state.count += 1
         step_before, self._step, self._value = self._step, step, value
-        if self.rule.finite and not math.isfinite(value):
-            self._fail(f"is {value}{self._at()}", line)
-        elif self.rule.steps_rise and step <= step_before:
-            self._fail(f"step {step:g} came after step {step_before:g}", line)
-        elif problem := self._limit_problem(always=True) or self._add_to_trend(step, value):
+        if problem := self._find_point_problem(step_before):
             self._fail(problem, line)
         if self.state.state != "broken":
             self.state.seen = self._summary()
             self._events.revision += self.state.count & (self.state.count - 1) == 0  # 1, 2, 4, 8: written to the disk
 
-    def _add_to_trend(self, step: float, value: float) -> ProblemOrEmpty:
-        if self._trend_is_due and self.rule.within_steps and step >= self._first_step + self.rule.within_steps:
+    def _find_point_problem(self, step_before: float) -> ProblemOrEmpty:
+        rule = self.rule
+        if rule.finite and not math.isfinite(self._value):
+            return f"is {self._value}{self._at()}"
+        if rule.steps_rise and self._step <= step_before:
+            return f"step {self._step:g} came after step {step_before:g}"
+        if rule.when == "always" and (problem := self._limit_problem()):
+            return problem
+        if self._trend_is_due and rule.within_steps and self._step >= self._first_step + rule.within_steps:
             return self._trend_problem()
-        if self._trend_is_due and math.isfinite(value):
-            self._trend.add(value)
+        if self._trend_is_due and math.isfinite(self._value):
+            self._trend.append(self._value)
         return ""
 
     def _trend_problem(self) -> ProblemOrEmpty:
@@ -124,19 +126,17 @@ class MetricChecker:
             return ""
         self._trend_is_due = False
         over = f"the first {rule.within_steps} steps" if rule.within_steps else f"{self.state.count} points"
-        if (means := self._trend.end_means()) is None:
+        if len(self._trend) < 2:
             return f"has fewer than two points in {over}"
-        first, last = means
+        third = max(1, len(self._trend) // 3)
+        first, last = (math.fsum(points) / third for points in (self._trend[:third], self._trend[-third:]))
         if (first - last if rule.trend == "falls" else last - first) > rule.by:
             return ""
         verb = "fall" if rule.trend == "falls" else "rise"
         by = f" by more than {rule.by:g}" if rule.by else ""
         return f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last"
 
-    def _limit_problem(self, *, always: bool = False) -> ProblemOrEmpty:
-        """Return which limit the last value breaks; with `always` only of a rule whose limits hold for every value."""
-        if always and self.rule.when != "always":
-            return ""
+    def _limit_problem(self) -> ProblemOrEmpty:
         if self.rule.at_least is not None and not self._value >= self.rule.at_least:
             return f"is {self._value:g}{self._at()}, at least {self.rule.at_least:g} is due"
         if self.rule.at_most is not None and not self._value <= self.rule.at_most:
@@ -154,35 +154,6 @@ class MetricChecker:
 
     def _at(self) -> str:
         return f" at step {self._step:g}"
-
-
-class _Trend:
-    """The means of the first and the last third of many points, in flat memory."""
-
-    def __init__(self) -> None:
-        self._sums: list[float] = []
-        self._width = 1
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, value: float) -> None:
-        self._sum += value
-        self._count += 1
-        if self._count == self._width:
-            self._sums.append(self._sum)
-            self._sum, self._count = 0.0, 0
-        if len(self._sums) > _BUCKETS:
-            pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
-            self._sums, self._width = [a + b for a, b in pairs], self._width * 2
-
-    def end_means(self) -> tuple[float, float] | None:
-        """Return the means of the first and the last third, None when there are fewer than two points."""
-        count = len(self._sums)
-        if count < 2:
-            return None
-        third = max(1, count // 3)
-        weight = third * self._width
-        return sum(self._sums[:third]) / weight, sum(self._sums[-third:]) / weight
 
 
 def parse_logged_number(value: Any) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,21 +10,9 @@ from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
 
 RuleKind = Literal[
-    "need",
-    "port",
-    "service",
-    "require",
-    "forbid",
-    "benign",
-    "metric",
-    "exit",
-    "ray",
-    "probe",
-    "listens",
-    "file",
-    "silence",
-    "total",
-]
+    "need", "port", "service", "require", "forbid", "benign", "metric", "exit", "ray", "probe", "listens", "file",
+    "silence", "total",
+]  # fmt: skip
 RuleStatus = Literal["waiting", "held", "broken"]
 
 HELD_UNLESS_BROKEN: frozenset[RuleKind] = frozenset({"forbid", "benign", "listens", "silence", "total"})
@@ -47,16 +34,6 @@ class RuleState:
     def kind_and_rule(self) -> str:
         """The rule with its kind before it, where it does not begin with that word itself."""
         return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
-
-    def set_unless_broken(self, state: RuleStatus, evidence: str) -> bool:
-        """Set the state; return whether that changed anything. A broken rule does not heal."""
-        if self.state == "broken" or (self.state, self.seen) == (state, evidence[:_SEEN_LIMIT]):
-            return False
-        self.state, self.seen = state, evidence[:_SEEN_LIMIT]
-        return True
-
-    def copy(self) -> RuleState:
-        return dataclasses.replace(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +67,10 @@ class GateEvents:
     violations: list[Violation] = field(default_factory=list)
 
     def set_unless_broken(self, state: RuleState, status: RuleStatus, evidence: str) -> None:
-        self.revision += state.set_unless_broken(status, evidence)
+        """Set a state; a broken rule does not heal."""
+        if state.state != "broken" and (state.state, state.seen) != (status, evidence[:_SEEN_LIMIT]):
+            state.state, state.seen = status, evidence[:_SEEN_LIMIT]
+            self.revision += 1
 
     def add_violation_unless_stopping(self, state: RuleState, violation: Violation) -> None:
         """Record that a rule is broken for good."""

@@ -63,10 +63,9 @@ class _StageServices:
             for name, number in service.ports.items():
                 rule = self._gate.outcomes.ports[service.name, name]
                 holder = "" if service.name in self._context.retained else describe_port_holder_unless_free(number)
+                self._gate.set_by_problem(rule, f"taken by {holder}" if holder else "", "free")
                 if holder:
-                    self._gate.set_broken(rule, f"taken by {holder}")
                     raise StageAborted(make_port_conflict_cause(name, number, holder))
-                self._gate.set_held_unless_broken(rule, "free")
 
     def start_and_wait_until_ready(self, plan: ServicePlan) -> None:
         """Start a service, or take it over from the stage before, and wait until it does its work."""
@@ -249,10 +248,9 @@ class _StageRun:
     def _check_needs(self) -> None:
         for need, rule in zip(self._stage.needs, self._gate.outcomes.needs, strict=True):
             fact = check_file(need, self._context.raise_if_stopped_or_unrecordable)
+            self._gate.set_by_problem(rule, fact.problem, f"{fact.total_bytes} bytes")
             if fact.problem:
-                self._gate.set_broken(rule, fact.problem)
                 raise StageAborted(explain_needed_file(self._stage, need, fact))
-            self._gate.set_held_unless_broken(rule, f"{fact.total_bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
         """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
@@ -312,9 +310,8 @@ class _StageRun:
         self._watch.record_events()
         self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes
-        (self._gate.set_held_unless_broken if good else self._gate.set_broken)(
-            self._gate.outcomes.exit, self._ended(code)
-        )
+        ended = self._ended(code)
+        self._gate.set_by_problem(self._gate.outcomes.exit, "" if good else ended, ended)
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
@@ -336,7 +333,7 @@ class _StageRun:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
             problem = wait_for_expected_response(probe, self._watch.poll)
-            (self._gate.set_broken if problem else self._gate.set_held_unless_broken)(rule, problem or "as told")
+            self._gate.set_by_problem(rule, problem, "as told")
             if problem:
                 raise StageAborted(explain_failed_probe(self._stage, probe, problem))
 
@@ -346,7 +343,7 @@ class _StageRun:
             return None
         info = job.last_polled_info
         succeeded = info.status == SUCCEEDED
-        (self._gate.set_held_unless_broken if succeeded else self._gate.set_broken)(rule, info.status)
+        self._gate.set_by_problem(rule, "" if succeeded else info.status, info.status)
         self._watch.record(ray_status=info.status)
         return None if succeeded else explain_failed_ray_job(self._stage, ray, info)
 
@@ -383,9 +380,7 @@ class _StageRun:
         for file, rule in zip(self._stage.files, self._gate.outcomes.files, strict=True):
             before = self._before if file in self._due else None
             fact = check_file(file, self._context.raise_if_stopped_or_unrecordable, earlier_snapshot=before)
-            (self._gate.set_broken if fact.problem else self._gate.set_held_unless_broken)(
-                rule, fact.problem or "complete"
-            )
+            self._gate.set_by_problem(rule, fact.problem, "complete")
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
         lines = [

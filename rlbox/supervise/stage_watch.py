@@ -207,11 +207,11 @@ class StageWatch:
 
     def record(self, **changes: object) -> None:
         """Record fields of the stage, and its gate as it is now."""
-        self._recorded = self.gate.revision
+        self._recorded = self.gate.events.revision
         self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
 
     def record_gate(self) -> None:
-        if self.gate.revision != self._recorded:
+        if self.gate.events.revision != self._recorded:
             self.record()
 
     def record_service(self, service: RunningService, **changes: object) -> None:

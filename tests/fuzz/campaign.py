@@ -25,9 +25,9 @@ from rlbox.diagnose.first_fatal import (
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.foreign import decode_toml, parse_json
+from rlbox.gate.files import find_safetensors_problem
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
-from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.hang.detector import StepTimer
 from rlbox.job.gate import ForbidRule, MetricRule, Ready, RequireRule
 from rlbox.job.plan import StagePlan

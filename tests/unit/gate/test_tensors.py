@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.safetensors_check import find_safetensors_problem
+from rlbox.gate.files import find_safetensors_problem
 
 BYTES = 1 << 20
 

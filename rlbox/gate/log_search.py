@@ -1,7 +1,8 @@
-"""The context of a log's lines: texts that a model wrote, and the steps that each process makes."""
+"""Search one log for all that a gate waits for, in its context: texts that a model wrote, steps of each process."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import re
@@ -12,8 +13,13 @@ from typing import Literal
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, list_prefix_stripped_variants
-from rlbox.logs.patterns import compile_pattern
+from rlbox.logs.lines import Line, LineBlock, list_prefix_stripped_variants
+from rlbox.logs.patterns import (
+    compile_pattern,
+    compile_pattern_set,
+    find_matching_line_indexes,
+    strip_anchors_and_group_names,
+)
 from rlbox.logs.progress import STEP_LINE, parse_progress
 
 _WRITERS = 1024
@@ -24,15 +30,17 @@ _TEXTS = 256
 _PATIENCE = 2
 """How often the longest time between two steps may pass before a process counts as one that makes none."""
 _LEAST_PATIENCE_S = 30.0
+_BLOCK_STEPS = 16
+"""Steps at the end of a block that are read while no line is in doubt: one costs far more than a search."""
+
+_STEP_PATTERNS = (strip_anchors_and_group_names(STEP_LINE),)
 
 
 @dataclass(eq=False)
 class LineMatcher:
-    """A pattern that is looked for in a log until it `is_done`.
+    """A pattern that is looked for in a log until it `is_done`; `on_match` gets the line, and its reading that fits.
 
-    `on_match` is called with each line that fits and the way to read it that fits. Some also read the overwritten
-    states of progress bars. In what a model may have written only those of forbidden lines match, and those of its
-    begin and end (`reads_model_text`).
+    In what a model may have written only forbidden lines match, and its begin and end (`reads_model_text`).
     """
 
     pattern: str
@@ -41,11 +49,6 @@ class LineMatcher:
     is_forbidden: bool = False
     reads_model_text: bool = False
     is_done: bool = False
-
-    @property
-    def needs_all_earlier_steps(self) -> bool:
-        """Whether all steps before a line that fits must be known."""
-        return self.is_forbidden or self.reads_model_text
 
 
 @dataclass
@@ -160,3 +163,93 @@ class StepTracker:
     def _of_writer(self, text: str) -> list[_Steps]:
         writer = find_writer(text)
         return [steps for (name, _), steps in self._steps.items() if name == writer]
+
+
+class _MatcherSet:
+    def __init__(self, matchers: Iterable[LineMatcher]) -> None:
+        self.matchers = list(matchers)
+        self._patterns = (
+            compile_pattern_set(tuple(matcher.pattern for matcher in self.matchers)) if self.matchers else None
+        )
+        self.block_patterns = self._patterns.loose if self._patterns else ()
+
+    def find_matching(self, variants: Sequence[str]) -> list[tuple[LineMatcher, str]]:
+        """Return what fits a line, each with the first way to read it that fits."""
+        fitting: dict[int, str] = {}
+        for variant in variants:
+            for index in self._patterns.find_matching_indexes(variant) if self._patterns else ():
+                fitting.setdefault(index, variant)
+        return [(self.matchers[index], fitting[index]) for index in sorted(fitting)]
+
+
+class LogSearch:
+    """All matchers of one log; those that are done are searched for no more, so that hits become rare.
+
+    `steps` gets the steps that the log reports: the last of each block, all of them before a forbidden line or a text
+    of a model, and while `has_undecided_lines`.
+    """
+
+    def __init__(
+        self,
+        matchers: Iterable[LineMatcher],
+        model_texts: ModelTextFilter,
+        steps: StepTracker | None,
+        has_undecided_lines: Callable[[], bool],
+    ) -> None:
+        self._model_texts = model_texts
+        self._steps = steps or StepTracker()
+        self._reads_steps = steps is not None
+        self._has_undecided_lines = has_undecided_lines
+        self._compile(matchers)
+        self.last_line = ""
+
+    @property
+    def pending_patterns(self) -> tuple[str, ...]:
+        """The expressions that are still looked for, without anchors."""
+        return self._in_lines.block_patterns
+
+    def call_matchers_on_block(self, first_number: int, block: LineBlock) -> None:
+        """Call the matchers of the lines that fit; `first_number` is the number of the first line."""
+        self._first, self._block = first_number, block
+        self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, block) if self._reads_steps else []
+        indexes = find_matching_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits
+        hits = [(index, True, block[index]) for index in indexes]
+        states = block.overwritten_states
+        if states and self._in_overwritten.matchers:
+            shown = LineBlock(block.joined_overwritten_states, len(states))
+            found = find_matching_line_indexes(self._in_overwritten.block_patterns, shown)
+            hits += [(states[index].line_index, False, shown[index]) for index in found]
+        for index, is_line, text in sorted(hits, key=lambda hit: hit[:2]):  # overwritten states before their line
+            self._match(Line(number=first_number + index, text=text.strip()), text, is_line=is_line)
+        if not self._has_undecided_lines():
+            del self._unread_steps[:-_BLOCK_STEPS]
+        self._read_steps(first_number + len(block))
+        if joined := block.joined.rstrip():
+            self.last_line = joined[joined.rfind(b"\n") + 1 :].decode("utf-8", "replace").strip()
+
+    def _match(self, line: Line, text: str, *, is_line: bool) -> None:
+        variants = list_prefix_stripped_variants(text)
+        if self._model_texts.is_model_output(variants):
+            return
+        fitting = (self._in_lines if is_line else self._in_overwritten).find_matching(variants)
+        if any(matcher.is_forbidden or matcher.reads_model_text for matcher, _ in fitting):
+            self._read_steps(line.number if is_line else line.number - 1)
+        for matcher, variant in fitting:
+            if matcher.reads_model_text or matcher.is_forbidden or not self._model_texts.expire_and_check_open(line):
+                matcher.on_match(line, variant)
+        if any(matcher.is_done for matcher, _ in fitting):
+            self._compile(matcher for matcher in self._in_lines.matchers if not matcher.is_done)
+
+    def _read_steps(self, last_number: int) -> None:
+        """Read the steps of the block's lines up to `last_number` that were not read yet."""
+        due = bisect.bisect_right(self._unread_steps, last_number - self._first)
+        for index in self._unread_steps[:due]:
+            text = self._block[index]
+            line, variants = Line(number=self._first + index, text=text.strip()), list_prefix_stripped_variants(text)
+            if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
+                self._steps.read_line(line, variants)
+        del self._unread_steps[:due]
+
+    def _compile(self, matchers: Iterable[LineMatcher]) -> None:
+        self._in_lines = _MatcherSet(matchers)
+        self._in_overwritten = _MatcherSet(matcher for matcher in self._in_lines.matchers if matcher.reads_overwritten)
