@@ -15,17 +15,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-from urllib.error import HTTPError
-from urllib.parse import parse_qs, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
 
 from rlbox.engine.oci import (
-    INDEX_TYPE,
     MANIFEST_TYPE,
     Descriptor,
     encode_compact_unsorted_json,
-    format_referrers_tag,
-    parse_manifest,
 )
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -69,29 +64,13 @@ def log_in(host: str, folder: Path, password: str = PASSWORD) -> None:
     (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
 
 
-def listed_by(host: str, repository: str, digest: str) -> tuple[Descriptor, ...]:
-    """Return what a registry says is attached to an image: by its API, or the tag that stands for it in its absence."""
-    found = ask(f"http://{host}/v2/{repository}/referrers/{digest}")
-    found = found or ask(f"http://{host}/v2/{repository}/manifests/{format_referrers_tag(digest)}")
-    return parse_manifest(found, INDEX_TYPE).manifests
-
-
-def ask(url: str) -> bytes:
-    """Return the index that is there; nothing where there is none."""
-    try:
-        with urlopen(Request(url, headers={"Accept": INDEX_TYPE}), timeout=10) as answer:
-            return bytes(answer.read()) if INDEX_TYPE in answer.headers["Content-Type"] else b""
-    except HTTPError:
-        return b""
-
-
 def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
     value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
     return encode_compact_unsorted_json(value | {"layers": [layer.to_json() for layer in layers]})
 
 
 class RegistryServer:
-    """The registry; `auth` is "", "basic" or "bearer", `referrers` whether it knows the referrers API."""
+    """The registry; `auth` is "", "basic" or "bearer"."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -100,7 +79,6 @@ class RegistryServer:
         self.seen: list[Seen] = []
         self.auth = ""
         self.redirect = False
-        self.referrers = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         cast(Any, self._server).registry = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005})
@@ -189,15 +167,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._any()
 
-    def do_HEAD(self) -> None:
-        self._any()
-
-    def do_PUT(self) -> None:
-        self._any()
-
-    def do_POST(self) -> None:
-        self._any()
-
     @property
     def registry(self) -> RegistryServer:
         return cast(Any, self.server).registry
@@ -213,37 +182,18 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/v2/":
             self._json({})
         elif found := re.search(r"/manifests/(.+)$", path):
-            self._manifest(found.group(1), body)
-        elif path.endswith("/blobs/uploads/"):
-            self._answer(202, b"", Location=f"{path}1?state=s")
-        elif "/blobs/uploads/" in path:
-            self._store(body)
+            self._manifest(found.group(1))
         elif found := re.search(r"/(?:blobs|elsewhere)/(sha256:.+)$", path):
             self._blob(path, found.group(1))
-        elif self.registry.referrers and (found := re.search(r"/referrers/(.+)$", path)):
-            self._referrers(found.group(1))
         else:
             self._answer(404, b'{"errors": [{"code": "NAME_UNKNOWN", "message": "not here"}]}')
 
-    def _manifest(self, reference: str, body: bytes) -> None:
-        if self.command == "PUT":
-            digest = self.registry.add_manifest(reference, body, self.headers["Content-Type"])
-            subject = json.loads(body).get("subject")
-            more = {"OCI-Subject": subject["digest"]} if subject and self.registry.referrers else {}
-            self._answer(201, b"", **{"Docker-Content-Digest": digest}, **more)
-        elif reference in self.registry.manifests:
+    def _manifest(self, reference: str) -> None:
+        if reference in self.registry.manifests:
             kind, body = self.registry.manifests[reference]
             self._answer(200, body, **{"Content-Type": kind})
         else:
             self._answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}')
-
-    def _store(self, body: bytes) -> None:
-        (wanted,) = parse_qs(urlsplit(self.path).query)["digest"]
-        digest = self.registry.add_blob(body)
-        if digest == wanted:
-            self._answer(201, b"", **{"Docker-Content-Digest": digest})
-        else:
-            self._answer(400, b'{"errors": [{"code": "DIGEST_INVALID", "message": "other bytes"}]}')
 
     def _blob(self, path: str, digest: str) -> None:
         data = self.registry.blobs.get(digest)
@@ -257,16 +207,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(206, data[first:], **{"Content-Range": place})
         else:
             self._answer(200, data)
-
-    def _referrers(self, digest: str) -> None:
-        listed = [
-            {"mediaType": kind, "digest": name, "size": len(body), "artifactType": json.loads(body)["artifactType"]}
-            for name, (kind, body) in self.registry.manifests.items()
-            if name.startswith("sha256:") and (json.loads(body).get("subject") or {}).get("digest") == digest
-        ]
-        kind = "application/vnd.oci.image.index.v1+json"
-        body = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": listed}).encode()
-        self._answer(200, body, **{"Content-Type": kind})
 
     def _cut(self, path: str) -> None:
         data = self.registry.blobs[path.rpartition("/")[2]]
@@ -288,8 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         }.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def address_string(self) -> str:
         return "client"

@@ -206,7 +206,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     from rlbox.engine.connection import require_image
-    from rlbox.engine.push import push_image_and_attach_sbom
+    from rlbox.engine.push import push_image
     from rlbox.engine.reference import parse_push_destination
     from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
@@ -216,9 +216,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
-    return push_image_and_attach_sbom(
-        app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced
-    )
+    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced)
 
 
 @click.command()

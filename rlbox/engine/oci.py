@@ -1,13 +1,13 @@
 """The documents of the OCI image and distribution formats, as values and as the bytes that are stored.
 
-Source: OCI image-spec 1.1 (manifest, "Guidelines for Artifact Usage") and distribution-spec 1.1 (referrers).
+Source: OCI image-spec 1.1.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,12 @@ from rlbox.i18n import _
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE)
 INDEX_TYPES = (INDEX_TYPE, DOCKER_INDEX_TYPE)
-TITLE_ANNOTATION = "org.opencontainers.image.title"
 REF_NAME_ANNOTATION = "org.opencontainers.image.ref.name"
 CONTAINERD_NAME_ANNOTATION = "io.containerd.image.name"
-EMPTY_BLOB = b"{}"
 LAYOUT_FILE, LAYOUT = "oci-layout", b'{"imageLayoutVersion":"1.0.0"}'
 """The file that says of a folder, or a tar, that it is an image layout."""
 
@@ -102,30 +99,6 @@ def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
         artifact_type=str(value.get("artifactType") or ""),
         annotations=dict(value.get("annotations") or {}),
     )
-
-
-def create_index(manifests: Sequence[Descriptor]) -> bytes:
-    return encode_compact_unsorted_json(
-        {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [item.to_json() for item in manifests]}
-    )
-
-
-def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
-    return encode_compact_unsorted_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "artifactType": artifact_type,
-            "config": create_descriptor(EMPTY_BLOB, EMPTY_TYPE).to_json(),
-            "layers": [content.to_json()],
-            "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).to_json(),
-        }
-    )
-
-
-def format_referrers_tag(digest: str) -> str:
-    """Return the tag that lists what refers to `digest` in a registry without the referrers API."""
-    return digest.replace(":", "-")
 
 
 def find_manifest_digest(engine_image: Mapping[str, Any]) -> str:

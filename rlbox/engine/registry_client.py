@@ -1,8 +1,4 @@
-"""Client of the OCI distribution API: manifests, blobs up and down, referrers.
-
-The engine itself pulls and pushes images. This client verifies a registry's content, fetches a base by its digest and
-attaches small artifacts, which an engine does not do.
-"""
+"""Client of the OCI distribution API, for reading: it verifies what an engine pushed, and fetches a base by digest."""
 
 from __future__ import annotations
 
@@ -12,19 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote
 
-from rlbox.engine.oci import (
-    INDEX_TYPE,
-    INDEX_TYPES,
-    MANIFEST_TYPES,
-    Descriptor,
-    Manifest,
-    compute_digest,
-    create_index,
-    format_referrers_tag,
-    parse_manifest,
-)
+from rlbox.engine.oci import INDEX_TYPES, MANIFEST_TYPES, Manifest, parse_manifest
 from rlbox.engine.reference import DOCKER_HUB, is_loopback_host
 from rlbox.engine.registry_auth import (
     RegistryAuthorizer,
@@ -35,10 +21,9 @@ from rlbox.engine.registry_auth import (
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
-from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, Body, HttpClient, HttpResponse, NoResponseError, retry
+from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, HttpClient, HttpResponse, NoResponseError, retry
 
 _SILENCE_S = 60.0
-_SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
 _HUB_API = f"registry-1.{DOCKER_HUB}"
 _CERTIFICATES = Path("/etc/docker/certs.d")
 
@@ -56,7 +41,6 @@ class Registry:
     """One registry; credentials come from docker's own stores.
 
     `host`: `HOST[:PORT]`, as in a reference.
-    `write`: Whether tokens are to allow pushing.
     `plain_http`: Whether http will do for a registry that is not this machine; on this machine it always will.
     `ca_bundle`: The site's CA bundle, empty for none; it is trusted beside the system's own and the engine's
       (`/etc/docker/certs.d/HOST/*.crt`).
@@ -67,7 +51,6 @@ class Registry:
         self,
         host: str,
         *,
-        write: bool = False,
         plain_http: bool = False,
         ca_bundle: str = "",
         pause: Callable[[float], None] = time.sleep,
@@ -75,7 +58,6 @@ class Registry:
     ) -> None:
         self.host = host
         local = is_loopback_host(host)
-        self._scope = "pull,push" if write else "pull"
         self._pause, self._on_retry = pause, on_retry
         scheme = "http" if local or plain_http else "https"
         self._base = f"{scheme}://{_HUB_API if host == DOCKER_HUB else host}"
@@ -96,7 +78,7 @@ class Registry:
 
         Raises RegistryError: it does not answer, wants a login, or is no registry.
         """
-        response = self._request("GET", "/v2/", expect=(200, 404))
+        response = self._get("/v2/", expect=(200, 404))
         if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
             raise RegistryError(
                 _("{host} is not a registry: it answered {status} {words}").format(
@@ -113,7 +95,7 @@ class Registry:
         """
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
-        response = self._request("GET", path, repository, accept, expect=(200, 404))
+        response = self._get(path, repository, accept, expect=(200, 404))
         if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -144,62 +126,22 @@ class Registry:
             )
         return manifest
 
-    def _put_manifest(self, repository: str, reference: str, body: bytes, media_type: str) -> bool:
-        """Store a manifest under a tag or digest; return whether the registry itself lists it as a referrer."""
-        path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
-        headers = {"Content-Type": media_type}
-        response = self._request("PUT", path, repository, headers, body, expect=(200, 201, 202))
-        stored = response.headers.get("Docker-Content-Digest", "")
-        if stored and stored != compute_digest(body):
-            raise create_digest_error(f"{self.host}/{repository}", compute_digest(body), stored)
-        return "OCI-Subject" in response.headers
-
-    def put_referrer(
-        self, repository: str, subject_digest: str, manifest_body: bytes, manifest_descriptor: Descriptor
-    ) -> None:
-        """Store a manifest that refers to `subject_digest`, and list it where the registry does not do so itself."""
-        if self._put_manifest(repository, manifest_descriptor.digest, manifest_body, manifest_descriptor.media_type):
-            return
-        tag = format_referrers_tag(subject_digest)
-        before = self.find_manifest(repository, tag)
-        known = before.manifests if before else ()
-        if manifest_descriptor not in known:
-            self._put_manifest(repository, tag, create_index([*known, manifest_descriptor]), INDEX_TYPE)
-
     @contextmanager
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
         """Yield where the answer starts, 0 or `start`, and the blob's bytes from there; they are not verified here.
 
         Raises TransientRegistryError: the connection broke; `retry` is for that.
         """
-        path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._send("GET", path, repository, headers, expect=(200, 206)) as response:
+        with self._stream(f"/v2/{repository}/blobs/{digest}", repository, headers, expect=(200, 206)) as response:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
             yield BlobStreamWithStart(
                 (whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes()
             )
 
     def read_unverified_blob(self, repository: str, digest: str) -> bytes:
-        """Return a small blob; `RegistryError` when it is not there. Its bytes are not verified here."""
-        return self._request("GET", f"/v2/{repository}/blobs/{digest}", repository).read_body()
-
-    def put_blob(self, repository: str, blob: Descriptor, source: Body) -> bool:
-        """Upload a blob unless the repository has it; return whether it was sent.
-
-        `source`: The bytes, or a file with them; it is read again when an upload must be repeated.
-        Raises RegistryError: the registry refused, or stored other bytes.
-        Raises OSError: the file cannot be read.
-        """
-
-        def upload() -> bool:
-            with self._send("HEAD", f"/v2/{repository}/blobs/{blob.digest}", repository, expect=(200, 404)) as present:
-                if present.status == 200:
-                    return False
-            self._upload(repository, blob, source)
-            return True
-
-        return self.retry(upload)
+        """Return a small blob; `RegistryError` when it is not there."""
+        return self._get(f"/v2/{repository}/blobs/{digest}", repository).read_body()
 
     def retry(self, action: Callable[[], T]) -> T:
         try:
@@ -208,59 +150,38 @@ class Registry:
             failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
             raise
 
-    def _upload(self, repository: str, blob: Descriptor, source: Body) -> None:
-        with self._send("POST", f"/v2/{repository}/blobs/uploads/", repository, expect=(202,)) as started:
-            location = started.headers.get("Location", "")
-        url = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
-        headers = {"Content-Type": "application/octet-stream"}
-        with self._send("PUT", url, repository, headers, source, expect=(201, 204)) as stored:
-            digest = stored.headers.get("Docker-Content-Digest", blob.digest)
-        if digest != blob.digest:
-            raise create_digest_error(f"{self.host}/{repository}", blob.digest, digest)
-
-    def _request(
+    def _get(
         self,
-        method: str,
         path: str,
         repository: str = "",
         headers: Mapping[str, str] | None = None,
-        content: Body = b"",
         expect: Collection[int] = (200,),
     ) -> HttpResponse:
-        """As `_send`, repeated while it fails for a reason that may pass; return the answer with its body read."""
+        """As `_stream`, repeated while it fails for a reason that may pass; return the answer with its body read."""
 
         def request() -> HttpResponse:
-            with self._send(method, path, repository, headers, content, expect) as response:
+            with self._stream(path, repository, headers, expect) as response:
                 response.read_body()
                 return response
 
         return self.retry(request)
 
     @contextmanager
-    def _send(
-        self,
-        method: str,
-        path: str,
-        repository: str,
-        headers: Mapping[str, str] | None = None,
-        content: Body = b"",
-        expect: Collection[int] = (200,),
+    def _stream(
+        self, path: str, repository: str, headers: Mapping[str, str] | None, expect: Collection[int]
     ) -> Iterator[HttpResponse]:
         """Send a request, with a login once it is asked for, and yield the answer with an unread body.
 
         Raises RegistryError: the answer's status is not one of `expect`, or none came; `TransientRegistryError` where
           that may pass.
         """
-        url = urljoin(self._base, path)  # a registry may name an upload address of another host
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-        timeout_s = _SILENCE_S + size / _SETTLED_PER_S
         try:
             for is_last in (False, True):
-                sent = {**(headers or {}), **self._get_login(url)}
-                with self._http.stream(method, url, headers=sent, body=content, idle_timeout_s=timeout_s) as answer:
+                sent = {**(headers or {}), **self._auth.get_remembered_auth_headers()}
+                with self._http.stream("GET", self._base + path, headers=sent) as answer:
                     if answer.status == 401 and not is_last:
                         answer.read_body()
-                        scope = f"repository:{repository}:{self._scope}" if repository else ""
+                        scope = f"repository:{repository}:pull" if repository else ""
                         if self._auth.answer_challenge(answer.headers.get("WWW-Authenticate", ""), scope):
                             continue
                     if answer.status not in expect:
@@ -270,30 +191,22 @@ class Registry:
         except NoResponseError as error:
             raise self._create_no_response_error(error) from error
 
-    def _get_login(self, url: str) -> dict[str, str]:
-        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
-        return self._auth.get_remembered_auth_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
-
     def _create_refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
         status, message = response.status, _read_error_text(response)
         if status == 401:
             return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), error_location=where)
         if status == 403:
-            known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(
-                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=message),
+                _("{host} refused: this login may not pull here ({words})").format(host=self.host, words=message),
                 where=where,
                 next_step=_("docker login {host} with an account that may").format(host=self.host),
             )
-        may_pass = status in RETRYABLE_STATUSES
-        error = (TransientRegistryError if may_pass else RegistryError)(
-            f"{self.host} answered {status}: {message}",
-            where=response.url.partition("?")[0],
-            next_step="try again later; what it has already is not sent again" if may_pass else "",
-        )
-        if isinstance(error, TransientRegistryError):
-            error.retry_after = response.headers.get("Retry-After", "")
+        what, where = f"{self.host} answered {status}: {message}", response.url.partition("?")[0]
+        if status not in RETRYABLE_STATUSES:
+            return RegistryError(what, where=where)
+        error = TransientRegistryError(what, where=where, next_step="try again later")
+        error.retry_after = response.headers.get("Retry-After", "")
         return error
 
     def _create_no_response_error(self, error: NoResponseError) -> RegistryError:

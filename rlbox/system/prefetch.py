@@ -32,10 +32,6 @@ class CachedFile:
     size: int
     resident: int | None
 
-    @property
-    def is_fully_resident(self) -> bool:
-        return self.resident == self.size
-
 
 @dataclass(frozen=True, kw_only=True)
 class PageCacheReport:
@@ -51,9 +47,12 @@ class PageCacheReport:
         return sum(file.size for file in self.files)
 
     @property
+    def files_to_read(self) -> tuple[CachedFile, ...]:
+        return tuple(file for file in self.files if file.resident != file.size)
+
+    @property
     def bytes_left_to_read(self) -> int:
-        """Bytes of the files that are not resident as a whole."""
-        return sum(file.size for file in self.files if not file.is_fully_resident)
+        return sum(file.size for file in self.files_to_read)
 
     @property
     def resident_bytes(self) -> int | None:
@@ -66,18 +65,14 @@ class PageCacheReport:
         return None if self.resident_bytes is None else self.resident_bytes >= _WARM_SHARE * self.total_file_bytes
 
     def as_json(self) -> dict[str, Any]:
-        sizes = {
+        return {
             "size": self.total_file_bytes,
             "resident_before": self.resident_before,
             "resident": self.resident_bytes,
-        }
-        files = [vars(file) for file in self.files]
-        return {
-            **sizes,
             "read": self.bytes_read,
             "warm": self.is_warm,
             "seconds": round(self.seconds, 6),
-            "files": files,
+            "files": [vars(file) for file in self.files],
         }
 
 
@@ -100,7 +95,7 @@ def measure_page_cache(paths: Sequence[Path]) -> PageCacheReport:
         for name in names:
             status = name.stat()
             files.setdefault((status.st_dev, status.st_ino), str(name))
-    measured = _measure(files.values())
+    measured = _measure_files(files.values())
     return PageCacheReport(files=measured, resident_before=_sum_resident(measured), seconds=time.monotonic() - began)
 
 
@@ -124,17 +119,14 @@ def read_into_page_cache(report: PageCacheReport, on_bytes: Callable[[int], None
     `on_bytes` is called with the size of every block, from any thread.
     """
     began = time.monotonic()
-    chunks = [
-        (file.path, offset)
-        for file in report.files
-        if not file.is_fully_resident
-        for offset in range(0, file.size, _CHUNK_BYTES)
-    ]
+    chunks = [(file.path, offset) for file in report.files_to_read for offset in range(0, file.size, _CHUNK_BYTES)]
     with ThreadPoolExecutor(_THREADS) as workers:
         read = sum(workers.map(lambda chunk: _read_chunk(chunk[0], chunk[1], on_bytes), chunks))
-    files = _measure(file.path for file in report.files)
     return PageCacheReport(
-        files=files, resident_before=report.resident_before, bytes_read=read, seconds=time.monotonic() - began
+        files=_measure_files(file.path for file in report.files),
+        resident_before=report.resident_before,
+        bytes_read=read,
+        seconds=time.monotonic() - began,
     )
 
 
@@ -158,7 +150,7 @@ def _sum_resident(files: Sequence[CachedFile]) -> int | None:
     return sum(sizes) if len(sizes) == len(files) else None
 
 
-def _measure(paths: Iterable[str]) -> tuple[CachedFile, ...]:
+def _measure_files(paths: Iterable[str]) -> tuple[CachedFile, ...]:
     with ThreadPoolExecutor(_THREADS) as workers:
         return tuple(workers.map(_measure_file, paths))
 
@@ -189,19 +181,18 @@ def _open(path: str) -> Iterator[int]:
         ) from error
 
 
-LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-LIBC.mmap.restype = ctypes.c_void_p
-LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_FAILED = ctypes.c_void_p(-1).value
+_ADDRESS, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+LIBC.mincore.argtypes = (_ADDRESS, _SIZE, _ADDRESS)
+LIBC.mmap.argtypes, LIBC.mmap.restype = (_ADDRESS, _SIZE, _INT, _INT, _INT, ctypes.c_int64), _ADDRESS
+LIBC.munmap.argtypes = (_ADDRESS, _SIZE)
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def _count_cached_bytes(handle: int, size: int) -> int | None:
     """Return how many bytes of an open file are in the page cache; None where the kernel does not tell."""
-    if not _may_ask(handle):
-        return None
-    at = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
-    if at == _FAILED:
+    may_ask = os.geteuid() in (0, os.fstat(handle).st_uid) or os.access(f"/proc/self/fd/{handle}", os.W_OK)
+    at = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if may_ask else _MAP_FAILED
+    if at == _MAP_FAILED:
         return None
     flags = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     try:
@@ -209,8 +200,3 @@ def _count_cached_bytes(handle: int, size: int) -> int | None:
         return None if failed else min(sum(byte & 1 for byte in bytes(flags)) * mmap.PAGESIZE, size)
     finally:
         LIBC.munmap(at, size)
-
-
-def _may_ask(handle: int) -> bool:
-    facts = os.fstat(handle)
-    return os.geteuid() in (0, facts.st_uid) or os.access(f"/proc/self/fd/{handle}", os.W_OK)

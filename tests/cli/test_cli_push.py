@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,6 @@ from rlbox.engine.oci import (
     compute_digest,
     create_descriptor,
 )
-from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
 TARGET = """
@@ -101,21 +99,7 @@ def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: Engine
         "layers": {"total": 1, "pushed": 0, "present": 1},
         "bytes": 0,
         "exact": True,
-        "attached": [],
     }
-
-
-def test_what_explains_another_image_is_not_attached(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
-) -> None:
-    stored(server, engine)
-    folder = cache_path("images", "mine")
-    folder.mkdir(parents=True)
-    (folder / "sbom.spdx.json").write_text(json.dumps({"about": "sha256:" + "0" * 64}))
-    said = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--json")
-    assert said.data["attached"] == []
-    note = f"note: the SBOM in {folder} is of another build; `rlbox build mine --rebuild` writes this one's\n"
-    assert said.err.startswith(note)
 
 
 def test_a_registry_of_another_machine_must_speak_tls(

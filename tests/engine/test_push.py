@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from enginebox import Box, docker, wait_until
 from projectbox import own
-from registry_server import listed_by
 from registrybox import SAID, TARGET, Proxy, build, proxied, registry_running
 
 from rlbox.engine.registry_client import Registry
@@ -193,19 +192,6 @@ def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Pr
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert (done.code, done.out) == (6, "")
     assert f"but rlbox pushed {image_facts()['Id']}" in done.err
-
-
-def test_the_sbom_is_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: Path) -> None:
-    box = make(layers=1)
-    folder = tmp_path / f"cache/rlbox/images/{NAME}"
-    folder.mkdir(parents=True)
-    digest = image_facts()["Id"]
-    (folder / "sbom.spdx.json").write_text(json.dumps({"spdxVersion": "SPDX-2.3", "about": digest}))
-    data = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
-    listed = listed_by(proxy.host, NAME, data["digest"])
-    assert [item.digest for item in listed] == data["attached"]
-    assert [item.artifact_type for item in listed] == ["application/spdx+json"]
-    assert box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data["attached"] == data["attached"]
 
 
 # ---- archives -----------------------------------------------------------------------------------------------------

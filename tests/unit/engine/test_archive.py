@@ -31,9 +31,10 @@ from rlbox.engine.oci import (
     LAYOUT,
     LAYOUT_FILE,
     MANIFEST_TYPE,
+    Descriptor,
     compute_digest,
     create_descriptor,
-    create_index,
+    encode_compact_unsorted_json,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import zstd
@@ -44,6 +45,10 @@ NAME = "docker.io/rlbox/mine:latest"
 AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing was loaded"
 
 
+def create_index(manifest: Descriptor) -> bytes:
+    return encode_compact_unsorted_json({"schemaVersion": 2, "manifests": [manifest.to_json()]})
+
+
 def make_files() -> dict[str, bytes]:
     """Return the files of an archive, by name."""
     config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in LAYERS]}}).encode()
@@ -51,7 +56,7 @@ def make_files() -> dict[str, bytes]:
     body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
     named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
     stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *LAYERS)}
-    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index([named]), **stored}
+    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index(named), **stored}
 
 
 def pack(files: dict[str, bytes]) -> bytes:
@@ -247,7 +252,7 @@ def test_convert_to_docker_archive_unpacks_layers(packer: Callable[[bytes], byte
     named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
     stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *blobs)}
     found = read_verified_archive(
-        write(tmp_path / "a.tar", {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index([named]), **stored})
+        write(tmp_path / "a.tar", {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index(named), **stored})
     )
     converted = io.BytesIO(b"".join(convert_to_docker_archive(found, "mine:2", {layers[1].digest})))
     with tarfile.open(fileobj=converted) as tar:

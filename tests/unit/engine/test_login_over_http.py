@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rlbox.engine.registry_auth import may_send_login
-from rlbox.engine.registry_client import Registry
-from rlbox.values import Secret
 
 
 @pytest.mark.parametrize(
@@ -32,12 +30,3 @@ def test_where_a_login_may_go(url: str, may: bool) -> None:
 def test_plain_http_is_allowed_for_one_host() -> None:
     assert may_send_login("http://registry.example:5000/token", "registry.example:5000")
     assert not may_send_login("http://other.example:5000/token", "registry.example:5000")
-
-
-def test_a_location_over_http_gets_no_login() -> None:
-    wire = Registry("registry.example")
-    wire._auth._header = Secret("Bearer x")
-    assert wire._get_login("https://registry.example/v2/upload") == {"Authorization": "Bearer x"}
-    assert wire._get_login("http://registry.example/v2/upload") == {}
-    assert wire._get_login("https://other.example/v2/upload") == {}
-    wire.__exit__()

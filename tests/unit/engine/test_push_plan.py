@@ -8,10 +8,9 @@ import pytest
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
-    PushCount,
-    PushState,
-    count_newly_pushed_layers,
+    PushLog,
     create_push_error,
+    find_pushed_blobs,
     is_transient_push_error,
 )
 from rlbox.engine.reference import ImageReference
@@ -42,10 +41,10 @@ DOCKER_20 = f"""
 """
 
 
-def followed(text: str, log: PushState | None = None) -> PushState:
-    log = log or PushState()
+def followed(text: str, log: PushLog | None = None) -> PushLog:
+    log = log or PushLog()
     for line in text.strip().splitlines():
-        log.record_message_or_error(json.loads(line))
+        log.record_message(json.loads(line))
     return log
 
 
@@ -53,20 +52,15 @@ def followed(text: str, log: PushState | None = None) -> PushState:
 def test_a_push_is_followed_and_counted(text: str) -> None:
     log = followed(text)
     assert (log.digest, log.error) == (A, "")
-    assert sorted(layer.state for layer in log.layers.values()) == ["present", "pushed"]
-    count = count_newly_pushed_layers(log.layers, STORED, [CONTENT_A, CONTENT_B])
-    assert count == PushCount(total_layers=2, pushed_layers=1, pushed_bytes=700)
+    assert sorted(layer.mark for layer in log.layers.values()) == ["=", "✓"]
+    assert find_pushed_blobs(log.pushed_layer_ids, STORED, [CONTENT_A, CONTENT_B]) == {A: 700}
 
 
 def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
     log = followed(DOCKER_26)
     followed(DOCKER_26.replace("Pushed", "Layer already exists"), log)
-    assert log.layers[A[7:19]].state == "pushed"
-
-
-def test_nothing_was_sent() -> None:
-    count = count_newly_pushed_layers({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A])
-    assert count == PushCount(total_layers=2, pushed_layers=0, pushed_bytes=0)
+    assert log.layers[A[7:19]].mark == "✓"
+    assert log.pushed_layer_ids == {A[7:19]}
 
 
 PASSING = [
@@ -111,6 +105,6 @@ def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
 
 
 def test_an_error_ends_a_push() -> None:
-    log = PushState()
-    log.record_message_or_error({"errorDetail": {"message": "denied"}, "error": "denied"})
+    log = PushLog()
+    log.record_message({"errorDetail": {"message": "denied"}, "error": "denied"})
     assert log.error == "denied"
