@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +17,8 @@ from rlbox.i18n import _
 if TYPE_CHECKING:
     from rlbox.diagnose.cause import Cause
     from rlbox.diagnose.diagnosis import Diagnosis
-    from rlbox.diagnose.signatures import SignatureSet
     from rlbox.diagnose.sources import LogSource
 
-QUIET_S = 30.0
-"""Seconds without a byte after which a log that has an ending is at its end."""
-_PAUSE_S = 0.2
 _ASKED_S = 300.0
 
 
@@ -40,7 +33,6 @@ _ASKED_S = 300.0
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with your own log patterns, in addition to the shipped ones.",
 )
-@click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
@@ -51,7 +43,6 @@ def diagnose(
     logs: tuple[str, ...],
     why: bool,
     packs: tuple[Path, ...],
-    grow: bool,
     ask: str | None,
     target: str,
     data: str | None,
@@ -66,18 +57,18 @@ def diagnose(
     Examples:
       rlbox diagnose train.log
       rlbox diagnose node0.log node1.log --json
-      rlbox diagnose train.log --follow
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.diagnose import diagnose_sources
+    from rlbox.diagnose.first_fatal import read_excerpt
     from rlbox.diagnose.report import format_report
     from rlbox.diagnose.signatures import load_signatures
 
     catalogue = load_signatures(app.project.fix_files(), packs)
-    sources, may_grow, runs = _sources(app, logs, target, data)
-    found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
-    excerpt = _excerpt(found, sources)
+    sources, runs = _sources(app, logs, target, data)
+    found = diagnose_sources(sources, catalogue)
+    excerpt = read_excerpt(found, sources)
     extra: dict[str, Any] = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
     text = "" if app.as_json else format_report(found, excerpt, include_benign=why)
     if extra:
@@ -116,10 +107,8 @@ def _recorded_cause(runs: list[Path]) -> Cause | None:
     return next((cause for state in states if (cause := find_run_cause(state))), None)
 
 
-def _sources(
-    app: App, logs: tuple[str, ...], target: str, data: str | None
-) -> tuple[list[LogSource], Callable[[], bool], list[Path]]:
-    """Return the logs that words mean, whether they may still grow, and the directories of the runs among them.
+def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[LogSource], list[Path]]:
+    """Return the logs that words mean, and the directories of the runs among them.
 
     What is no run's name is a path; without words they are the last run's.
     """
@@ -129,45 +118,11 @@ def _sources(
     names = [name for name in logs if name not in paths] if logs else [None]
     found = find_sources(paths)
     if not names:
-        return found, lambda: True, []
+        return found, []
     from rlbox.run.data_disk import (
         open_existing_store_or_exec_remotely,  # 0.2 s of modules, which who names a file need not wait for
     )
 
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     runs = [run_store.find_run(name) for name in names]
-    found += [one for run in runs for one in find_run_sources(run)]
-    return found, lambda: bool(paths) or any(run_store.is_running(run.name) for run in runs), runs
-
-
-def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
-    """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
-    from rlbox.diagnose.diagnose import GrowingLogs
-    from rlbox.diagnose.report import format_report
-    from rlbox.diagnose.sources import has_compressed_suffix
-
-    if any(
-        source.path_unless_stdin is None or source.archive_member or has_compressed_suffix(source.path_unless_stdin)
-        for source in sources
-    ):
-        raise click.UsageError(
-            _("--follow is about files that grow: standard input and packed logs end by themselves.")
-        )
-    logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
-    while True:
-        growing = may_grow()  # before what is read last
-        quiet_s = 0.0 if logs.read_new_bytes() else quiet_s + _PAUSE_S
-        found = logs.diagnosis
-        first = format_report(replace(found, chain=())) if found.is_fatal else ""
-        if first != told and not app.as_json:
-            app.print_stdout(first or _("nothing fatal after all: the work continued"))
-        told = first
-        if (quiet_s >= QUIET_S and found.has_ending) or (quiet_s and not growing):
-            return found
-        time.sleep(_PAUSE_S)
-
-
-def _excerpt(found: Diagnosis, sources: list[LogSource]) -> str:
-    from rlbox.diagnose.first_fatal import read_excerpt
-
-    return read_excerpt(found, sources)
+    return found + [one for run in runs for one in find_run_sources(run)], runs

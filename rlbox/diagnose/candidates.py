@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
@@ -47,7 +47,7 @@ class EventTime(NamedTuple):
 class Candidate:
     """An event as a candidate for the root cause; `line_number` and `text` are the line that says most.
 
-    `score` says how surely it is a failure of its own, `quote_bonus` adds to it where others repeat it.
+    `score` says how surely it is a failure of its own.
     `is_wrapper`: its words only pass on, or are the end of, something else. `time` is in seconds, with how far it may
     be off; without clocks `log_index_by_name` counts, the index of its log among all by name.
     """
@@ -64,16 +64,19 @@ class Candidate:
     time: EventTime | None = None
     log_index_by_name: int = 0
     full_line: str = ""
-    quote_bonus: float = 0.0
-
-    @property
-    def total_score(self) -> float:
-        return self.score + self.quote_bonus
 
     @property
     def cause_id(self) -> str:
         """The id of its cause; empty when no signature knows it."""
         return self.match.signature.cause if self.match else ""
+
+
+def classify_event_once(event: Event, signatures: SignatureSet, text_for_near_regex: str) -> Candidate:
+    """Return the candidate of an event; a growing log is analyzed often, and to classify 4000 events takes a second."""
+    size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
+    if event.classification is None or event.classification[0] != size:
+        event.classification = size, classify_event(event, signatures, text_for_near_regex)
+    return replace(event.classification[1])
 
 
 def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: str = "") -> Candidate:

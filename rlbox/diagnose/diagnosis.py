@@ -36,17 +36,13 @@ class LogStats:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The root of a failure, what followed from it, and what was none; see `as_json` for the keys.
-
-    `has_ending`: the logs say how it ended, well or not.
-    """
+    """The root of a failure, what followed from it, and what was none; see `as_json` for the keys."""
 
     root: Candidate | None
     chain: tuple[Link, ...] = ()
     independent: tuple[Candidate, ...] = ()
     benign: tuple[Candidate, ...] = ()
     ending: JobEnding = "unseen"
-    has_ending: bool = False
     files: tuple[LogStats, ...] = ()
     signature_count: int = 0
     missing_log_description: str = ""
@@ -185,7 +181,6 @@ def build_diagnosis(
             root=None,
             benign=tuple(analysis.benign),
             ending=ending,
-            has_ending=_has_ended(logs),
             files=files,
             signature_count=signature_count,
         )
@@ -197,7 +192,6 @@ def build_diagnosis(
         independent=tuple(chain.independent[:_CHAIN_MOST]),
         benign=tuple(chain.benign),
         ending="failed",
-        has_ending=True,
         files=files,
         signature_count=signature_count,
         missing_log_description=describe_log_to_fetch(root, location),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LevelDebug0ToFatal4, LogLine, parse_line
 from rlbox.diagnose.patterns import (
@@ -65,6 +65,7 @@ class Event:
     block_first_line_and_byte: tuple[int, int] = (1, 0)
     step_like_lines_above: tuple[RecurringLine, ...] = ()
     work_continued: bool = False
+    classification: tuple[tuple[int, ...], Any] | None = None
 
     @property
     def writer(self) -> str:

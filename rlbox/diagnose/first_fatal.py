@@ -19,7 +19,7 @@ from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
-from rlbox.diagnose.root_cause import RootCauseAnalyzer
+from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, has_compressed_suffix
 from rlbox.logs.lines import LineSplitter, strip_terminal_codes
@@ -71,7 +71,6 @@ class FirstFatalFinder:
     def __init__(self, benign: IsBenign | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
         self._catalogue = catalogue
         self._benign = benign
-        self._judge = RootCauseAnalyzer(catalogue)
         self._found: FatalPosition | None = None
         self._seen: tuple[Any, ...] = ()
         self._begin()
@@ -81,7 +80,7 @@ class FirstFatalFinder:
         """None when nothing looks fatal so far."""
         state = self._reader.counts_affecting_analysis
         if state != self._seen:
-            root = self._judge.analyze([self._reader.collect_events_so_far()]).root
+            root = analyze([self._reader.collect_events_so_far()], self._catalogue).root
             self._found, self._seen = (_make_position(root) if root else None), state
         return self._found
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from rlbox.diagnose.candidates import (
     Candidate,
     EventTime,
-    classify_event,
+    classify_event_once,
     ends_log_abruptly,
     find_benign_reason,
     has_work_resumed,
@@ -171,7 +171,6 @@ def _has_year(moment: ClockTime) -> bool:
 _NEAR = 1.5
 """How much less solid than the most solid failure an earlier one may be."""
 _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
-_QUOTED = 24
 _LAST = 2.0
 """How much more solid it is that something may have failed when nothing is said behind it."""
 _UNRELATED_LINES = 1000
@@ -198,50 +197,21 @@ class Analysis:
 
 def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
     """Analyze the logs of one job; `log_names` are those of the logs."""
-    return RootCauseAnalyzer(signatures).analyze(logs, log_names)
-
-
-class RootCauseAnalyzer:
-    """Analyzes logs again while they grow; an unchanged event is classified once."""
-
-    def __init__(self, catalogue: SignatureSet) -> None:
-        self._catalogue = catalogue
-        self._known: dict[int, tuple[tuple[int, ...], Candidate]] = {}
-
-    def analyze(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> Analysis:
-        candidates: list[Candidate] = []
-        noise: list[Candidate] = []
-        timeline = CrossLogTimeline(logs, log_names)
-        kept: dict[int, tuple[tuple[int, ...], Candidate]] = {}
-        for read in logs:
-            words = format_text_for_near_regex(read.program_kinds)
-            for event in read.events:
-                candidate = _reclassify_at_end(self._assess(event, words, kept), read)
-                candidate.time, candidate.log_index_by_name = (
-                    timeline.get_time(candidate),
-                    timeline.log_orders[event.log_index],
-                )
-                if candidate.causal_role != "noise":
-                    candidate.benign_reason = find_benign_reason(candidate, read)
-                (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
-        self._known = kept
-        candidates, alive = _split_recovered(candidates, logs)
-        noise += alive
-        _count_quotes(candidates)
-        return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise, timeline.skews_s)
-
-    def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Candidate]]) -> Candidate:
-        size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
-        known = self._known.get(id(event))
-        candidate = known[1] if known and known[0] == size and known[1].event is event else None
-        if candidate is None:
-            candidate = classify_event(event, self._catalogue, words)
-        candidate.quote_bonus, candidate.benign_reason = (
-            0.0,
-            candidate.benign_reason if candidate.causal_role == "noise" else "",
-        )
-        kept[id(event)] = (size, candidate)
-        return candidate
+    candidates: list[Candidate] = []
+    noise: list[Candidate] = []
+    timeline = CrossLogTimeline(logs, log_names)
+    for read in logs:
+        words = format_text_for_near_regex(read.program_kinds)
+        for event in read.events:
+            candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
+            candidate.time = timeline.get_time(candidate)
+            candidate.log_index_by_name = timeline.log_orders[event.log_index]
+            if candidate.causal_role != "noise":
+                candidate.benign_reason = find_benign_reason(candidate, read)
+            (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
+    candidates, alive = _split_recovered(candidates, logs)
+    noise += alive
+    return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise, timeline.skews_s)
 
 
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
@@ -288,18 +258,6 @@ def _split_recovered(
     return [one for one in candidates if not one.benign_reason], alive
 
 
-def _count_quotes(candidates: list[Candidate]) -> None:
-    for candidate in candidates:
-        said = _normalize_message(candidate.text)
-        if len(said) < _QUOTED:
-            continue
-        if any(
-            other is not candidate and other.line_number != candidate.line_number and said in _mask_numbers(other.text)
-            for other in candidates
-        ):
-            candidate.quote_bonus = 1.0
-
-
 def _normalize_message(text: str) -> str:
     return _mask_numbers(text.partition(": ")[2] or text)[:80]
 
@@ -309,24 +267,24 @@ def _mask_numbers(text: str) -> str:
 
 
 def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> Candidate | None:
-    if not candidates or max(one.total_score for one in candidates) < 0:
+    if not candidates or max(one.score for one in candidates) < 0:
         return None
     solid = [
         one
         for one in candidates
-        if one.causal_role == "root" and one.total_score >= 1 and not _follows_victim(one, candidates)
+        if one.causal_role == "root" and one.score >= 1 and not _follows_victim(one, candidates)
     ]
     solid, apart = _split_unrelated(solid, candidates)
     candidates = [one for one in candidates if one not in apart]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
         solid = [one for one in solid if not precedes(told, one)]
     if solid:
-        best = max(one.total_score for one in solid)
-        first = find_first([one for one in solid if one.total_score >= best - _NEAR])
+        best = max(one.score for one in solid)
+        first = find_first([one for one in solid if one.score >= best - _NEAR])
         return _find_first_of_cause(first, candidates)
     if struck := [one for one in candidates if one.causal_role == "death" and _CRASH_SIGNAL.search(one.text)]:
         return find_first(struck)
-    rest = [(one.total_score - _PENALTY[one.causal_role] + _score_reported_missing(one), one) for one in candidates]
+    rest = [(one.score - _PENALTY[one.causal_role] + _score_reported_missing(one), one) for one in candidates]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
 
@@ -338,7 +296,7 @@ def _score_reported_missing(candidate: Candidate) -> int:
 
 def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
     """Return roots that may be the cause of an earlier victim, and those that came long after it."""
-    victims = [one for one in candidates if one.causal_role == "victim" and one.total_score >= 1]
+    victims = [one for one in candidates if one.causal_role == "victim" and one.score >= 1]
     if not solid or not victims:
         return solid, []
     first = find_first(victims)
@@ -381,7 +339,7 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
 
 def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
     hosts = {candidate.event.log_line.host, chosen.event.log_line.host} - {""}
-    return len(hosts) == 2 and candidate.total_score < chosen.total_score
+    return len(hosts) == 2 and candidate.score < chosen.score
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:

@@ -140,13 +140,6 @@ def test_a_pack_of_signatures_of_another_team(rlbox: Rlbox, folder: Folder) -> N
     assert rlbox("diagnose", "train.log", "--signatures", "pack", "--json").data["cause"] == "gpu-oom-training"
 
 
-@pytest.mark.timeout(60)
-def test_the_log_of_a_run_that_has_ended_grows_no_more(rlbox: Rlbox, tmp_path: Path) -> None:
-    run(tmp_path / "disk", failed=False, log="step 1\nstep 2\n")  # its log has no ending
-    said = rlbox("diagnose", "smoke-1", "--follow", "--data", str(tmp_path / "disk"))
-    assert said.code == 0
-
-
 def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> None:
     folder.write("train.log", "ValueError: reward model B is not there\n")
     (folder.path / "pack").mkdir()
@@ -164,44 +157,6 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     torn = follow("diagnose", "train.log", "--signatures", "pack")
     folder.write("pack/mine.toml", PACK)
     follow.again(torn, code=1)
-
-
-def test_a_log_that_grows_is_followed_to_its_end(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, parts = folder.write("train.log", "step 1 loss 1.0\n"), FAILED.splitlines(keepends=True)
-
-    def write(_s: float) -> None:
-        with path.open("a") as file:
-            file.write(parts.pop(0) if parts else "")
-
-    monkeypatch.setattr("rlbox.cli.diagnose.time.sleep", write)
-    said = rlbox("diagnose", "train.log", "--follow")
-    assert said.code == 1
-    assert said.out.count(f"first: train.log:5, TaskRunner pid=12: (TaskRunner pid=12) {OOM}\n") >= 2
-    assert "after: one consequence, in train.log" in said.out
-    parts += ["Training completed\n"]
-    path.write_text("step 1 loss 1.0\n")
-    said = rlbox("diagnose", "train.log", "--follow", "--json")
-    assert (said.code, said.data["ending"], said.data["files"][0]["lines"]) == (0, "clean", 2)
-
-
-def test_an_error_that_is_survived_is_taken_back(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, parts = folder.write("train.log", ""), WENT_ON.splitlines(keepends=True)
-
-    def write(_s: float) -> None:
-        with path.open("a") as file:
-            file.write(parts.pop(0) if parts else "")
-
-    monkeypatch.setattr("rlbox.cli.diagnose.time.sleep", write)
-    said = rlbox("diagnose", "train.log", "--follow")
-    assert said.code == 0
-    assert said.out.startswith("first: train.log:2: ConnectionError: the tracker is away\n")
-    assert "\nnothing fatal after all: the work continued\n" in said.out
-
-
-def test_what_cannot_grow_is_not_followed(rlbox: Rlbox, folder: Folder) -> None:
-    (folder.path / "a.log.gz").write_bytes(gzip.compress(FAILED.encode()))
-    said = rlbox("diagnose", "a.log.gz", "--follow")
-    assert (said.code, "--follow is about files that grow" in said.err) == (2, True)
 
 
 @pytest.mark.allow("processes")

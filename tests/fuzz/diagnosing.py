@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,12 +19,11 @@ from hypothesis import strategies as st
 
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
-from rlbox.diagnose.diagnose import GrowingLogs, diagnose_events
+from rlbox.diagnose.diagnose import diagnose_events
 from rlbox.diagnose.diagnosis import Diagnosis, LogStats
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.report import format_report
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
-from rlbox.diagnose.sources import LogSource
 
 ROUND = 500
 MOST_S = 1.0
@@ -58,11 +55,10 @@ CUTS = st.lists(st.integers(0, 400), max_size=4)
 class Judged:
     """Diagnoses logs in memory, and asks of each answer that it holds together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.catalogue: SignatureSet = load_signatures(Project(folder=CHECKOUT).fix_files())
         self.told: Counter[str] = Counter()
         self.slowest = 0.0
-        self._file = folder / "train.log"
 
     def whole(self, logs: list[bytes], cuts: list[int]) -> None:
         """Read logs in pieces, judge them and tell of them."""
@@ -81,21 +77,6 @@ class Judged:
         self.slowest = max(self.slowest, spent)
         assert spent < MOST_S, f"took {spent:.1f} s of CPU"
         self.told[found.cause_id_unknown_or_none or found.ending] += 1
-
-    def growing(self, logs: list[bytes], cuts: list[int]) -> None:
-        """Follow a file that grows, is cut short, or taken away and made anew, between the pieces."""
-        self._file.unlink(missing_ok=True)
-        follower = GrowingLogs([LogSource(name="train.log", path_unless_stdin=self._file)], self.catalogue)
-        for data, cut in zip(logs, [*cuts, 0, 1, 2], strict=False):
-            if cut % 5 == 0:
-                self._file.unlink(missing_ok=True)
-            elif cut % 5 == 1 and self._file.exists():
-                os.truncate(self._file, 0)
-            with self._file.open("ab") as file:
-                file.write(data)
-            follower.read_new_bytes()
-            json.dumps(follower.diagnosis.as_json())
-        self.told["followed"] += 1
 
     def _holds(self, found: Diagnosis, logs: list[bytes]) -> None:
         answer: dict[str, Any] = found.as_json()
@@ -126,8 +107,6 @@ def round_of(judged: Judged, number: int, cases: int) -> None:
     @given(LOGS, CUTS)
     def whole(logs: list[bytes], cuts: list[int]) -> None:
         judged.whole(logs, cuts)
-        if cuts[:1] and cuts[0] % 16 == 0:
-            judged.growing(logs, cuts)
 
     whole()
 
@@ -140,13 +119,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further round after this time")
     asked = parser.parse_args()
     until = time.monotonic() + asked.seconds
-    with tempfile.TemporaryDirectory() as folder:
-        judged = Judged(Path(folder))
-        for first in range(0, asked.cases, ROUND):
-            if time.monotonic() > until:
-                break
-            round_of(judged, asked.seed * 1_000_003 + first, ROUND)
-            print(f"{first + ROUND} logs: nothing fell; slowest {judged.slowest:.2f} s of CPU", flush=True)
+    judged = Judged()
+    for first in range(0, asked.cases, ROUND):
+        if time.monotonic() > until:
+            break
+        round_of(judged, asked.seed * 1_000_003 + first, ROUND)
+        print(f"{first + ROUND} logs: nothing fell; slowest {judged.slowest:.2f} s of CPU", flush=True)
     return 0
 
 

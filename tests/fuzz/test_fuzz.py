@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
@@ -40,13 +39,12 @@ def test_command_lines_break_no_command() -> None:
     assert set(COMMANDS) <= set(told)
 
 
-def test_logs_break_no_diagnosis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_break_no_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.diagnosing.MOST_S", 30.0)  # on a machine that others use
-    judged = Judged(tmp_path)
+    judged = Judged()
     round_of(judged, 7, LOGS)
-    assert sum(count for what, count in judged.told.items() if what != "followed") >= LOGS
+    assert judged.told.total() >= LOGS
     assert judged.told["unknown"] > 20
-    assert judged.told["followed"] > 5
     assert len(judged.told) > 6
 
 
