@@ -27,9 +27,8 @@ from rlbox.evaluation.model_server import (
     describe_engine_for_lock,
     run_servers,
 )
-from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.sandbox_client import SandboxClient
-from rlbox.evaluation.suites import ProblemSources, SuiteProblems, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemError, ProblemSources, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing

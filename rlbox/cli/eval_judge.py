@@ -73,8 +73,7 @@ def _load_suites(app: App, names: tuple[str, ...], source: _ProblemOptions) -> l
     SpecError
         A suite or its problems are not there, or are none.
     """
-    from rlbox.evaluation.problems import ProblemError
-    from rlbox.evaluation.suites import ProblemSources, list_suites, load_suites_with_problems
+    from rlbox.evaluation.suites import ProblemError, ProblemSources, list_suites, load_suites_with_problems
 
     known = list_suites(_suites_directory(app))
     for name in names:
@@ -88,7 +87,6 @@ def _load_suites(app: App, names: tuple[str, ...], source: _ProblemOptions) -> l
         directory,
         source.packages,
         source.manifests or directory,
-        python=source.python,
         allow_any_count=source.any_size,
     )
     try:

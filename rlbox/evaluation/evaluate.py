@@ -26,10 +26,9 @@ from rlbox.evaluation.files import (
 from rlbox.evaluation.lock import EvaluationLock, digest_json
 from rlbox.evaluation.model_client import ModelClient, ModelServerError, Prompt
 from rlbox.evaluation.model_server import ServeExport
-from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, build_result
 from rlbox.evaluation.sandbox_client import SandboxClient
-from rlbox.evaluation.suites import Suite, SuiteProblems
+from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
 from rlbox.evaluation.verdict import EXTRACTION_VERSION, SCORING_VERSION
 from rlbox.i18n import _
 from rlbox.system.http import NoResponseError

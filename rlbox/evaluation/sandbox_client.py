@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.evaluation.problems import Problem
-from rlbox.evaluation.suites import RunLimits, Suite
+from rlbox.evaluation.suites import Problem, RunLimits, Suite
 from rlbox.evaluation.verdict import (
     SANDBOX_ERROR,
     AnswerVerdict,
@@ -47,7 +46,7 @@ class SandboxClient:
         """Return how `answer` does on `problem`; the first run that is not right ends it."""
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
-            return parse_score_reply(self._score(problem.scorer, request, limits))
+            return parse_score_reply(self._score(request, limits))
         code = extract_longest_code_block(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
@@ -66,7 +65,7 @@ class SandboxClient:
 
     def read_scorer_versions(self, scorer: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoResponseError` where the sandbox's interpreter lacks them."""
-        reply = self._score(scorer, {}, RunLimits())
+        reply = self._score({}, RunLimits())
         score = parse_last_json_or_empty(reply)
         if not score:
             raise NoResponseError(
@@ -95,9 +94,9 @@ class SandboxClient:
         told = str(reply.get("message") or result.get("stderr") or reply).strip()[-300:]
         raise NoResponseError(_("it runs nothing: {told}").format(told=told), "address", self.url)
 
-    def _score(self, scorer: str, request: dict[str, str], limits: RunLimits) -> dict[str, Any]:
+    def _score(self, request: dict[str, str], limits: RunLimits) -> dict[str, Any]:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
-        return self._run(SCORE_PROGRAM.read_text("utf-8"), json.dumps({"scorer": scorer, **request}), limits)
+        return self._run(SCORE_PROGRAM.read_text("utf-8"), json.dumps(request), limits)
 
     def _check_functions(self, problem: Problem, code: str, limits: RunLimits) -> AnswerVerdict:
         """Test functions: the program is the whole prompt with the answer behind it, as in the official harness."""

@@ -1,37 +1,90 @@
-"""Suites: the schema of their TOML files, and their problems."""
+"""Suites of problems: their TOML files, and their rows as the published sets have them."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import sys
+import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, ValidationError
 
 from rlbox.config.schema import SpecModel
-from rlbox.errors import RlboxError
-from rlbox.evaluation.problems import (
-    ANSWER_PROMPT,
-    FUNCTION_PROMPT,
-    PROGRAM_PROMPT,
-    Problem,
-    ProblemError,
-    PromptTemplates,
-    Scorer,
-    parse_problems,
-)
 from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
-from rlbox.system.command import run_command
-from rlbox.values import Command
 
 SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
-_TASK_GENERATOR = Path(__file__).resolve().parent / "programs/generate_tasks.py"
-_GENERATE_TIMEOUT_S = 600.0
+PROGRAM_PROMPT = (
+    "Solve the problem with a Python 3 program that reads standard input and writes standard output. "
+    "Answer with one code block.\n\n{statement}"
+)
+FUNCTION_PROMPT = (
+    "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+)
+ANSWER_PROMPT = "Solve the problem. Think step by step, then write the answer alone in \\boxed{{}}.\n\n{statement}"
+
+Scorer = Literal["", "math"]
+"""What compares answers with the expected one; empty: answers are code, which is run."""
+
+
+class ProblemError(ValueError):
+    """A row is no problem, or a set has other problems than it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One task.
+
+    Attributes
+    ----------
+    message
+        What the model is asked.
+    stdin_tests
+        Pairs of standard input and expected output; without one, `test_code` tests what the answer defines.
+    test_code
+        Source that calls the answer's functions and asserts.
+    preamble
+        What the answer is written to stand behind, as the official harness runs it: the whole prompt of a HumanEval
+        task with its helper functions, the imports of an MBPP task.
+    functions
+        The functions that are tested; empty: those that `test_code` calls and nobody else defines.
+    expected
+        The expression that is right.
+    solution
+        The reference solution, where the set has one.
+    """
+
+    id: str
+    message: str
+    stdin_tests: tuple[tuple[str, str], ...] = ()
+    test_code: str = ""
+    preamble: str = ""
+    functions: tuple[str, ...] = ()
+    scorer: Scorer = ""
+    expected: str = ""
+    solution: str = ""
+
+    @property
+    def solution_as_model_answer(self) -> str:
+        """The reference solution as a model would answer; empty without one."""
+        return f"```python\n{self.solution}\n```" if self.solution and not self.scorer else self.solution
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the digest of a suite is made of: its keys are part of every lock."""
+        return {
+            "id": self.id,
+            "ask": self.message,
+            "runs": [list(test) for test in self.stdin_tests],
+            "check": self.test_code,
+            "before": self.preamble,
+            "names": list(self.functions),
+            "judge": self.scorer,
+            "wanted": self.expected,
+            "solution": self.solution,
+        }
 
 
 class Decoding(SpecModel):
@@ -52,15 +105,6 @@ class RunLimits(SpecModel):
     memory_mb: int = Field(1024, ge=1)
 
 
-class GeneratedTasks(SpecModel):
-    """Tasks of one of reasoning-gym's datasets: the same seed makes the same tasks."""
-
-    dataset: str
-    size: int = Field(ge=1)
-    seed: int = Field(ge=0)
-    settings: dict[str, Any] = Field({}, description="of the dataset")
-
-
 class Suite(SpecModel):
     """A set of problems and its protocol."""
 
@@ -74,7 +118,6 @@ class Suite(SpecModel):
     ask_function: str = FUNCTION_PROMPT
     ask_answer: str = ANSWER_PROMPT
     judge: Scorer = Field("", description="who compares answers that are no code")
-    make: tuple[GeneratedTasks, ...] = Field((), description="tasks that are made instead of read")
     decoding: Decoding = Decoding()
     limits: RunLimits = RunLimits()
 
@@ -89,14 +132,12 @@ class ProblemSources(NamedTuple):
 
     `directory` has raw sets of problems, `site_packages` (of the stack) those that Python packages carry.
     `manifest_directory` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line,
-    which choose problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `allow_any_count`:
-    sets of another size than their suite's are taken, too.
+    which choose problems. `allow_any_count`: sets of another size than their suite's are taken, too.
     """
 
     directory: Path
     site_packages: Path | None = None
     manifest_directory: Path = Path()
-    python: str = ""
     allow_any_count: bool = False
 
 
@@ -135,25 +176,12 @@ def load_suites_with_problems(
 
 
 def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
+    """Return the problems that a manifest names, in its order; without one, all."""
     path = sources.directory / suite.file
     if suite.package and sources.site_packages is not None and not path.is_file():
         path = sources.site_packages / suite.file
-    rows = _generate_tasks(suite.make, sources.python) if suite.make else _read_problem_rows(path)
-    templates = PromptTemplates(program=suite.ask_program, function=suite.ask_function, answer=suite.ask_answer)
-    problems = parse_problems(rows, templates, suite.judge)
-    return _select_problems(
-        suite, problems, list(_read_manifest(suite.name, sources.manifest_directory)), sources.allow_any_count
-    )
-
-
-def _select_problems(
-    suite: Suite, problems: Mapping[str, Problem], chosen_ids: Sequence[str], any_count: bool
-) -> list[Problem]:
-    """Return the problems that a manifest names, in its order; of an empty one, all.
-
-    `ProblemError` where one is missing, none is left, or there are more or fewer than the suite says.
-    """
-    names = list(chosen_ids) or list(problems)
+    problems = _parse_problems(_read_rows(path), suite)
+    names = list(_read_manifest(suite.name, sources.manifest_directory)) or list(problems)
     if missing := [name for name in names if name not in problems]:
         raise ProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
@@ -164,7 +192,7 @@ def _select_problems(
         raise ProblemError(_("the manifest of {suite} names a problem twice").format(suite=suite.name))
     if not names:
         raise ProblemError(_("{suite} has no problem").format(suite=suite.name))
-    if suite.rows and len(names) != suite.rows and not any_count:
+    if suite.rows and len(names) != suite.rows and not sources.allow_any_count:
         raise ProblemError(
             _("{suite}: {count} problems, expected {rows}; put the complete file there").format(
                 suite=suite.name, count=len(names), rows=suite.rows
@@ -173,44 +201,23 @@ def _select_problems(
     return [problems[name] for name in names]
 
 
-def _generate_tasks(datasets: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
-    request = json.dumps([tasks.model_dump(mode="json") for tasks in datasets])
-    argv = (python or sys.executable, "-W", "ignore", str(_TASK_GENERATOR))
-    try:
-        result = run_command(Command(argv=argv, timeout_s=_GENERATE_TIMEOUT_S), request)
-    except RlboxError as error:
-        raise ProblemError(error.what) from error
-    if result.exit_code:
-        last = (result.stderr.strip().splitlines() or [""])[-1]
-        raise ProblemError(_("reasoning-gym makes no tasks with {argv}: {told}").format(argv=argv[0], told=last))
-    for number, line in enumerate(result.stdout.splitlines(), start=1):
-        yield _parse_row(_TASK_GENERATOR, number, line.encode())
-
-
-def _read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
+    number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
+            for number, line in enumerate(stream, start=1):  # noqa: B007 the errors name it
                 if line.strip():
-                    yield _parse_row(path, number, line)
+                    row = parse_json(line)
+                    if not isinstance(row, dict):
+                        raise ValueError("a row is an object")
+                    yield row
     except FileNotFoundError as error:
         raise ProblemError(_("{path} is missing: bring the raw problem sets").format(path=path)) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise ProblemError(_("{path} cannot be read: {error}").format(path=path, error=error)) from error
-
-
-def _parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ProblemError(
-            _("{path}:{number}: no JSON: {error}").format(path=path, number=number, error=error)
+            _("{path}:{number}: cannot be read: {error}").format(path=path, number=number, error=error)
         ) from error
-    if not isinstance(row, dict):
-        raise ProblemError(_("{path}:{number}: a row is an object").format(path=path, number=number))
-    return row
 
 
 def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
@@ -221,5 +228,80 @@ def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
             raise ProblemError(_("{whole} is not a list of ids").format(whole=path))
         yield from map(str, names)
     elif lines.is_file():
-        for row in _read_problem_rows(lines):
+        for row in _read_rows(lines):
             yield str(row.get("problem_id") or row.get("task_id") or "")
+
+
+def _parse_problems(rows: Iterable[Mapping[str, Any]], suite: Suite) -> dict[str, Problem]:
+    """Return problems by their id, in the order of the rows; two with one id, or one without a test, are refused."""
+    problems: dict[str, Problem] = {}
+    for row in rows:
+        try:
+            problem = _parse_problem(row, suite)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            keys = ", ".join(map(str, row))
+            raise ProblemError(
+                _("a row with the keys {row} is not a problem: {error!r}").format(row=keys, error=error)
+            ) from error
+        if problem.id in problems:
+            raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
+        if not problem.stdin_tests and not problem.test_code.strip() and not problem.expected:
+            raise ProblemError(_("problem {id!r} has no test").format(id=problem.id))
+        problems[problem.id] = problem
+    return problems
+
+
+def _parse_problem(row: Mapping[str, Any], suite: Suite) -> Problem:
+    if suite.judge:
+        return _parse_question(row, suite.ask_answer, suite.judge)
+    if "entry_point" in row:
+        return _parse_humaneval(row, suite.ask_function)
+    if "test_list" in row:
+        return _parse_mbpp(row, suite.ask_function)
+    return _parse_codecontests(row, suite.ask_program)
+
+
+def _parse_humaneval(row: Mapping[str, Any], template: str) -> Problem:
+    return Problem(
+        id=str(row["task_id"]),
+        message=template.format(statement=row["prompt"]),
+        test_code=f"{row['test']}\ncheck({row['entry_point']})\n",
+        preamble=row["prompt"],
+        functions=(str(row["entry_point"]),),
+        solution=row["prompt"] + row["canonical_solution"] if row.get("canonical_solution") else "",
+    )
+
+
+def _parse_mbpp(row: Mapping[str, Any], template: str) -> Problem:
+    tests = "\n".join(row["test_list"])
+    statement = f"{row.get('text') or row['prompt']}\n\nIt must pass:\n{tests}"
+    return Problem(
+        id=str(row["task_id"]),
+        message=template.format(statement=statement),
+        test_code=tests + "\n",
+        preamble="\n".join([*row.get("test_imports", ()), row.get("test_setup_code") or ""]),
+        solution=str(row.get("code") or ""),
+    )
+
+
+def _parse_codecontests(row: Mapping[str, Any], template: str) -> Problem:
+    tests: list[tuple[str, str]] = []
+    for group in ("public_tests", "private_tests", "generated_tests"):
+        part = row.get(group) or {"input": (), "output": ()}
+        tests += zip(map(str, part["input"]), map(str, part["output"]), strict=True)
+    name = str(row.get("problem_id") or row["name"])
+    return Problem(id=name, message=template.format(statement=row["description"]), stdin_tests=tuple(tests))
+
+
+def _parse_question(row: Mapping[str, Any], template: str, scorer: Scorer) -> Problem:
+    """Parse the rows of MATH and of GSM8K, whose answer stands behind `####`."""
+    statement = str(row.get("problem") or row["question"])
+    answer = str(row["answer"]).rpartition("####")[2].strip()
+    name = row.get("unique_id") or row.get("id") or hashlib.sha256(statement.encode()).hexdigest()[:12]
+    return Problem(
+        id=str(name),
+        message=template.format(statement=statement),
+        scorer=scorer,
+        expected=answer,
+        solution=f"\\boxed{{{answer}}}",
+    )

@@ -1,4 +1,4 @@
-"""Answers that are compared and not run: mathematics and tasks of reasoning-gym, by the packages themselves."""
+"""Answers that are compared and not run: mathematics, by math-verify itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from playbox import Player, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
 from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
@@ -24,11 +23,6 @@ ROWS = [
     {"id": "gsm", "question": "3 and 4?", "answer": "Adding gives seven.\n#### 7"},
 ]
 SUITE = 'title = "sums"\nfile = "sums.jsonl"\njudge = "math"\n'
-MADE = """
-title = "made"
-judge = "reasoning-gym"
-make = [{ dataset = "chain_sum", size = 2, seed = 1 }, { dataset = "number_sorting", size = 1, seed = 1 }]
-"""
 
 
 @pytest.fixture
@@ -36,13 +30,11 @@ def mathematics(tmp_path: Path) -> Path:
     write_rows(tmp_path / "problems/sums.jsonl", ROWS)
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites/sums.toml").write_text(SUITE)
-    (tmp_path / "suites/made.toml").write_text(MADE)
     return tmp_path
 
 
-def load(site: Path, suite: str, python: str = "") -> SuiteProblems:
-    sources = ProblemSources(site / "problems", python=python)
-    (loaded,) = load_suites_with_problems([suite], sources, site / "suites")
+def load(site: Path, suite: str) -> SuiteProblems:
+    (loaded,) = load_suites_with_problems([suite], ProblemSources(site / "problems"), site / "suites")
     return loaded
 
 
@@ -67,8 +59,6 @@ def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, s
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoResponseError):
         grade_reference_solutions(suite, problems, sandbox)
-    with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
-        load(mathematics, "made")
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +66,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter that has the packages, which are downloaded."""
     venv = tmp_path_factory.mktemp("packages") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    packages = ["math-verify[antlr4-13-2]==0.9.0", "reasoning-gym==0.1.25"]
-    subprocess.run([str(venv / "bin/pip"), "install", "-q", *packages], check=True)
+    subprocess.run([str(venv / "bin/pip"), "install", "-q", "math-verify[antlr4-13-2]==0.9.0"], check=True)
     return str(venv / "bin/python")
 
 
@@ -114,26 +103,7 @@ def test_mathematics_is_compared(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
-    mathematics: Path, python: str, comparing: SandboxClient
-) -> None:
-    suite, problems = load(mathematics, "made", python)
-    assert load(mathematics, "made", python) == (suite, problems)
-    assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
-    assert grade_reference_solutions(suite, problems, comparing) == (3, {})
-    assert comparing.grade(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
-    assert (
-        comparing.grade(problems[2], "I sort: " + problems[2].solution_as_model_answer, suite.limits).outcome
-        == "accepted"
-    )
-    assert comparing.grade(problems[0], "no idea", suite.limits).outcome == "wrong"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_model_is_judged_and_the_packages_are_locked(
-    mathematics: Path, python: str, comparing: SandboxClient
-) -> None:
+def test_a_model_is_judged_and_the_packages_are_locked(mathematics: Path, comparing: SandboxClient) -> None:
     def answers(ask: str, number: int) -> str:
         return "\\boxed{7}" if "3 and 4" in ask else "\\boxed{1/2}"
 

@@ -21,9 +21,8 @@ from rlbox.evaluation.comparison import format_scores_by_checkpoint
 from rlbox.evaluation.evaluate import ProgressPrinter
 from rlbox.evaluation.files import AnswerStore
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
-from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.result import EvaluationResult
-from rlbox.evaluation.suites import Suite, SuiteProblems
+from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
 from rlbox.logs.progress import ProgressBar, parse_bar_not_counting_steps
 
 
@@ -141,7 +140,7 @@ def test_judge_several_answers_to_a_problem_seeds_and_counts_them(site: Path, sa
     [
         ("", "adding has no problem"),
         ('{"task_id": 1}\n', "is not a problem"),
-        ("no json\n", "adding.jsonl:1: no JSON"),
+        ("no json\n", "adding.jsonl:1: cannot be read"),
         ("[]\n", "a row is an object"),
         (None, "is missing: bring the raw problem sets"),
         ("".join(json.dumps(row) + "\n" for row in adding(1) * 2), "two problems are called 'Add/0'"),

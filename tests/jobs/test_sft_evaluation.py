@@ -18,9 +18,8 @@ from sft.checkpoints import find_checkpoints
 
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
 from rlbox.evaluation.model_client import ModelClient
-from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.sandbox_client import start_sandbox
-from rlbox.evaluation.suites import ProblemSources, load_suite, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemError, ProblemSources, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation import problems, verdict
+from rlbox.evaluation import suites, verdict
 from rlbox.evaluation.sandbox_client import SCORE_PROGRAM, SandboxClient
 from rlbox.sandbox import response
 
@@ -28,9 +28,9 @@ KNOWN = {
                 SandboxClient.grade,
                 SandboxClient._check_functions,
                 SandboxClient._run,
-                problems._parse_humaneval,
-                problems._parse_mbpp,
-                problems._parse_codecontests,
+                suites._parse_humaneval,
+                suites._parse_mbpp,
+                suites._parse_codecontests,
             ),
         ),
     ),
@@ -41,7 +41,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "e75f35236b1c0b44",
-    ("scoring", 1): "263d496040cebc8d",
+    ("scoring", 1): "b25eace298bd8a23",
     ("sandbox", 3): "832276ea39046915",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
