@@ -23,7 +23,7 @@ from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.files import write_if_changed
+from rlbox.system.files import write_atomic
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_lock_spec_checksum, hash_locked_patch, load_lock
 from rlbox.target.target import GitSource, HttpSource, Target
@@ -253,7 +253,10 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
     changed = previous_lock is None or previous_lock.to_json_text() != lock.to_json_text()
     if not app.dry_run:
-        changed = write_if_changed(app.project.own_lock_file_to_write(lock.target), lock.to_json_text()) or changed
+        path, text = app.project.own_lock_file_to_write(lock.target), lock.to_json_text()
+        if not path.is_file() or path.read_text("utf-8") != text:
+            write_atomic(path, text)
+            changed = True
     if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
         app.print_status(_format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:

@@ -17,7 +17,7 @@ from rlbox.foreign import whole_number
 from rlbox.hang.wait_probe import find_server_pid
 from rlbox.hang.waits import Pid
 from rlbox.system.process_table import read_environment
-from rlbox.system.safe_files import make_directory_replacing_non_directory, read_bytes, replace_file
+from rlbox.system.safe_files import make_directories_replacing_non_directories, read_bytes, replace_file
 
 OperationName = str
 RankNumber = int
@@ -170,13 +170,13 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
-        make_directory_replacing_non_directory(folder)
+        make_directories_replacing_non_directories(folder.parent, folder.name)
         replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
-            make_directory_replacing_non_directory(folder)
+            make_directories_replacing_non_directories(folder.parent, folder.name)
             replace_file(folder / dump.name, data)
             files.append(dump.name)
     return {"files": files, "trouble": trouble}

@@ -17,7 +17,7 @@ from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
-from rlbox.system.safe_files import make_directory_replacing_non_directory, replace_file
+from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"
@@ -56,7 +56,7 @@ def add_py_spy_stacks(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_monotonic_s, may_continue), chosen))
     found = []
-    make_directory_replacing_non_directory(stacks_dir)
+    make_directories_replacing_non_directories(stacks_dir.parent, stacks_dir.name)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.journal import reserve_disk_space_for_record
-from rlbox.system.safe_files import copy_tree_following_links, make_directory, read_bytes, replace_file
+from rlbox.system.safe_files import make_directory, read_bytes, replace_file
 
 PLAN_FILE = "plan.json"
 
@@ -45,7 +46,8 @@ def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_f
     reserve_disk_space_for_record(run_dir)
     if programs is not None:
         make_directory(run_dir / "job")
-        copy_tree_following_links(programs, run_dir / "job" / programs.name, ("__pycache__", ".*"))
+        ignored = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(programs, run_dir / "job" / programs.name, ignore=ignored, copy_function=shutil.copy)
     for name, text in extra_files.items():
         make_directory((run_dir / name).parent)
         replace_file(run_dir / name, text.encode())

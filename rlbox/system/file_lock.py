@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import time
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.errors import LockHeld
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
 LOCK_TIMEOUT_S = 60.0
@@ -26,7 +24,7 @@ LOCK_TIMEOUT_S = 60.0
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 _OPENED = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _QUIET_S, _PAUSE_S = 1.0, 0.05
-_NOTE_BYTES = 1 << 12
+_NOTE_BYTES = 100
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
@@ -71,32 +69,26 @@ def open_lock_unless_held(path: Path, *, create_else_raise: bool) -> int | None:
 def hold_lock(
     path: Path, purpose: str, *, timeout_s: float = LOCK_TIMEOUT_S, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs.
-
-    Parameters
-    ----------
-    timeout_s
-        How long to wait for another process that holds it; what is waited for is told once, after a second.
+    """Hold the lock file `path` while the block runs; what is waited for is told once, after a second.
 
     Raises
     ------
     LockHeld
-        Another process holds it; the message says who, since when and for what.
+        Another process holds it for longer than `timeout_s`; the message says who, since when and for what.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
     while (handle := open_lock_unless_held(path, create_else_raise=True)) is None:
-        waited, busy = time.monotonic() - begun, _busy(path, purpose)
-        if waited >= timeout_s:
-            raise busy
-        if waited > _QUIET_S and not told:
+        waited_s, held = time.monotonic() - begun, create_lock_held_error(path, purpose)
+        if waited_s >= timeout_s:
+            raise held
+        if waited_s > _QUIET_S and not told:
             told = True
-            on_wait(f"waiting: {busy.what}")
+            on_wait(f"waiting: {held.what}")
         time.sleep(_PAUSE_S)
     with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        file.write(json.dumps({"pid": os.getpid(), "since": since, "what": purpose}))
+        file.write(f"pid {os.getpid()} since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")
         file.flush()
         try:
             yield
@@ -111,22 +103,19 @@ def require_unlocked(path: Path, purpose: str) -> None:
     except OSError:
         return
     if handle is None:
-        raise _busy(path, purpose)
+        raise create_lock_held_error(path, purpose)
     os.close(handle)
 
 
-def _busy(path: Path, what: str) -> LockHeld:
-    told = _("another rlbox is busy with the {what}: {describe_lock_holder}").format(
-        what=what, describe_lock_holder=describe_lock_holder_or_unknown(path)
-    )
-    return LockHeld(told, where=str(path), next_step=_("wait for it to end"))
-
-
-def describe_lock_holder_or_unknown(lock_file: Path) -> str:
-    """Return who has locked a file, as the file says itself."""
+def create_lock_held_error(path: Path, purpose: str) -> LockHeld:
+    """Return the error that says who holds the lock file `path`, as the file says itself."""
     try:
-        with lock_file.open("rb") as file:
-            facts = parse_json(file.read(_NOTE_BYTES))
-        return _("pid {pid} since {since}").format(pid=facts["pid"], since=facts["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return _("holder unknown")
+        with path.open("rb") as file:
+            holder = file.read(_NOTE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        holder = ""
+    return LockHeld(
+        _("another rlbox is busy with the {what}: {holder}").format(what=purpose, holder=holder or _("holder unknown")),
+        where=str(path),
+        next_step=_("wait for it to end"),
+    )

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlbox.amounts import decimal_size_text
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.system.file_lock import describe_lock_holder_or_unknown, open_lock_unless_held
-from rlbox.system.safe_files import NEW_FILE_FLAGS
+from rlbox.system.file_lock import create_lock_held_error, open_lock_unless_held
+from rlbox.system.safe_files import replace_file
 
 
 def cache_path(*names: str) -> Path:
@@ -32,7 +32,7 @@ def state_path(*names: str) -> Path:
 
 
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: readers see the old text or the new one.
+    """Write a whole file or nothing, and the folders above it: readers see the old text or the new one.
 
     Raises
     ------
@@ -43,18 +43,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     if is_folder_device_or_pipe(path):
         raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(draft, NEW_FILE_FLAGS, mode), "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
-            os.fchmod(file.fileno(), mode)
-        os.replace(draft, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # that of a write names none
-        raise
-    finally:
-        draft.unlink(missing_ok=True)
+    replace_file(path.parent.resolve() / path.name, text.encode() if isinstance(text, str) else text, mode)
 
 
 def is_folder_device_or_pipe(path: Path) -> bool:
@@ -62,17 +51,6 @@ def is_folder_device_or_pipe(path: Path) -> bool:
     if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
         return True  # /dev/stdout, which may lead to a file
     return path.exists() and not path.is_file()
-
-
-def write_if_changed(path: Path, text: str) -> bool:
-    data = text.encode()
-    try:
-        if path.read_bytes() == data:
-            return False
-    except OSError:
-        pass
-    write_atomic(path, data)
-    return True
 
 
 def get_free_bytes(path: Path) -> int:
@@ -118,11 +96,6 @@ def link_or_copy(source: Path, path: Path) -> None:
 def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
-    Parameters
-    ----------
-    needed_bytes
-        Bytes that will be written, as far as is known.
-
     Raises
     ------
     NodeError
@@ -146,10 +119,7 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
             )
         handle = open_lock_unless_held(part, create_else_raise=True)
         if handle is None:
-            busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
-                describe_lock_holder=describe_lock_holder_or_unknown(part)
-            )
-            raise LockHeld(busy, where=str(part), next_step=_("wait for it to end"))
+            raise create_lock_held_error(part, "archive")
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
@@ -174,17 +144,9 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
 
 
 def require_writable_file(path: Path, alternative: str) -> None:
-    """Refuse a file that cannot be written: its folder is there, a slip makes none.
+    """Refuse, with a `NodeError`, a file that cannot be written; its folder must be there: a slip makes none.
 
-    Parameters
-    ----------
-    alternative
-        How another is named: `another with --out`, `another FILE`.
-
-    Raises
-    ------
-    NodeError
-        The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
+    `alternative`: How another is named: `another with --out`, `another FILE`.
     """
     if is_folder_device_or_pipe(path):
         raise NodeError(
@@ -192,41 +154,30 @@ def require_writable_file(path: Path, alternative: str) -> None:
             where=str(path),
             next_step=_("name {other}").format(other=alternative),
         )
-    _check_parent(path, alternative)
+    _require_writable_directory(path.absolute().parent, path, alternative)
 
 
 def require_writable_or_creatable_directory(folder: Path, alternative: str) -> None:
     """Refuse a folder that can neither be made, in one that is there, nor be written in; as `require_writable_file`."""
-    if not os.path.lexists(folder):
-        _check_parent(folder, alternative)
-    elif not folder.is_dir():
+    _require_writable_directory(folder if os.path.lexists(folder) else folder.absolute().parent, folder, alternative)
+
+
+def _require_writable_directory(directory: Path, path: Path, alternative: str) -> None:
+    if not os.path.lexists(directory):
         raise NodeError(
-            _("no folder has this name"), where=str(folder), next_step=_("name {other}").format(other=alternative)
+            _("the folder of this is not there"),
+            where=str(path),
+            next_step=_("mkdir -p {parent}, or name {other}").format(
+                parent=shlex.quote(str(directory)), other=alternative
+            ),
         )
-    else:
-        _check_writable(folder, alternative)
-
-
-def _check_parent(path: Path, other: str) -> None:
-    parent = path.absolute().parent
-    if parent.is_dir():
-        _check_writable(parent, other)
-        return
-    if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
+    if not directory.is_dir():
         raise NodeError(
-            _("its parent is not a folder"), where=str(path), next_step=_("name {other}").format(other=other)
+            _("no folder has this name"), where=str(directory), next_step=_("name {other}").format(other=alternative)
         )
-    raise NodeError(
-        _("the folder of this is not there"),
-        where=str(path),
-        next_step=_("mkdir -p {parent}, or name {other}").format(parent=shlex.quote(str(parent)), other=other),
-    )
-
-
-def _check_writable(folder: Path, other: str) -> None:
-    if os.statvfs(folder).f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
+    if os.statvfs(directory).f_flag & os.ST_RDONLY or not os.access(directory, os.W_OK | os.X_OK):
         raise NodeError(
             _("nothing can be written there by this user"),
-            where=str(folder),
-            next_step=_("make the folder writable for you, or name {other}").format(other=other),
+            where=str(directory),
+            next_step=_("make the folder writable for you, or name {other}").format(other=alternative),
         )

@@ -7,11 +7,10 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPException
-from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -42,17 +41,16 @@ class NoResponseError(Exception):
 
 
 def explain_no_response(error: Exception) -> str:
-    match error:
-        case NoResponseError(kind="late"):
-            return _("does not take the connection")
-        case NoResponseError(kind="silent"):
-            return _("stalls: nothing came for too long")
-        case NoResponseError(kind="cut"):
-            return _("breaks the connection off")
-        case NoResponseError(kind="unreached" | "untrusted") if error.host:
-            return _("cannot reach {host}: {error}").format(host=error.host, error=error)
-        case _:
-            return strip_errno(error)
+    kind = error.kind if isinstance(error, NoResponseError) else None
+    if kind == "late":
+        return _("does not take the connection")
+    if kind == "silent":
+        return _("stalls: nothing came for too long")
+    if kind == "cut":
+        return _("breaks the connection off")
+    if isinstance(error, NoResponseError) and error.host and kind != "address":
+        return _("cannot reach {host}: {error}").format(host=error.host, error=error)
+    return strip_errno(error)
 
 
 def strip_errno(error: BaseException) -> str:
@@ -71,8 +69,6 @@ _REDIRECTS = 10
 _LONGEST_PAUSE_S = 30.0
 
 T = TypeVar("T")
-Body = bytes | Path
-"""What is sent: bytes, or a file with them."""
 
 
 class HttpResponse:
@@ -118,22 +114,9 @@ class HttpResponse:
 class HttpClient:
     """Sends requests; connections are kept, and any number of threads may use it at once.
 
-    Parameters
-    ----------
-    make_tls_context
-        Makes the context for TLS; called when TLS is first spoken. The system's certificates unless given.
-    max_connections
-        How many requests one host gets at once; further ones wait.
-    idle_timeout_s
-        How long to wait for the next byte; to connect, at most `CONNECT_S`.
-    use_proxies
-        Whether `https_proxy`, `no_proxy` and their like count.
-    use_netrc
-        Whether the logins of `.netrc` are used.
-    follow_redirects
-        Whether GET and HEAD follow redirects; an `Authorization` header goes to its own host alone.
-    headers
-        Sent with each request, beside those of this rlbox.
+    `make_tls_context` is called when TLS is first spoken. A host gets `max_connections` requests at once; further ones
+    wait. `idle_timeout_s` is the wait for the next byte; to connect, at most `CONNECT_S`. GET and HEAD follow
+    redirects; an `Authorization` header goes to its own host alone.
     """
 
     def __init__(
@@ -175,7 +158,7 @@ class HttpClient:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: Body = b"",
+        body: bytes = b"",
         idle_timeout_s: float | None = None,
     ) -> Iterator[HttpResponse]:
         """Yield the answer, whatever its status; its body is to be read before the block ends.
@@ -184,8 +167,6 @@ class HttpClient:
         ------
         NoResponseError
             None came; the cause is chained.
-        OSError
-            The file to send cannot be opened.
         """
         sent, urls = {**self._headers, **(headers or {})}, [url]
         while True:
@@ -199,18 +180,15 @@ class HttpClient:
                 if urlsplit(urls[-2])[:2] != urlsplit(urls[-1])[:2]:
                     sent = {name: value for name, value in sent.items() if name.title() != "Authorization"}
             if len(urls) > _REDIRECTS + 1:
-                raise NoResponseError(
-                    _("it redirects more than {redirects} times").format(redirects=_REDIRECTS),
-                    "address",
-                    _parse_host(url),
-                )
+                message = _("it redirects more than {redirects} times").format(redirects=_REDIRECTS)
+                raise NoResponseError(message, "address", _parse_host(url))
         try:
             yield HttpResponse(response, tuple(urls))
         finally:
             response.close()  # what was read to its end has gone back to its pool before
 
     def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Body = b""
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> HttpResponse:
         """As `stream`; return the answer with its body read."""
         with self.stream(method, url, headers=headers, body=body) as answer:
@@ -218,35 +196,25 @@ class HttpClient:
             return answer
 
     def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: Body, idle_timeout_s: float
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, idle_timeout_s: float
     ) -> BaseHTTPResponse:
         from urllib3 import Timeout
 
-        with ExitStack() as stack:
-            content: bytes | BinaryIO | None = None
-            sent_headers, connect_s = {**headers}, min(CONNECT_S, idle_timeout_s)
-            if isinstance(body, bytes):
-                content = body or None
-            else:
-                content = stack.enter_context(body.open("rb"))
-                sent_headers["Content-Length"] = str(body.stat().st_size)
-                # Until the answer is waited for, urllib3's limit to connect is that of each piece sent, too.
-                connect_s = idle_timeout_s
-            with _convert_errors(url):
-                parts = urlsplit(url)
-                if parts.scheme not in ("http", "https") or not parts.hostname:
-                    raise ValueError(_("unsupported protocol in {url!r}").format(url=url))
-                return self._find_pool(parts).urlopen(
-                    method,
-                    parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
-                    headers={**_find_login(parts, self._netrc), **sent_headers},
-                    body=content,
-                    timeout=Timeout(connect=connect_s, read=idle_timeout_s),
-                    redirect=False,
-                    retries=False,
-                    preload_content=False,
-                    decode_content=False,
-                )
+        with _convert_errors(url):
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(_("unsupported protocol in {url!r}").format(url=url))
+            return self._find_pool(parts).urlopen(
+                method,
+                parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+                headers={**_find_login(parts, self._netrc), **headers},
+                body=body or None,
+                timeout=Timeout(connect=min(CONNECT_S, idle_timeout_s), read=idle_timeout_s),
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
 
     def _find_pool(self, parts: SplitResult) -> PoolManager:
         """Return the connections to a host: straight, or through the proxy that is set for it."""
@@ -259,7 +227,6 @@ class HttpClient:
             if pool := self._pools.get((parts.scheme, proxy)):
                 return pool
             settings: dict[str, Any] = {"num_pools": 64, "maxsize": self._max_connections, "block": True}
-            settings["blocksize"] = _BLOCK
             if parts.scheme == "https":
                 settings["ssl_context"] = self._make_tls_context()
             if proxy:
@@ -291,7 +258,7 @@ def create_loopback_client(idle_timeout_s: float, headers: Mapping[str, str] | N
 def make_tls_context_factory(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
     """Return what makes a context that trusts a site's bundle; without one, the system's certificates and certifi's."""
 
-    def trust() -> ssl.SSLContext:
+    def create_context() -> ssl.SSLContext:
         import certifi
 
         context = ssl.create_default_context(cafile=ca_bundle or certifi.where())
@@ -299,7 +266,7 @@ def make_tls_context_factory(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
             context.load_default_certs()
         return context
 
-    return trust
+    return create_context
 
 
 def retry(
@@ -377,20 +344,16 @@ def _parse_host(url: str) -> str:
 def _find_kind(error: Exception, root: BaseException) -> NoResponseKind:
     from urllib3 import exceptions as of
 
-    match error, root:
-        case ((of.ConnectTimeoutError() | of.ProxyError()), TimeoutError()):
-            return "late"
-        case _, TimeoutError():
-            return "silent"
-        case _, ssl.SSLCertVerificationError():
-            return "untrusted"
-        case _, (ssl.SSLEOFError() | ssl.SSLZeroReturnError()):
-            return "cut"
-        case ((of.NewConnectionError() | of.ProxyError() | of.SSLError() | ssl.SSLError()), _):
-            return "unreached"
-        case ((of.LocationValueError() | of.InvalidHeader()), _):
-            return "address"
-        case ((of.HTTPError() | HTTPException()), _):
-            return "cut"
-        case _:
-            return "address"
+    if isinstance(root, TimeoutError):
+        return "late" if isinstance(error, (of.ConnectTimeoutError, of.ProxyError)) else "silent"
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return "untrusted"
+    if isinstance(root, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return "cut"
+    if isinstance(error, (of.NewConnectionError, of.ProxyError, of.SSLError, ssl.SSLError)):
+        return "unreached"
+    if isinstance(error, (of.HTTPError, HTTPException)) and not isinstance(
+        error, (of.LocationValueError, of.InvalidHeader)
+    ):
+        return "cut"
+    return "address"

@@ -63,7 +63,7 @@ def read_last_file_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iter
 
 
 class OpenPerLineAppender:
-    """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
+    """Appends lines to a file; after one that was cut short by a full disk, a new line is begun."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

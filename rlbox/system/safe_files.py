@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import itertools
 import os
 import stat
@@ -29,21 +28,23 @@ MAX_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
 
+MAX_DEPTH = 32
+"""Levels of folders that are looked into; what rlbox writes has six."""
+
+_MOST_NAMES = 100_000
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
-DIRECTORY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, follow_links: bool = False) -> int:
     """Return a handle of the regular file `path`; one that is no such file is refused at once, never waited for.
 
-    Parameters
-    ----------
-    follow_links
-        Whether links are followed: for files of this machine, not for those below a data disk.
+    `follow_links`: for files of this machine, not for those below a data disk.
 
     Raises
     ------
@@ -95,16 +96,17 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
         try:
-            with os.fdopen(os.open(draft, NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file:
+            with os.fdopen(os.open(draft, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file:
                 file.write(data)
                 os.fchmod(file.fileno(), mode)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
             os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(draft, dir_fd=folder)
+            error.filename, error.filename2 = str(path), None  # that of a write names none
             raise
         if durable:
             with contextlib.suppress(OSError):  # some network file systems refuse; the rename itself is done
@@ -115,7 +117,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file that must not be there yet; `FileExistsError` when anything has its name."""
     with (
         open_directory(path.parent) as folder,
-        os.fdopen(os.open(path.name, NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
+        os.fdopen(os.open(path.name, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
     ):
         file.write(data)
 
@@ -156,21 +158,17 @@ def make_directory(path: Path) -> None:
         return
 
 
-def make_directory_replacing_non_directory(path: Path) -> None:
-    """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
-    facts = stat_path(path)
-    if facts is not None and not stat.S_ISDIR(facts.st_mode):
-        remove_file(path)
-    make_directory(path)
-
-
 def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
-    """Make the folders of a path below one that is there, each as `make_directory_replacing_non_directory` does;
-    return the last.
+    """Make the folders of a path below one that is there; return the last.
+
+    They are rlbox's own: what has the name of one and is none, as a link, is removed.
     """
     for part in Path(below).parts:
         root = root / part
-        make_directory_replacing_non_directory(root)
+        facts = stat_path(root)
+        if facts is not None and not stat.S_ISDIR(facts.st_mode):
+            remove_file(root)
+        make_directory(root)
     return root
 
 
@@ -227,7 +225,7 @@ def _open_by_walk(path: Path, flags: int, mode: int) -> int:
     at: int | None = None
     try:
         for part in above:
-            below = os.open(part, DIRECTORY_FLAGS, dir_fd=at)
+            below = os.open(part, _PATH_STEP, dir_fd=at)
             if at is not None:
                 os.close(at)
             at = below
@@ -245,13 +243,6 @@ def _explained(error: OSError, path: Path) -> OSError:
         if part.is_symlink():
             return OSError(errno.ELOOP, "it is a link, and rlbox follows none below a data disk: remove it", str(part))
     return OSError(error.errno, error.strerror, str(path))
-
-
-MAX_DEPTH = 32
-"""Levels of folders that are looked into; what rlbox writes has six."""
-
-_MOST_NAMES = 100_000
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WalkedFile(NamedTuple):
@@ -282,22 +273,6 @@ def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> li
     """Return the regular files below a folder whose path there ends with `name`, sorted; links are not followed."""
     found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
-
-
-def copy_tree_following_links(source: Path, destination: Path, ignore: tuple[str, ...] = ()) -> None:
-    """Copy a folder of this machine, where links are followed, into one below a data disk; raises `OSError`.
-
-    Names that fit one of `ignore` are left out.
-    """
-    make_directory(destination)
-    for name in sorted(os.listdir(source)):
-        if any(fnmatch.fnmatch(name, pattern) for pattern in ignore):
-            continue
-        path = source / name
-        if path.is_dir():
-            copy_tree_following_links(path, destination / name, ignore)
-        else:
-            create_file(destination / name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
 def remove_tree(path: Path) -> None:

@@ -203,7 +203,7 @@ def test_an_error_of_another_file_is_not_of_the_archive(tmp_path: Path) -> None:
 def test_two_at_once(tmp_path: Path) -> None:
     with open(tmp_path / "x.tar.part", "wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        told = "another rlbox writes this archive: holder unknown\n"
+        told = "another rlbox is busy with the archive: holder unknown\n"
         with pytest.raises(LockHeld, match=told):
             fill(tmp_path / "x.tar")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -67,27 +66,24 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path: Path, monkeypatch: pyt
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
     path = tmp_path / "locks/build.lock"
     with hold_lock(path, "build of mine"):
-        facts = json.loads(path.read_text())
-        assert (facts["pid"], facts["what"]) == (os.getpid(), "build of mine")
+        holder = path.read_text()
+        assert holder.startswith(f"pid {os.getpid()} since 20")
         with pytest.raises(LockHeld) as caught, hold_lock(path, "build of mine", timeout_s=0):
             pass
         assert str(caught.value) == (
-            f"another rlbox is busy with the build of mine: pid {os.getpid()} since {facts['since']}\n"
-            f"  where: {path}\n"
-            "  next:  wait for it to end"
+            f"another rlbox is busy with the build of mine: {holder}\n  where: {path}\n  next:  wait for it to end"
         )
         assert caught.value.exit_code == 8
-        assert json.loads(path.read_text()) == facts
+        assert path.read_text() == holder
     assert path.read_text() == ""
     with hold_lock(path, "build of mine"):
         pass
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "5"])
-def test_a_holder_that_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with hold_lock(path, "x"):
-        path.write_text(text)
+        path.write_text("")
         with (
             pytest.raises(LockHeld, match="another rlbox is busy with the x: holder unknown\n"),
             hold_lock(path, "x", timeout_s=0),

@@ -134,55 +134,6 @@ def test_json_and_bodies() -> None:
     assert "Content-Length: 2\r\n" in head
 
 
-def test_a_file_is_sent(tmp_path: Path) -> None:
-    (tmp_path / "blob").write_bytes(bytes(range(256)) * 4096)
-    got = bytearray()
-
-    def take(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
-        got.extend(talk.after)
-        while len(got) < 256 * 4096:
-            got.extend(connection.recv(1 << 20))
-        connection.sendall(OK)
-
-    with answering(take) as server, HttpClient() as http:
-        http.request("PATCH", server.url, body=tmp_path / "blob")
-    assert f"Content-Length: {256 * 4096}\r\n" in server.heads[0]
-    assert bytes(got) == bytes(range(256)) * 4096
-
-
-def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "blob").write_bytes(bytes(SIZE))
-
-    def refuse(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
-        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(1 << 20):
-            pass
-
-    with answering(refuse) as server, HttpClient() as http:
-        answer = http.request("PUT", server.url, body=tmp_path / "blob")
-    assert (answer.status, answer.reason) == (413, "Too Large")
-
-
-def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "blob").write_bytes(bytes(SIZE))
-
-    def silent(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
-        talk.end.wait(20)
-
-    with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(idle_timeout_s=0.2) as http:
-        http.request("PUT", server.url, body=tmp_path / "blob")
-    assert caught.value.kind == "silent"
-
-
-def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), HttpClient() as http:
-        http.request("PUT", "http://127.0.0.1:1/", body=tmp_path / "none")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

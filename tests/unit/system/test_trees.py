@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.system.json_files import read_last_file_lines_forward, read_last_json_lines_forward
-from rlbox.system.safe_files import MAX_DEPTH, copy_tree_following_links, find_files_named, remove_tree, walk_files
+from rlbox.system.safe_files import MAX_DEPTH, find_files_named, remove_tree, walk_files
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -81,20 +81,6 @@ def test_what_its_owner_may_not_write_goes_too(no_root: Path) -> None:
     (no_root / "shut").chmod(0o700)
     remove_tree(no_root / "shut")
     assert list(no_root.iterdir()) == []
-
-
-def test_programs_are_copied_where_no_link_lies(tmp_path: Path) -> None:
-    source, disk, host = tmp_path / "source", tmp_path / "disk", tmp_path / "host"
-    for folder in (source / "below", source / "__pycache__", disk, host):
-        folder.mkdir(parents=True)
-    (source / "below/run.sh").write_text("x")
-    (source / "below/run.sh").chmod(0o755)
-    copy_tree_following_links(source, disk / "job", ("__pycache__", ".*"))
-    assert [(name, facts.st_mode & 0o777) for name, facts in walk_files(disk)] == [("job/below/run.sh", 0o755)]
-    (disk / "other").symlink_to(host)
-    with pytest.raises(OSError, match="it is a link"):
-        copy_tree_following_links(source, disk / "other")
-    assert list(host.iterdir()) == []
 
 
 def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
