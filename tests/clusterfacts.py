@@ -7,14 +7,15 @@ from typing import Any
 
 from rlbox.amounts import GIB
 from rlbox.cluster.checks import NodeNeeds
-from rlbox.cluster.facts import (
+from rlbox.cluster.node.facts import (
+    DiskFacts,
+    EngineFacts,
+    Gpu,
+    GpuQuery,
     Installation,
     InterfaceAddress,
-    NodeDisk,
-    NodeEngine,
+    MachineFacts,
     NodeFacts,
-    NodeGpu,
-    NodeGpus,
 )
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
@@ -33,36 +34,34 @@ NEEDS = NodeNeeds(
 )
 
 
-def gpu(index: int, **changes: Any) -> NodeGpu:
+def gpu(number: int, **changes: Any) -> Gpu:
     """A GPU that nobody uses."""
-    sound = NodeGpu(index=index, name=A800, memory_bytes=80 * GIB, used_bytes=0, driver="570.86")
-    return replace(sound, **changes)
+    return Gpu(number=number, memory_bytes=80 * GIB, used_bytes=0)._replace(**changes)
 
 
-ENGINE = NodeEngine(socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", runtimes=("nvidia",))
-NO_ENGINE = NodeEngine(socket="/var/run/docker.sock", state="absent")
+ENGINE = EngineFacts(state="ok", version="26.1.5+dfsg1", runtimes=("nvidia",))
+NO_ENGINE = EngineFacts("absent", "/var/run/docker.sock")
 PLACE = Installation(directory="/opt/rlbox", lock_checksum="", data_disk="/data")
 """Of a target that has no lock: both sides have the same."""
-DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, mode=0o700, writable=True)
+DISK = DiskFacts(path="/data", there=True, free=500 * GIB, size=900 * GIB, mode=0o700, writable=True)
 
 
 def facts(name: str, **changes: Any) -> NodeFacts:
     """What a sound node says of itself."""
     address = {"a": "10.0.0.1", "b": "10.0.0.2"}[name]
     sound = NodeFacts(
-        identity=f"boot-{name}",
-        uid=1000,
-        gid=1000,
-        user="ann",
-        cores=32,
-        memory=128 * GIB,
-        addresses=(InterfaceAddress(interface="ib0", address=address, mtu=1500),),
-        paths=NEEDS.paths,
-        gpu=NodeGpus(gpus=(gpu(0), gpu(1))),
+        machine=MachineFacts(f"boot-{name}", 1000, 1000, "ann", 128 * GIB, "/var/run/docker.sock"),
         engine=ENGINE,
+        gpu=GpuQuery([gpu(0), gpu(1)]),
         disk=DISK,
+        addresses=[InterfaceAddress("ib0", address, 1500)],
+        listening=[],
+        clusters=[],
+        installation=None,
+        paths=list(NEEDS.paths),
+        clock_before_after_s=(0.0, 0.0),
     )
-    return replace(sound, **changes)
+    return sound._replace(**changes)
 
 
 def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:

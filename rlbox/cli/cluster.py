@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,10 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options
-from rlbox.cluster.options import ClusterOptions
 from rlbox.i18n import _
+
+if TYPE_CHECKING:
+    from rlbox.cluster.nodes import ClusterOptions
 
 
 def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,6 +28,8 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
     @functools.wraps(function)
     def with_options(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
+        from rlbox.cluster.nodes import ClusterOptions
+
         return function(*args, options=ClusterOptions(target=target, nodes=nodes, name=name, data=data), **rest)
 
     return with_options
@@ -65,8 +69,7 @@ def up(
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
-    from rlbox.cluster.options import UpOptions
-    from rlbox.cluster.up import bring_up, dry_run_up, format_result
+    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up
 
     wanted = UpOptions(
         **dataclasses.asdict(options),
@@ -80,7 +83,7 @@ def up(
     if app.dry_run:
         return dry_run_up(app, wanted)
     result = bring_up(app, wanted)
-    app.result(*format_result(result))
+    app.result(result.as_json(), result.text())
     app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
     app.print_status(
         f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}"
@@ -142,8 +145,7 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.options import SubmitOptions
-    from rlbox.cluster.submit import dry_run_submit, submit_and_follow_job
+    from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, submit_and_follow_job
 
     wanted = SubmitOptions(
         **dataclasses.asdict(options),
@@ -183,7 +185,6 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
     from rlbox.cluster.logs import LogLine, read_logs
-    from rlbox.cluster.options import LogsOptions
 
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
@@ -196,7 +197,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
             app.print_stdout(line.format())
 
     number = 10 if follow and lines is None else lines
-    read_logs(app, LogsOptions(**dataclasses.asdict(options), job=job, lines=number, follow=follow), show)
+    read_logs(app, options, show, job=job, lines=number, follow=follow)
     if app.as_json:
         app.result({"lines": found}, "")
 
@@ -239,7 +240,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 
     done = remove_cluster(app, options, even_if_in_use=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
-    app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
+    app.result({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
     if not lines:
         app.print_status(f"nothing of cluster {done.name} was there")
     return 0
@@ -261,8 +262,8 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
+    from rlbox.cluster.burn_in import examine_cluster
     from rlbox.cluster.checks import format_findings
-    from rlbox.cluster.doctor import examine_cluster
     from rlbox.errors import WorkFailed
 
     found = examine_cluster(app, options, paths, work=prove)
@@ -273,7 +274,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
     app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
-    app.print_status(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
+    app.print_status(f"cluster doctor: {found.nodes} nodes: {said}")
     return WorkFailed.exit_code if errors else 0
 
 

@@ -1,4 +1,4 @@
-"""All-reduce over the devices of a cluster, whose sums are known: within each node, then between neighbours."""
+"""Examine nodes: every check, and an all-reduce whose sums are known, within each node, then between neighbours."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlbox.amounts import columns, decimal_size_text
-from rlbox.cluster.checks import format_findings
-from rlbox.cluster.context import ClusterContext
-from rlbox.cluster.facts import NodeFacts
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.runtime import run_packaged_script, select_runtime
+from rlbox.app import App
+from rlbox.cluster.checks import check_nodes, format_findings
+from rlbox.cluster.context import ClusterContext, open_context
+from rlbox.cluster.node.facts import NodeFacts
+from rlbox.cluster.nodes import ClusterOptions
+from rlbox.cluster.plan import BASE, ClusterMember, ClusterPlan
+from rlbox.cluster.probe import plan_ports, probe_ports_and_connections
+from rlbox.cluster.runtime import run_packaged_script
+from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.system.json_files import parse_json_lines
 
 _SLOW_LINK = 0.3
 """Share of what a link could give: its speed, or what both nodes do within themselves, if that is less."""
@@ -75,45 +78,39 @@ def check_burn_in(result: BurnInResult) -> tuple[Finding, ...]:
     for node in result.nodes_without_torch:
         title, remedy = _("nothing was proven: the target has no torch"), _("add torch to a [[stack]] of the target")
         findings.append(Finding(id="proof-no-torch", title=title, level="warning", where=node, remedy=remedy))
-    bad = {way.nodes[0] for way in result.all_reduces if len(way.nodes) == 1 and not way.is_correct}
-    for way in result.all_reduces:
-        if len(way.nodes) == 1 or bad.isdisjoint(way.nodes):
-            findings += _check_way(way, result)
+    alone = {one.nodes[0]: one for one in result.all_reduces if len(one.nodes) == 1}
+    for one in result.all_reduces:
+        if len(one.nodes) == 1 or all(alone[node].is_correct for node in one.nodes if node in alone):
+            findings += _check_all_reduce(one, [alone[node].bytes_s for node in one.nodes if node in alone])
     return tuple(findings)
 
 
-def _check_way(way: AllReduceResult, result: BurnInResult) -> Iterator[Finding]:
-    where = " and ".join(way.nodes)
+def _check_all_reduce(result: AllReduceResult, within_nodes: Sequence[float]) -> Iterator[Finding]:
+    """Yield what is wrong; `within_nodes` is what its nodes did by themselves, in bytes each second."""
+    where = " and ".join(result.nodes)
     look = _("look at cable, switch and MTU between them; NCCL_DEBUG=INFO says which way is taken")
-    within = [
-        one.bytes_s
-        for one in result.all_reduces
-        if len(one.nodes) == 1 and one.nodes[0] in way.nodes and one.is_correct
-    ]
-    possible = min([*within, *([way.link_mbit_s * 1e6 / 8] if way.link_mbit_s else [])], default=0.0)
-    if way.error:
+    possible = min([*within_nodes, *([result.link_mbit_s * 1e6 / 8] if result.link_mbit_s else [])], default=0.0)
+    if result.error:
         title = _("an all-reduce failed there")
-        yield Finding(id="reduce-failed", title=title, seen=way.error, where=where, remedy=look)
-    elif way.wrong_sums:
-        title, seen = _("sums of an all-reduce are wrong there"), _("{wrong} of them").format(wrong=way.wrong_sums)
+        yield Finding(id="reduce-failed", title=title, seen=result.error, where=where, remedy=look)
+    elif result.wrong_sums:
+        title, seen = _("sums of an all-reduce are wrong there"), _("{wrong} of them").format(wrong=result.wrong_sums)
         remedy = _("use another node, and have the GPU, memory and processor of this one checked")
         yield Finding(id="reduce-wrong", title=title, seen=seen, where=where, remedy=remedy)
-    elif len(way.nodes) == 2 and way.bytes_s < possible * _SLOW_LINK:
-        inner = f", {decimal_size_text(min(within))}/s within the nodes" if within else ""
+    elif len(result.nodes) == 2 and result.bytes_s < possible * _SLOW_LINK:
+        inner = f", {decimal_size_text(min(within_nodes))}/s within the nodes" if within_nodes else ""
         title = _("the way between nodes is slow")
-        yield Finding(id="link-slow", title=title, seen=f"{way.bandwidth_text}{inner}", where=where, remedy=look)
+        yield Finding(id="link-slow", title=title, seen=f"{result.bandwidth_text}{inner}", where=where, remedy=look)
 
 
 # ---- the work
 
-
-class _Rank(NamedTuple):
-    member: ClusterMember
-    device: str
+_Rank = tuple[ClusterMember, str]
+"""A node, and the device of it that the rank has."""
 
 
-def _list_ranks(member: ClusterMember) -> list[_Rank]:
-    return [_Rank(member, f"cuda:{number}") for number in range(member.gpus)] or [_Rank(member, "cpu")]
+def _list_ranks(member: ClusterMember, cpu_ranks: int) -> list[_Rank]:
+    return [(member, f"cuda:{number}") for number in range(member.gpus)] or [(member, "cpu")] * cpu_ranks
 
 
 def run_burn_in(
@@ -125,54 +122,49 @@ def run_burn_in(
     """
     members = [member for member in plan.members if member.name in context.pool.nodes]
     context.app.print_status(f"all-reduce on {', '.join(one.name for one in members)}, then between them")
-    groups = [_list_ranks(member) * (1 if member.gpus else _CPU_RANKS) for member in members]
-    with ThreadPoolExecutor(max(1, len(groups))) as pool:
-        reports = list(pool.map(lambda group: _run_group(context, plan, group), groups))
-    missing = [group[0].member for group, rows in zip(groups, reports, strict=True) if "missing" in rows[0]]
-    ways = [
-        _read_all_reduce(group, rows, facts)
-        for group, rows in zip(groups, reports, strict=True)
-        if group[0].member not in missing
-    ]
-    able = [one for one in members if one.name in {way.nodes[0] for way in ways if not way.error}]
-    for pair in [*itertools.pairwise(able), *([(able[0], able[-1])] if len(able) > 2 else [])]:
-        group = [rank for member in pair for rank in _list_ranks(member)]
-        ways.append(_read_all_reduce(group, _run_group(context, plan, group), facts))
-    result = BurnInResult(all_reduces=tuple(ways), nodes_without_torch=tuple(one.name for one in missing))
-    return result, check_burn_in(result)
+
+    def run(members: Sequence[ClusterMember], cpu_ranks: int) -> AllReduceResult | None:
+        """Return the result of an all-reduce, None where a stack has no torch."""
+        ranks = [rank for member in members for rank in _list_ranks(member, cpu_ranks)]
+        rows = _run_ranks(context, plan, ranks)
+        if any("missing" in row for row in rows):
+            return None
+        ends = [facts[member.name].find_address(member.address) for member in members if member.name in facts]
+        return AllReduceResult(
+            nodes=tuple(member.name for member in members),
+            ranks=len(ranks),
+            bytes_s=min(float(row.get("bytes_s", 0.0)) for row in rows),
+            wrong_sums=sum(int(row.get("wrong", 0)) for row in rows),
+            error=next((str(row["error"]) for row in rows if "error" in row), ""),
+            link_mbit_s=min((end.speed if end else 0 for end in ends), default=0) if len(members) > 1 else 0,
+        )
+
+    with ThreadPoolExecutor(max(1, len(members))) as pool:
+        alone = dict(zip(members, pool.map(lambda member: run([member], _CPU_RANKS), members), strict=True))
+    able = [member for member, result in alone.items() if result and not result.error]
+    pairs = [*itertools.pairwise(able), *([(able[0], able[-1])] if len(able) > 2 else [])]
+    results = [*alone.values(), *(run(pair, 1) for pair in pairs)]
+    missing = tuple(member.name for member, result in alone.items() if result is None)
+    found = BurnInResult(all_reduces=tuple(filter(None, results)), nodes_without_torch=missing)
+    return found, check_burn_in(found)
 
 
-def _run_group(context: ClusterContext, plan: ClusterPlan, ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
+def _run_ranks(context: ClusterContext, plan: ClusterPlan, ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
     """Return what each rank of an all-reduce reports; all meet at the first."""
-    meeting = (ranks[0].member.address, str(plan.ports.of("burn-in")))
+    meeting = (ranks[0][0].address, str(plan.ports.of("burn-in")))
 
     def run(number: int) -> dict[str, Any]:
         member, device = ranks[number]
-        runtime = select_runtime(context.pool.nodes[member.name], plan, member)
         arguments = (f"{_LIMIT_S:g}", str(number), str(len(ranks)), device, *meeting)
+        node = context.pool.nodes[member.name]
         try:
-            rows = list(parse_json_lines(run_packaged_script(runtime, "burn_in.py", *arguments)))
+            row = run_packaged_script(node, plan, "burn_in.py", *arguments, timeout_s=2 * _LIMIT_S)
         except RlboxError as error:
-            return {"said": f"{member.name}: {error.what}"}
-        return rows[-1] if rows else {"said": f"{member.name}: it said nothing"}
+            row = {"error": error.what}
+        return {**row, "error": f"{member.name}: {row['error']}"} if "error" in row else row
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(run, range(len(ranks))))
-
-
-def _read_all_reduce(
-    ranks: Sequence[_Rank], rows: Sequence[Mapping[str, Any]], facts: Mapping[str, NodeFacts]
-) -> AllReduceResult:
-    members = {rank.member.name: rank.member for rank in ranks}
-    ends = [facts[name].find_address(member.address) for name, member in members.items() if name in facts]
-    return AllReduceResult(
-        nodes=tuple(members),
-        ranks=len(ranks),
-        bytes_s=min(float(row.get("bytes_s", 0.0)) for row in rows),
-        wrong_sums=sum(int(row.get("wrong", 0)) for row in rows),
-        error=next((str(row["said"]) for row in rows if "said" in row), ""),
-        link_mbit_s=min((end.speed if end else 0 for end in ends), default=0) if len(members) > 1 else 0,
-    )
 
 
 def run_burn_in_or_raise(context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> BurnInResult:
@@ -188,3 +180,47 @@ def run_burn_in_or_raise(context: ClusterContext, plan: ClusterPlan, facts: Mapp
             next_step=errors[0].remedy,
         )
     return result
+
+
+# ---- all checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminationResult:
+    """What was found on how many nodes; `status` of the cluster, None where there is none.
+
+    `proof` are the figures of the work that its nodes were given, None where they were given none.
+    """
+
+    findings: tuple[Finding, ...]
+    nodes: int
+    status: ClusterStatus | None
+    proof: BurnInResult | None = None
+
+
+def examine_cluster(
+    app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
+) -> ExaminationResult:
+    """Return what is wrong with the nodes of a cluster, or of one to come; with `work` by work that proves them.
+
+    Raises
+    ------
+    NodeError
+        They were to be given work, and there is no cluster.
+    """
+    with open_context(app, options) as context:
+        probe = context.probe(paths)
+        cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)
+        status = find_status(context, probe, cluster) if cluster else None
+        if probe.facts and cluster is None:
+            ports = plan_ports(probe, context.name, context.target.cluster.port, BASE)
+            probe = probe_ports_and_connections(context.pool, probe, ports)
+        failures = status.failures if status else ()
+        explained = {one.where for one in failures}  # it says more than that a node does not answer
+        unreached = [one for one in context.pool.unreached if one.where not in explained]
+        findings = (*failures, *check_nodes(probe, context.needs(paths), unreached))
+        proof = None
+        if work and cluster:
+            proof, failed = run_burn_in(context, cluster.plan, probe.facts)
+            findings = (*findings, *failed)
+        return ExaminationResult(findings=findings, nodes=len(context.specs), status=status, proof=proof)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlbox.amounts import GIB, columns, decimal_size_text, duration_text, gpu_memory_text
 from rlbox.app import App
-from rlbox.cluster.facts import Installation, NodeFacts, NodeGpu
+from rlbox.cluster.node.facts import Gpu, Installation, NodeFacts
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
 from rlbox.cluster.probe import ClusterProbe
 from rlbox.errors import NodeError
@@ -62,10 +62,9 @@ _TEXTS = {
         _("use the machine's own engine there"),
     ),
     "place-missing": (
-        _("target {target} was not brought to it, and Ray is to run there without an engine"),
+        _("target {target} was not, or not wholly, brought to it, and Ray is to run there without an engine"),
         _("{apply}, there"),
     ),
-    "place-torn": (_("target {target} was not wholly brought to it"), _("{apply}, there")),
     "place-differs": (
         _("it is at another lock of target {target} than this machine has"),
         _("bring this project there, then {apply}"),
@@ -100,10 +99,6 @@ _TEXTS = {
         _("the packet size of its interface differs from the other nodes"),
         _("ip link set {interface} mtu {most} there"),
     ),
-    "drivers-differ": (
-        _("its GPU driver differs from the other nodes"),
-        _("bring all nodes to one driver: NCCL is tried between equal ones"),
-    ),
     "gpus-few": (
         _("it has fewer GPUs than the target says"),
         _("see dmesg and nvidia-smi there; a GPU that fell off the bus comes back by a restart of the machine"),
@@ -137,27 +132,18 @@ _error = functools.partial(_create_finding, "error")
 _warning = functools.partial(_create_finding, "warning")
 
 
-def _check_engines(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    for name, facts in probe.facts.items():
-        engine = facts.engine
-        if probe.is_node_inplace(name):
-            continue
-        if engine.state != "ok":
-            seen = engine.error or engine.socket
-            yield _error(f"engine-{engine.state}", name, seen, user=facts.user, target=needs.target)
-            continue
-        parts = engine.version.partition("+")[0].split(".")[:2]
-        if tuple(int(part) for part in parts if part.isdigit()) < _OLDEST_ENGINE:
-            yield _error("engine-old", name, _("{version}, 20.10 or newer is needed").format(version=engine.version))
-        if any("rootless" in option for option in engine.security):
-            yield _error("engine-rootless", name, engine.socket)
-
-
-def _check_installations(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield what keeps Ray from running as processes, on the nodes where it is to."""
-    for name, facts in probe.facts.items():
-        if probe.is_node_inplace(name):
-            yield from check_installation(name, facts.installation, probe.spec(name).data, needs)
+def _check_engine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+    engine = facts.engine
+    if engine.state != "ok":
+        yield _error(f"engine-{engine.state}", name, engine.error, user=facts.machine.user, target=needs.target)
+        return
+    parts = engine.version.partition("+")[0].split(".")[:2]
+    if tuple(int(part) for part in parts if part.isdigit()) < _OLDEST_ENGINE:
+        yield _error("engine-old", name, _("{version}, 20.10 or newer is needed").format(version=engine.version))
+    if any("rootless" in option for option in engine.security):
+        yield _error("engine-rootless", name, facts.machine.engine_socket)
+    if needs.hardware.gpus and facts.gpu.gpus and "nvidia" not in engine.runtimes and not engine.cdi:
+        yield _warning("gpu-runtime", name, _("runtimes: {runtimes}").format(runtimes=", ".join(engine.runtimes)))
 
 
 def check_installation(
@@ -165,12 +151,11 @@ def check_installation(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the installed target of a node whose data disk is `data_disk`."""
     apply = f"rlbox apply {needs.target} --data {data_disk}"
-    if installation is None:
-        yield _error("place-missing", node, "", target=needs.target, apply=apply)
+    if installation is None or not installation.is_complete:
+        seen = installation.directory if installation else ""
+        yield _error("place-missing", node, seen, target=needs.target, apply=apply)
         return
-    if not installation.is_complete:
-        yield _error("place-torn", node, installation.directory, target=needs.target, apply=apply)
-    elif installation.lock_checksum != needs.lock:
+    if installation.lock_checksum != needs.lock:
         seen = _("{lock}, here {lock2}").format(lock=installation.lock_checksum[:12], lock2=needs.lock[:12])
         yield _error("place-differs", node, seen, target=needs.target, apply=apply)
     disk = needs.disk.mount if installation.is_image_install else installation.data_disk
@@ -178,35 +163,76 @@ def check_installation(
         yield _error("place-disk", node, disk, target=needs.target, disk=disk, apply=apply)
 
 
-def _check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    for name, facts in probe.facts.items():
-        disk, where = facts.disk, f"{name}: {facts.disk.path}"
-        mode = _("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid)
-        if not disk.there:
-            yield _error("disk-missing", where, disk.error)
-            continue
-        if not disk.writable:
-            yield _error("disk-denied", where, mode, user=facts.user, path=disk.path)
-        free, need = decimal_size_text(disk.free), decimal_size_text(needs.disk.need_gib * GIB)
-        if disk.free < needs.disk.need_gib * GIB:
-            yield _error("disk-full", where, _("{free} free, {size} needed").format(free=free, size=need))
-        if disk.mode & 0o002 and not disk.mode & 0o1000:
-            yield _warning("disk-open", where, mode, path=disk.path)
+def _check_disk(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+    disk, where = facts.disk, f"{name}: {facts.disk.path}"
+    mode = _("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid)
+    if not disk.there:
+        yield _error("disk-missing", where, disk.error)
+        return
+    if not disk.writable:
+        yield _error("disk-denied", where, mode, user=facts.machine.user, path=disk.path)
+    free, need = decimal_size_text(disk.free), decimal_size_text(needs.disk.need_gib * GIB)
+    if disk.free < needs.disk.need_gib * GIB:
+        yield _error("disk-full", where, _("{free} free, {size} needed").format(free=free, size=need))
+    if disk.mode & 0o002 and not disk.mode & 0o1000:
+        yield _warning("disk-open", where, mode, path=disk.path)
 
 
-def _check_memory(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    need = needs.hardware.memory_gib * GIB
-    for name, facts in probe.facts.items():
-        if facts.memory < need * _ALMOST_ALL:
-            seen = _("{memory}, {size} needed").format(
-                memory=decimal_size_text(facts.memory), size=decimal_size_text(need)
+def _check_machine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+    """Yield a lack of memory, and what a job reads that the node lacks."""
+    need, memory = needs.hardware.memory_gib * GIB, facts.machine.memory
+    if memory < need * _ALMOST_ALL:
+        seen = _("{memory}, {size} needed").format(memory=decimal_size_text(memory), size=decimal_size_text(need))
+        yield _error("memory-small", name, seen)
+    for path in set(needs.paths) - set(facts.paths):
+        if facts.disk.there or not path.startswith(f"{facts.disk.path}/"):  # else the disk is reported
+            yield _error("path-missing", f"{name}: {path}", "")
+
+
+def _check_gpus(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+    hardware, gpus = needs.hardware, facts.gpu.gpus
+    if not hardware.gpus:
+        return
+    if len(gpus) < hardware.gpus:
+        said = f": {facts.gpu.error}" if facts.gpu.error else ""
+        seen = _("{count} of {gpus}{said}").format(count=len(gpus), gpus=hardware.gpus, said=said)
+        yield _error("gpus-few", name, seen)
+    small = [gpu for gpu in gpus if gpu.memory_bytes < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
+    if small:
+        seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
+            numbers=_numbers(small),
+            memory=gpu_memory_text(small[0].memory_bytes),
+            gpu_memory_gib=hardware.gpu_memory_gib,
+        )
+        yield _error("gpu-small", name, seen)
+    ill = [gpu for gpu in gpus if gpu.uncorrected_errors]
+    if ill:
+        yield _error("gpu-ill", name, f"GPU {_numbers(ill)}")
+    taken = [gpu for gpu in gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]
+    if taken:
+        users = listed([user for gpu in taken for user in gpu.users])
+        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used_bytes for gpu in taken))}"
+        yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
+    for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
+        plan = plan_of_labels(one.labels) if one.is_running else None
+        member = plan.member(one.labels.get(NODE_LABEL, "")) if plan else None
+        if plan and member and member.gpus and (plan.name, member.uid) != (needs.cluster, facts.machine.uid):
+            seen = _("{plan} of {maker} has {gpus} of {count}").format(
+                plan=plan.name, maker=plan.maker, gpus=member.gpus, count=len(gpus)
             )
-            yield _error("memory-small", name, seen)
+            yield _error("gpus-given", name, seen, target=plan.target, plan=plan.name)
 
 
-def _check_clocks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _numbers(gpus: Sequence[Gpu]) -> str:
+    return listed([str(gpu.number) for gpu in gpus], most=8)
+
+
+# ---- between nodes
+
+
+def _check_clocks(probe: ClusterProbe) -> Iterator[Finding]:
     """Yield clocks that differ: Ray bears it, tokens and merged logs do not."""
-    for name in probe.clock_offsets_s if len(probe.clock_offsets_s) > 1 else ():
+    for name in probe.clock_offsets_s:
         skew = probe.skew_from_median_s(name)
         if abs(skew) >= _SKEW_S:
             create = _error if abs(skew) >= _LARGE_SKEW_S else _warning
@@ -215,18 +241,7 @@ def _check_clocks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield create("clock-skew", name, seen)
 
 
-def _check_paths(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield what a job reads that a node lacks."""
-    for name, facts in probe.facts.items():
-        for path in set(needs.paths) - set(facts.paths):
-            if facts.disk.there or not path.startswith(f"{facts.disk.path}/"):  # else the disk is reported
-                yield _error("path-missing", f"{name}: {path}", "")
-
-
-# ---- network
-
-
-def _check_ports(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
     """Yield nodes without an address, and ports of the plan that are taken, or that do not let another node in."""
     for name in probe.facts.keys() - probe.addresses.keys():
         yield _error("no-address", name, "")
@@ -235,20 +250,19 @@ def _check_ports(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             seen = listed([f"{port} by {holder}" for port, holder in sorted(taken.items())])
             yield _error("ports-taken", name, seen)
     closed: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in probe.connection_attempts:
-        if one.error:
-            closed[one.source, one.target].append(f"{one.address}:{one.port} {one.error}")
-    ports = probe.ports
-    if ports is None:
+    for source, target, error in probe.connection_attempts:
+        if error:
+            closed[source, target.node].append(f"{target.address}:{target.port} {error}")
+    if probe.ports is None:
         return
-    for (source, target), seen_ports in closed.items():
-        first, last = ports.worker_range
+    ports, (first, last) = probe.ports, probe.ports.worker_range
+    for (source, node), seen_ports in closed.items():
         # where NCCL and gloo meet, the kernel chooses the port
         span = f"{ports.base}-{ports.base + STRIDE - 1}, {first}-{last}, net.ipv4.ip_local_port_range"
-        yield _error("ports-closed", target, listed(seen_ports, most=3), source=source, span=span)
+        yield _error("ports-closed", node, listed(seen_ports, most=3), source=source, span=span)
 
 
-def _check_mtu(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_mtu(probe: ClusterProbe) -> Iterator[Finding]:
     """Yield interfaces whose packets are of another size than the others': large ones are lost between them."""
     sizes = Counter(one.mtu for one in probe.addresses.values() if one.mtu)
     most = max(sizes, key=lambda size: (sizes[size], size), default=0)
@@ -258,86 +272,19 @@ def _check_mtu(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield _warning("mtu-differs", name, seen, interface=one.interface, most=str(most))
 
 
-# ---- GPUs
-
-
-def _check_gpus(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield GPUs that are missing, other ones than the target's, faulty, or taken by somebody."""
-    if not needs.hardware.gpus:
-        return
-    for name, facts in probe.facts.items():
-        yield from _check_gpu_access(name, facts, needs.hardware, inplace=probe.is_node_inplace(name))
-        yield from _check_gpu_kinds(name, facts, needs.hardware)
-        yield from _check_gpu_use(name, facts, needs)
-    drivers = {name: facts.gpu.gpus[0].driver for name, facts in probe.facts.items() if facts.gpu.gpus}
-    usual = Counter(drivers.values()).most_common(1)[0][0] if drivers else ""
-    for name, driver in drivers.items():
-        if driver != usual:
-            seen = _("{driver}, there {usual}").format(driver=driver, usual=usual)
-            yield _warning("drivers-differ", name, seen)
-
-
-def _check_gpu_access(name: str, facts: NodeFacts, hardware: Hardware, *, inplace: bool) -> Iterator[Finding]:
-    count, engine = len(facts.gpu.gpus), facts.engine
-    if count < hardware.gpus:
-        said = f": {facts.gpu.error}" if facts.gpu.error else ""
-        yield _error("gpus-few", name, _("{count} of {gpus}{said}").format(count=count, gpus=hardware.gpus, said=said))
-    if count and not inplace and engine.state == "ok" and "nvidia" not in engine.runtimes and not engine.cdi:
-        yield _warning("gpu-runtime", name, _("runtimes: {runtimes}").format(runtimes=", ".join(engine.runtimes)))
-
-
-def _check_gpu_kinds(name: str, facts: NodeFacts, hardware: Hardware) -> Iterator[Finding]:
-    small = [gpu for gpu in facts.gpu.gpus if gpu.memory_bytes < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
-    if small:
-        seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
-            numbers=_numbers(small),
-            memory=gpu_memory_text(small[0].memory_bytes),
-            gpu_memory_gib=hardware.gpu_memory_gib,
-        )
-        yield _error("gpu-small", name, seen)
-    ill = [gpu for gpu in facts.gpu.gpus if gpu.uncorrected_errors]
-    if ill:
-        yield _error("gpu-ill", name, f"GPU {_numbers(ill)}")
-
-
-def _check_gpu_use(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
-    taken = [gpu for gpu in facts.gpu.gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]
-    if taken:
-        users = listed([user for gpu in taken for user in gpu.users])
-        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used_bytes for gpu in taken))}"
-        yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
-    for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
-        plan = plan_of_labels(one.labels) if one.is_running else None
-        member = plan.member(one.labels.get(NODE_LABEL, "")) if plan else None
-        if plan and member and member.gpus and (plan.name, member.uid) != (needs.cluster, facts.uid):
-            seen = _("{plan} of {maker} has {gpus} of {count}").format(
-                plan=plan.name, maker=plan.maker, gpus=member.gpus, count=len(facts.gpu.gpus)
-            )
-            yield _error("gpus-given", name, seen, target=plan.target, plan=plan.name)
-
-
-def _numbers(gpus: Sequence[NodeGpu]) -> str:
-    return listed([str(gpu.index) for gpu in gpus], most=8)
-
-
 # ---- all of them
-
-CHECKS: tuple[Callable[[ClusterProbe, NodeNeeds], Iterable[Finding]], ...] = (
-    _check_engines,
-    _check_installations,
-    _check_gpus,
-    _check_disks,
-    _check_memory,
-    _check_clocks,
-    _check_ports,
-    _check_mtu,
-    _check_paths,
-)
 
 
 def check_nodes(probe: ClusterProbe, needs: NodeNeeds, unreached: Sequence[Finding] = ()) -> tuple[Finding, ...]:
     """Return all that is wrong with the nodes, errors first, then by node."""
-    findings = [*unreached, *(finding for check in CHECKS for finding in check(probe, needs))]
+    findings = [*unreached, *_check_clocks(probe), *_check_ports(probe), *_check_mtu(probe)]
+    for name, facts in probe.facts.items():
+        if probe.is_node_inplace(name):
+            findings += check_installation(name, facts.installation, probe.spec(name).data, needs)
+        else:
+            findings += _check_engine(name, facts, needs)
+        for check in (_check_gpus, _check_disk, _check_machine):
+            findings += check(name, facts, needs)
     return tuple(sorted(findings, key=lambda one: (LEVELS.index(one.level), one.where)))
 
 

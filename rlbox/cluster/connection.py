@@ -1,37 +1,45 @@
-"""A node of a cluster over ssh, or this machine: calls of the node script, its streams, its engine."""
+"""Nodes of a cluster over ssh, or this machine: calls of the node script, its streams, its engine, the nodes' lock."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import json
-import queue
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from rlbox.amounts import exact_duration_text
+from rlbox.cluster.node.facts import MachineFacts
 from rlbox.cluster.nodes import NodeSpec
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
 from rlbox.ssh.errors import SshRoute, explain_ssh_error, read_ssh_route
 from rlbox.system.command import PIPE, ProcessHandle, start_command
+from rlbox.system.identity import get_user_name
 from rlbox.values import Command
 
 if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
 
-CALL_S = 60.0
+T = TypeVar("T")
+
+_CALL_S = 60.0
+_ALIVE_S = 10.0
+"""The node's script takes a caller for gone that says nothing for 90 s, as after a power cut."""
 _CONNECTIONS_AT_ONCE = 8
 """An sshd takes 10 that have not logged in; all nodes may be behind one jump host."""
 _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
@@ -39,7 +47,7 @@ _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 
 _MARK = b"rlbox:"
 _BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.buffer.readline())))"
-_SCRIPT = ("facts.py", "network.py", "ray.py", "main.py")
+_SCRIPT = ("facts.py", "ray.py", "main.py")
 _slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
 
@@ -63,28 +71,26 @@ class UnreachableNode(NodeError):
 class NodeStream:
     """A call that goes on: it yields what the node reports until that ends; `UnreachableNode` if it breaks."""
 
-    def __init__(self, node: Node, process: ProcessHandle, *, raw: bool = False) -> None:
-        self._node, self._process, self._raw, self._closed = node, process, raw, False
+    def __init__(self, node: Node, process: ProcessHandle) -> None:
+        self._node, self._process, self._closed = node, process, False
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         for line in self._process.stdout or ():
-            if self._raw:
-                yield {"line": line.decode("utf-8", "replace").rstrip("\n")}
-            elif line.startswith(_MARK):
-                yield self._node.require_success(parse_json(line[len(_MARK) :]))
-        if self._process.wait() and not self._closed and not self._raw:
-            raise self._node.create_connection_lost_error()
+            if line.startswith(_MARK):
+                yield self._node.parse_answer(line)
+        if self._process.wait() and not self._closed:
+            raise self._node.connection_lost()
 
-    def next(self) -> dict[str, Any]:
+    def next(self) -> Any:
         """Return the next report; `UnreachableNode` where the connection broke before."""
         for row in self:
             return row
-        raise self._node.create_connection_lost_error()
+        raise self._node.connection_lost()
 
-    def send(self, message: dict[str, Any]) -> None:
+    def keep_alive(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             if self._process.stdin:
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.write(b"\n")
                 self._process.stdin.flush()
 
     def end_input(self) -> None:
@@ -102,35 +108,30 @@ class NodeStream:
 
 
 class Node:
-    """One node, from `connect_and_identify` to `close`; several threads may call it at a time."""
+    """One node, from `connect` to `close`; several threads may call it at a time."""
+
+    machine: MachineFacts
 
     def __init__(self, spec: NodeSpec) -> None:
         self.spec, self.name = spec, spec.name
-        self.machine: dict[str, Any] = {}
         self._ssh: SshConnection | None = None
         self._engine_lock, self._engine_address = threading.Lock(), ""
 
-    # ---- connect
-
-    def connect_and_identify(self) -> None:
+    def connect(self) -> None:
         """Connect and ask who the machine is; `UnreachableNode` says why that does not go."""
         if not self.spec.is_local:
-            self._connect()
+            connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
+            try:
+                with _slots:
+                    self._ssh = connection.__enter__()
+            except ConnectionLost as error:
+                raise UnreachableNode(explain_ssh_error(self.name, read_ssh_route(self.name), error.output)) from error
         try:
-            self.machine = self.call("identify")
+            self.machine = MachineFacts(*self.call("read_machine_facts"))
+        except UnreachableNode:
+            raise
         except NodeError as error:
-            self.close()
-            if isinstance(error, UnreachableNode):
-                raise
             raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), error.what)) from error
-
-    def _connect(self) -> None:
-        connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
-        try:
-            with _slots:
-                self._ssh = connection.__enter__()
-        except ConnectionLost as error:
-            raise UnreachableNode(explain_ssh_error(self.name, read_ssh_route(self.name), error.output)) from error
 
     def close(self) -> None:
         if self._ssh:
@@ -141,35 +142,28 @@ class Node:
         """Whether the connection broke."""
         return self._ssh is not None and not self._ssh.is_open
 
-    def create_connection_lost_error(self) -> UnreachableNode:
-        return UnreachableNode(
-            Finding(
-                id="connection-lost",
-                title=_("the connection broke"),
-                seen=_("that ends nothing there"),
-                where=self.name,
-                remedy=_("the same command again"),
-            )
-        )
+    def connection_lost(self) -> UnreachableNode:
+        title, seen, remedy = _("the connection broke"), _("that ends nothing there"), _("the same command again")
+        return UnreachableNode(Finding(id="connection-lost", title=title, seen=seen, where=self.name, remedy=remedy))
 
     # ---- call
 
     def _argv(self, command: str) -> tuple[str, ...]:
         return self._ssh.to_argv(command) if self._ssh else ("sh", "-c", command)
 
-    def _start(self, name: str, arguments: dict[str, Any]) -> ProcessHandle:
+    def _start(self, name: str, arguments: Mapping[str, Any]) -> ProcessHandle:
         python = "python3" if self._ssh else sys.executable
         command = Command(argv=self._argv(f'{python} -I -S -c "{_BOOT}" rlbox-node'))
         process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         with contextlib.suppress(OSError):
             if process.stdin:
-                process.stdin.write(_node_script() + json.dumps({"call": name, **arguments}).encode() + b"\n")
+                process.stdin.write(_node_script() + json.dumps([name, arguments]).encode() + b"\n")
                 process.stdin.flush()
         return process
 
-    def call(self, name: str, timeout_s: float = CALL_S, **arguments: Any) -> dict[str, Any]:
-        """Return what the node's script answers; `NodeError` where it fails or does not answer in time."""
-        process = self._start(name, arguments)
+    def call(self, function: str, timeout_s: float = _CALL_S, /, **arguments: Any) -> Any:
+        """Return what a function of the node's script returns; `NodeError` where it fails, or not in time."""
+        process = self._start(function, arguments)
         try:
             output, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -183,27 +177,27 @@ class Node:
             ) from None
         for line in output.splitlines():
             if line.startswith(_MARK):
-                return self.require_success(parse_json(line[len(_MARK) :]))
+                return self.parse_answer(line)
         if process.returncode == CONNECTION_LOST_CODE:
-            raise self.create_connection_lost_error()
+            raise self.connection_lost()
         lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
         raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]))
 
-    def require_success(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return an answer; `NodeError` where it is an error."""
+    def parse_answer(self, line: bytes) -> Any:
+        row = parse_json(line[len(_MARK) :])
         if "error" in row:
             raise NodeError(
                 _("node {name}: {failed}").format(name=self.name, failed=row["error"]),
                 next_step=_("the same command again"),
             )
-        return row
+        return row["answer"]
 
-    def stream(self, name: str, *, as_text_lines: bool = False, **arguments: Any) -> NodeStream:
-        """Start a call that goes on; `as_text_lines`: its lines are those of the program that it becomes."""
-        process = self._start(name, arguments)
+    def stream(self, function: str, **arguments: Any) -> NodeStream:
+        """Start a call that goes on until its input ends."""
+        process = self._start(function, arguments)
         if process.stderr:
             threading.Thread(target=process.stderr.read, daemon=True).start()
-        return NodeStream(self, process, raw=as_text_lines)
+        return NodeStream(self, process)
 
     def run_shell(self, command: str, stdin: IO[bytes]) -> None:
         """Run a shell command there with a file of this machine as its standard input; `NodeError` where it fails."""
@@ -221,12 +215,12 @@ class Node:
         """Where this machine reaches the node's engine: its own socket, or one that ssh forwards."""
         with self._engine_lock:
             if not self._engine_address:
-                socket = str(self.machine["engine_socket"])
+                path = self.machine.engine_socket
                 if self._ssh:
-                    local = self._ssh.local_temp_directory / "engine"
-                    self._ssh.forward(str(local), socket)
-                    socket = str(local)
-                self._engine_address = f"unix://{socket}"
+                    local = str(self._ssh.local_temp_directory / "engine")
+                    self._ssh.forward(local, path)
+                    path = local
+                self._engine_address = f"unix://{path}"
             return self._engine_address
 
     def engine(self) -> DockerEngine:
@@ -241,18 +235,101 @@ class Node:
             raise EngineError(error.what, where=self.name, next_step=error.next_step) from error
 
 
-def read_streams(streams: dict[str, NodeStream]) -> queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]:
-    """Return a queue of what nodes report, each with its name; None: it ended, an error: the connection broke."""
-    reports: queue.Queue[tuple[str, dict[str, Any] | NodeError | None]] = queue.Queue()
+# ---- all of them
 
-    def read(name: str, stream: NodeStream) -> None:
-        try:
-            for row in stream:
-                reports.put((name, row))
-            reports.put((name, None))
-        except NodeError as error:
-            reports.put((name, error))
 
-    for name, stream in streams.items():
-        threading.Thread(target=read, args=(name, stream), name=f"reports of {name}", daemon=True).start()
-    return reports
+class NodePool:
+    """The nodes that are connected, in their order, and why the others are not."""
+
+    def __init__(self, nodes: Mapping[str, Node], unreached: Sequence[Finding] = ()) -> None:
+        self.nodes, self.unreached = dict(nodes), tuple(unreached)
+
+    def select_skipping_unconnected(self, names: Sequence[str]) -> NodePool:
+        return NodePool({name: self.nodes[name] for name in names if name in self.nodes})
+
+    def map(self, function: Callable[[Node], T]) -> dict[str, T]:
+        """Return what each node gave; the first error is raised when all are through."""
+        results, errors = self.try_map(function)
+        if errors:
+            raise next(iter(errors.values()))
+        return results
+
+    def try_map(self, function: Callable[[Node], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
+        """Return what each node gave, and the errors of the others."""
+        results: dict[str, T] = {}
+        errors: dict[str, RlboxError] = {}
+        with ThreadPoolExecutor(max(1, len(self.nodes))) as pool:
+            futures = {name: pool.submit(function, node) for name, node in self.nodes.items()}
+        for name, future in futures.items():
+            try:
+                results[name] = future.result()
+            except RlboxError as error:
+                errors[name] = error
+        return results, errors
+
+    def format_unreached(self) -> list[str]:
+        return [f"{finding.where}: {finding.title}: {finding.seen}" for finding in self.unreached]
+
+
+@contextmanager
+def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
+    """Connect to all nodes at once, and hold the connections while the block runs; two names of one are refused."""
+    nodes = {spec.name: Node(spec) for spec in specs}
+    try:
+        __, errors = NodePool(nodes).try_map(Node.connect)
+        other = next((error for error in errors.values() if not isinstance(error, UnreachableNode)), None)
+        if other:
+            raise other
+        connected = {name: node for name, node in nodes.items() if name not in errors}
+        names: dict[str, str] = {}
+        for name, node in connected.items():
+            first = names.setdefault(node.machine.identity, name)
+            if first != name:
+                raise SpecError(
+                    _("nodes {one} and {other} are one machine").format(one=first, other=name),
+                    next_step=_("name each machine once, in --nodes or cluster.nodes"),
+                )
+        yield NodePool(connected, [one.finding for one in errors.values() if isinstance(one, UnreachableNode)])
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def get_user_at_host() -> str:
+    return f"{get_user_name()}@{socket.gethostname()}"
+
+
+@contextmanager
+def lock_nodes(pool: NodePool) -> Iterator[None]:
+    """Hold the lock of every node while the block runs: one after the other, in the same order for everybody.
+
+    Raises
+    ------
+    LockHeld
+        Another call changes clusters on a node.
+    """
+    streams: list[NodeStream] = []
+    closed = threading.Event()
+
+    def keep_alive() -> None:
+        while not closed.wait(_ALIVE_S):
+            for stream in tuple(streams):
+                stream.keep_alive()
+
+    threading.Thread(target=keep_alive, name="locks", daemon=True).start()
+    try:
+        for node in sorted(pool.nodes.values(), key=lambda node: node.machine.identity):
+            streams.append(node.stream("hold_lock"))
+            if not streams[-1].next():
+                raise LockHeld(
+                    _("another call changes clusters on node {node}").format(node=node.name),
+                    where=node.name,
+                    next_step=_("the same command again, once that has ended"),
+                )
+        yield
+    finally:
+        closed.set()
+        for stream in streams:
+            stream.end_input()
+            with contextlib.suppress(NodeError):
+                list(stream)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.cluster.checks import NodeNeeds
-from rlbox.cluster.connection import Node
-from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, resolve_node_specs
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.connection import Node, NodePool, NodeStream, connect_nodes
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import ClusterOptions, NodeSpec, resolve_cluster_name, resolve_node_specs
 from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, own_plan
-from rlbox.cluster.pool import NodePool, connect_nodes
 from rlbox.cluster.probe import ClusterProbe, probe_nodes
 from rlbox.errors import NodeError
 from rlbox.fixes.conditions import list_stack_versions
@@ -25,6 +23,8 @@ from rlbox.target.target import load_target
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target
+
+_LOG_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,30 @@ class ExistingCluster:
         instance = self.instances.get(node)
         return instance is not None and instance.is_running
 
+    def start_log_stream(
+        self, node: Node, patterns: Sequence[str], *, follow: bool, max_bytes: int = _LOG_BYTES
+    ) -> NodeStream:
+        """Have a node report its logs as `LogReport`: the last `max_bytes` of each, with `follow` what they gain."""
+        return node.stream(
+            "emit_ray_logs",
+            disk=node.spec.data,
+            cluster_directory=self.plan.directory_relative_to_disk(node.name),
+            is_inplace=self.instances[node.name].is_inplace,
+            patterns=list(patterns),
+            max_bytes=max_bytes,
+            follow=follow,
+        )
+
 
 class ClusterContext:
     """A target with its nodes, connected; `pool` has those that answer."""
 
-    def __init__(self, app: App, options: ClusterOptions, pool: NodePool, specs: Sequence[NodeSpec]) -> None:
-        self.app, self.options, self.pool, self.specs = app, options, pool, tuple(specs)
-        self.target: Target = load_target(app.project, options.target).target
+    def __init__(
+        self, app: App, options: ClusterOptions, target: Target, pool: NodePool, specs: Sequence[NodeSpec]
+    ) -> None:
+        self.app, self.options, self.target, self.pool, self.specs = app, options, target, pool, tuple(specs)
         self.image: ImagePlan = load_image_plan(app.project, options.target)
-        self.name = resolve_cluster_name(self.target, options.name)
+        self.name = resolve_cluster_name(target, options.name)
 
     @property
     def ray_version(self) -> str:
@@ -70,17 +85,18 @@ class ClusterContext:
 
     def find_largest_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""
-        instances: dict[str, dict[str, RayInstance]] = {}
-        plans: dict[str, ClusterPlan] = {}
+        clusters: dict[str, ExistingCluster] = {}
         for facts in probe.facts.values():
             for instance in facts.clusters:
-                if plan := own_plan(instance.labels, self.name, facts.uid):
-                    plans[plan.id] = plan
-                    instances.setdefault(plan.id, {})[instance.labels[NODE_LABEL]] = instance
-        if not plans:
-            return None
-        most = max(instances, key=lambda id_: (sum(one.is_running for one in instances[id_].values()), id_))
-        return ExistingCluster(plan=plans[most], instances=instances[most])
+                if plan := own_plan(instance.labels, self.name, facts.machine.uid):
+                    known = clusters[plan.id].instances if plan.id in clusters else {}
+                    instances = {**known, instance.labels[NODE_LABEL]: instance}
+                    clusters[plan.id] = ExistingCluster(plan=plan, instances=instances)
+
+        def rank(cluster: ExistingCluster) -> tuple[int, str]:
+            return sum(one.is_running for one in cluster.instances.values()), cluster.plan.id
+
+        return max(clusters.values(), key=rank, default=None)
 
     def require_own_cluster(self, probe: ClusterProbe) -> ExistingCluster:
         cluster = self.find_largest_own_cluster(probe)
@@ -123,4 +139,4 @@ def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
     specs = resolve_node_specs(target, options.nodes, options.data)
     resolve_cluster_name(target, options.name)
     with connect_nodes(specs) as pool:
-        yield ClusterContext(app, options, pool, specs)
+        yield ClusterContext(app, options, target, pool, specs)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlbox.app import App
-from rlbox.cluster.connection import Node
+from rlbox.cluster.connection import Node, lock_nodes
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
-from rlbox.cluster.facts import NodeFacts, RayInstance
-from rlbox.cluster.jobs import ClusterJob, JobsApi
-from rlbox.cluster.nodes import LOCAL
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.jobs import JobsApi
+from rlbox.cluster.node.facts import NodeFacts
+from rlbox.cluster.nodes import LOCAL, ClusterOptions
 from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, cluster_directory_relative_to_disk, own_plan
-from rlbox.cluster.pool import lock_nodes
+from rlbox.cluster.runtime import stop_ray
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError
 from rlbox.findings import listed
@@ -24,21 +22,17 @@ _GRACE_S = 5
 _DOWN_S = 240.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class DownResult:
+class DownResult(NamedTuple):
     """What was taken away by node, in words."""
 
     name: str
-    gone: Mapping[str, list[str]]
+    gone: dict[str, list[str]]
 
 
 def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = False) -> DownResult:
     """Take a cluster away wherever it is on the nodes; that of another user stays.
 
-    Parameters
-    ----------
-    even_if_in_use
-        Under a job or a run that goes on there, too.
+    `even_if_in_use`: under a job or a run that goes on there, too.
 
     Raises
     ------
@@ -53,8 +47,8 @@ def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = 
         if context.pool.nodes:
             with lock_nodes(context.pool):
                 probe = context.probe()
-                cluster = None if even_if_in_use else context.find_largest_own_cluster(probe)
-                if cluster:
+                cluster = context.find_largest_own_cluster(probe)
+                if cluster and not even_if_in_use:
                     require_unused(context, cluster)
                 gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
         if context.pool.unreached:
@@ -64,31 +58,21 @@ def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = 
                     done=_("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else "",
                     lines="\n".join(f"  {line}" for line in context.pool.format_unreached()),
                 ),
-                next_step=f"rlbox cluster down {context.options.option_text}, once they answer",
+                next_step=f"rlbox cluster down {options.option_text}, once they answer",
             )
-        return DownResult(name=context.name, gone=gone)
+        return DownResult(context.name, gone)
 
 
 def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[str]:
-    own = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
-    remove_instances(node, own, _GRACE_S)
+    uid = facts.machine.uid
+    own = [one for one in facts.clusters if own_plan(one.labels, context.name, uid)]
+    for one in own:
+        stop_ray(node, one, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
-    paths = sorted(cluster_directory_relative_to_disk(facts.uid, context.name, name) for name in names)
-    containers = any(not one.is_inplace for one in own)
-    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=containers)
-    gone = [one.name for one in own]
-    return [*gone, *["logs of Ray"] * cleared["sessions"], *["its folder"] * cleared["folder"]]
-
-
-def remove_instances(node: Node, instances: Iterable[RayInstance], grace_s: int) -> None:
-    """End containers and processes of Ray; their files stay."""
-    for one in instances:
-        if one.is_inplace:
-            node.call("stop-processes", disk=node.spec.data, ids=[one.id], grace=grace_s)
-        else:
-            if grace_s:
-                node.engine().stop_container(one.id, grace_s)
-            node.engine().remove_container_and_network(one.id)
+    paths = sorted(cluster_directory_relative_to_disk(uid, context.name, name) for name in names)
+    arguments = {"paths": paths, "remove_empty_cache_dirs": any(not one.is_inplace for one in own)}
+    removed = node.call("kill_and_remove_clusters", _DOWN_S, disk=node.spec.data, **arguments)
+    return [*(one.name for one in own), *removed]
 
 
 # ---- what goes on there
@@ -119,21 +103,21 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
     head = context.pool.nodes.get(plan.head.name)
     if head and not cluster.was_found_running_on(head.name):
         return
-    jobs: list[ClusterJob] = []
-    runs: list[str] = []
-    unknown = "" if head else "its head is not reached"
+    work: list[str] = []
+    stop, unknown = "", "" if head else "its head is not reached"
     try:
         for row in head.engine().list_containers(f"{ID_LABEL}={plan.id}") if head and not plan.head.is_inplace else ():
             run = row["Labels"].get(RUN_LABEL, "")
-            runs += [run] if run and row.get("State") in ACTIVE_STATES else []
-        jobs += [job for job in JobsApi(head, plan).list_jobs() if not job.has_ended] if head else []
+            if run and row.get("State") in ACTIVE_STATES:
+                stop = stop or format_head_run_command(plan, "stop", run)
+                work.append(f"run {run}")
+        for job in JobsApi(head, plan).list_jobs() if head else ():
+            if not job.has_ended:
+                stop = stop or f"rlbox cluster stop {option_text} {job.id}"
+                work.append(f"job {job.id} ({job.entrypoint[:80]})")
     except RlboxError as error:
         unknown = error.what
-    if jobs or runs:
-        stop = (
-            format_head_run_command(plan, "stop", runs[0]) if runs else f"rlbox cluster stop {option_text} {jobs[0].id}"
-        )
-        work = [*(f"run {run}" for run in runs), *(f"job {one.id} ({one.entrypoint[:80]})" for one in jobs)]
+    if work:
         raise LockHeld(
             _("cluster {plan} is in use: {told}").format(plan=plan.name, told=listed(work)),
             where=plan.head.name,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from rlbox.amounts import decimal_size_text
-from rlbox.cluster.facts import NodeDisk, RayInstance
+from rlbox.cluster.node.facts import DiskFacts, RayInstance
 from rlbox.cluster.probe import ConnectionAttempt
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -16,28 +16,25 @@ _KILLED = 137
 _PART_KILLED = "-9"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemberFacts:
+class MemberFacts(NamedTuple):
     """A node of a cluster as it is now.
 
     `unreached` is why this machine does not reach it, empty where it does; `attempts` are what the other nodes found
     when they tried then. `missing` is what Ray lacks of it. `is_restarted`: the machine was started after its Ray was;
-    `offset` are the seconds that its clock is ahead of this machine's.
+    `clock_offset_s` are the seconds that its clock is ahead of this machine's.
     """
 
     name: str
     instance: RayInstance | None = None
     unreached: str = ""
-    attempts: tuple[ConnectionAttempt, ...] = ()
+    attempts: Sequence[ConnectionAttempt] = ()
     missing: str = ""
-    disk: NodeDisk | None = None
+    disk: DiskFacts | None = None
     is_restarted: bool = False
-    offset: float = 0.0
-    is_inplace: bool = False
+    clock_offset_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(NamedTuple):
     """What happened to a node: `since` in seconds since 1970, None where nothing tells.
 
     `is_consequence`: it is what happens to a node when another one ends.
@@ -51,13 +48,16 @@ class Failure:
     is_consequence: bool = False
 
 
-def find_member_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
+def find_member_failures(members: Iterable[MemberFacts]) -> list[Failure]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    failures = (failure for member in members if (failure := _find_failure(member)))
-    return tuple(sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0)))
+    return sort_failures(failure for member in members if (failure := _find_failure(member)))
+
+
+def sort_failures(failures: Iterable[Failure]) -> list[Failure]:
+    return sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0))
 
 
 def format_failure_findings(
@@ -79,31 +79,29 @@ def _find_failure(member: MemberFacts) -> Failure | None:
     if member.unreached:
         return _explain_silence(member)
     if instance is None:
-        gone = _("its Ray is gone, and the record of it") if member.is_inplace else _("its container was removed")
-        return Failure(node=name, id="container-gone", title=gone, seen="")
+        title = _("its container was removed, or the record of its processes")
+        return Failure(name, "container-gone", title, "")
     if not instance.is_running:
         return _explain_end(member, instance)
     if disk and disk.is_full:
-        return Failure(node=name, id="disk-full", title=_("its data disk is full"), seen=_format_space(disk))
+        return Failure(name, "disk-full", _("its data disk is full"), _format_space(disk))
     if member.missing:
         title = _("its Ray runs, and the head does not have it: its way to the head is cut, or it hangs")
-        return Failure(node=name, id="cut-off", title=title, seen=member.missing, is_consequence=True)
+        return Failure(name, "cut-off", title, member.missing, is_consequence=True)
     return None
 
 
 def _explain_silence(member: MemberFacts) -> Failure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
     name, seen = member.name, member.unreached
-    reached = [one for one in member.attempts if not one.error or "refused" in one.error]
-    if reached:
-        title = _("this machine does not reach it, {source} does: the cluster lives on").format(
-            source=reached[0].source
-        )
-        return Failure(node=name, id="connection-cut", title=title, seen=seen, is_consequence=True)
+    for attempt in member.attempts:
+        if not attempt.error or "refused" in attempt.error:
+            title = _("this machine does not reach it, {source} does: the cluster lives on")
+            return Failure(name, "connection-cut", title.format(source=attempt.source), seen, is_consequence=True)
     if member.attempts:
         title = _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
-        return Failure(node=name, id="host-gone", title=title, seen=seen)
-    return Failure(node=name, id="host-unknown", title=_("this machine does not reach it"), seen=seen)
+        return Failure(name, "host-gone", title, seen)
+    return Failure(name, "host-unknown", _("this machine does not reach it"), seen)
 
 
 def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
@@ -124,27 +122,22 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
         (True, "ray-ended", ended, ""),
     )
     id_, title, seen = next(rule[1:] for rule in rules if rule[0])
-    return Failure(
-        node=member.name,
-        id=id_,
-        title=title,
-        seen=", ".join(filter(None, (f"exit code {instance.exit_code}", seen))),
-        since=_parse_time(instance.finished, member.offset),
-        is_consequence=id_ in ("ray-ended", "cut-off"),
-    )
+    seen = ", ".join(filter(None, (f"exit code {instance.exit_code}", seen)))
+    since = _parse_time(instance.finished, member.clock_offset_s)
+    return Failure(member.name, id_, title, seen, since, is_consequence=id_ in ("ray-ended", "cut-off"))
 
 
-def _format_space(disk: NodeDisk) -> str:
+def _format_space(disk: DiskFacts) -> str:
     return _("{path}: {free} of {size} free").format(
         path=disk.path, free=decimal_size_text(disk.free), size=decimal_size_text(disk.size)
     )
 
 
-def _parse_time(text: str, offset: float) -> float | None:
+def _parse_time(text: str, clock_offset_s: float) -> float | None:
     """Return the time that an engine wrote, by this machine's clock; None where it is none."""
     seconds, __, part = text.rstrip("Z").partition(".")
     try:
-        at = datetime.strptime(f"{seconds}.{part[:6] or 0}", "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=timezone.utc)
+        at = datetime.strptime(f"{seconds}.{part[:6] or 0} +0000", "%Y-%m-%dT%H:%M:%S.%f %z")
     except ValueError:
         return None
-    return at.timestamp() - offset if at.year > 1 else None
+    return at.timestamp() - clock_offset_s if at.year > 1 else None

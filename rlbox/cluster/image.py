@@ -220,14 +220,17 @@ def bring_image_to_nodes(
     For a node without an engine the checksum of the lock stands for the image. `existing_plan`: of a running cluster;
     `image_to_pull`: where nodes that lack it pull it themselves, None: it is sent from here.
     """
-    inplace = {name for name in probe.facts if _is_inplace(probe, existing_plan, name)}
-    local: Mapping[str, Any] = {}
-    if inplace == set(probe.facts):
+    if existing_plan:
+        inplace = [member.name for member in existing_plan.members if member.is_inplace]
+    else:
+        inplace = list(filter(probe.is_node_inplace, probe.facts))
+    tag, local = context.image.tag, None
+    if len(inplace) == len(probe.facts):
         identity = context.image.lock_checksum
     elif image_to_pull:
         identity = image_to_pull.layers_config_sha256
     else:
-        local = require_image(context.image.tag, context.options.target)
+        local = require_image(tag, context.options.target)
         identity = hash_layers_and_config(local)
     if existing_plan and existing_plan.image_digest != identity:
         raise SpecError(
@@ -239,17 +242,18 @@ def bring_image_to_nodes(
             ),
         )
     pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
-    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
+    images = pool.map(lambda node: node.engine().find_image(tag))
     lacking = pool.select_skipping_unconnected(
         [name for name, found in images.items() if hash_layers_and_config(found) != identity]
     )
-    if lacking.nodes and image_to_pull:
+    if lacking.nodes:
         with show_progress(context.app) as report:
-            lacking.map(lambda node: _pull(node, image_to_pull, context.image.tag, report))
-    elif lacking.nodes:
-        with show_progress(context.app) as report, _save_archive(local, context.image.tag, report) as archive:
-            lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.print_status, report))
-    images |= lacking.map(lambda node: node.engine().find_image(context.image.tag))
+            if image_to_pull:
+                lacking.map(lambda node: _pull(node, image_to_pull, tag, report))
+            elif local:
+                with _save_archive(local, tag, report) as archive:
+                    lacking.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
+    images |= lacking.map(lambda node: node.engine().find_image(tag))
     for name, found in images.items():
         if hash_layers_and_config(found) != identity:
             raise NodeError(
@@ -261,8 +265,3 @@ def bring_image_to_nodes(
             )
     names = {name: str(found["Id"]) for name, found in images.items() if found}
     return ImageOnNodes(identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)})
-
-
-def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:
-    member = plan.member(name) if plan else None
-    return member.is_inplace if member else probe.is_node_inplace(name)

@@ -1,27 +1,52 @@
-"""The jobs of a cluster: Ray's own API, asked by a script beside its head, which has the token."""
+"""The jobs of a cluster, by Ray's own API, asked beside its head, which has the token."""
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import json
+import os
+import secrets
+import shlex
+import sys
+import tarfile
+import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from rlbox.amounts import MIB, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import open_context
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.runtime import run_packaged_script, select_runtime
-from rlbox.errors import EngineError, NodeError, SpecError, TimedOut
+from rlbox.cluster.runtime import run_packaged_script
+from rlbox.cluster.status import NodeMonitor
+from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, TimedOut
+from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.json_files import parse_json_lines
+from rlbox.secrets.lookup import find_secrets
+from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
+from rlbox.terminal import remove_controls
+from rlbox.values import Secret
 
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
 _ENDED = (SUCCEEDED, FAILED, "STOPPED")
-_STOP_S, _POLL_S = 60.0, 0.5
+_EXCLUDED = (".git", ".venv", "venv", "__pycache__", "ckpts", "checkpoints", "outputs", "wandb")
+"""Left out unasked: what git, Python and trainers make there."""
+
+LARGEST_PACKAGE = 512 * MIB
+"""Source: ray/_private/runtime_env/packaging.py: a larger package is refused."""
+
+_STOP_S, _POLL_S = 60.0, 1.0
+_LOG_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,50 +102,51 @@ class JobsApi:
     """The jobs API of one cluster."""
 
     def __init__(self, head: Node, plan: ClusterPlan) -> None:
-        self.plan, self._head = plan, head
-        self._runtime = select_runtime(head, plan, plan.head)
+        self._head, self._plan = head, plan
 
-    def _ask(self, **request: str | None) -> Any:
+    def _ask(self, call: str, **arguments: str) -> Any:
         """Return what Ray answers, None where it knows no such job; `RayRefusedError` where it refuses."""
-        port = str(self.plan.ports.of("dashboard"))
+        request = json.dumps({"call": call, "port": self._plan.ports.of("dashboard"), **arguments})
         try:
-            rows = list(parse_json_lines(run_packaged_script(self._runtime, "ray_jobs.py", port, json.dumps(request))))
+            row = run_packaged_script(self._head, self._plan, "ray_api.py", request)
         except EngineError as error:
             raise NodeError(error.what, where=self._head.name, next_step=error.next_step) from error
-        row: dict[str, Any] = rows[-1] if rows else {"status": 0, "text": "no answer"}
-        lines = str(row["text"]).strip().splitlines() or [f"HTTP {row['status']}"]
+        if "error" in row:
+            raise NodeError(
+                _("Ray's jobs API does not answer: {line}").format(line=row["error"]), where=self._head.name
+            )
         if row["status"] == 404:
             return None
-        if not row["status"]:
-            raise NodeError(_("Ray's jobs API does not answer: {line}").format(line=lines[-1]), where=self._head.name)
+        text = str(row["text"]).strip()
         if row["status"] >= 400:
-            raise RayRefusedError(_("Ray refuses it: {line}").format(line=lines[-1][:300]), where=self._head.name)
-        return parse_json(row["text"]) if str(row["text"]).strip() else {}
+            line = text.splitlines()[-1] if text else f"HTTP {row['status']}"
+            raise RayRefusedError(_("Ray refuses it: {line}").format(line=line[:300]), where=self._head.name)
+        return parse_json(text) if text else {}
 
     def list_jobs(self) -> tuple[ClusterJob, ...]:
         """Return the jobs that were submitted, the latest last."""
-        rows = [row for row in self._ask(call="list", id="") or () if row.get("submission_id")]
+        rows = [row for row in self._ask("list") or () if row.get("submission_id")]
         return tuple(read_job(row) for row in sorted(rows, key=lambda row: row.get("start_time") or 0))
 
     def get_job(self, id_: str) -> ClusterJob:
         """Return a job; `SpecError` where there is none of that name."""
-        row = self._ask(call="get", id=id_)
+        row = self._ask("get", id=id_)
         if row is None:
             known = ", ".join(job.id for job in self.list_jobs())
             raise SpecError(
-                _("cluster {plan} has no job {id}").format(plan=self.plan.name, id=id_),
+                _("cluster {plan} has no job {id}").format(plan=self._plan.name, id=id_),
                 next_step=_("choose one of: {known}").format(known=known)
                 if known
                 else "rlbox cluster submit TARGET -- COMMAND, first",
             )
         return read_job(row)
 
-    def submit(self, id_: str, entrypoint: str, working_dir_on_head: str | None) -> None:
-        """Have Ray start a job; `working_dir_on_head` is a directory as the head's programs see it."""
-        self._ask(call="submit", id=id_, entrypoint=entrypoint, working_dir=working_dir_on_head)
+    def submit(self, id_: str, entrypoint: str, working_dir_on_head: str) -> None:
+        """Have Ray start a job, in a directory as the head's programs see it, or without one."""
+        self._ask("submit", id=id_, entrypoint=entrypoint, working_dir=working_dir_on_head)
 
     def stop(self, id_: str) -> None:
-        self._ask(call="stop", id=id_)
+        self._ask("stop", id=id_)
 
 
 def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, bool]:
@@ -146,3 +172,239 @@ def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, b
                 raise TimedOut(_("job {id} has not ended, a minute after Ray was asked to stop it").format(id=id_))
             time.sleep(_POLL_S)
         return job, True
+
+
+# ---- the working directory
+
+
+def is_excluded(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a path is left out: by its name, or where a pattern has a `/` as a whole."""
+    name = path.rpartition("/")[2]
+    stripped = (pattern.strip("/") for pattern in patterns)
+    return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
+
+
+def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
+    """Return what of a directory goes along, with its bytes; `SpecError` where it is none, or too much for Ray."""
+    if not directory.is_dir():
+        raise SpecError(
+            _("the working directory is missing"),
+            where=str(directory),
+            next_step=_("name one with --working-dir DIR"),
+        )
+    patterns, sizes = (*_EXCLUDED, *excludes), dict[str, int]()
+    for folder, folders, names in os.walk(directory):
+        base = Path(folder).relative_to(directory)
+        folders[:] = [name for name in sorted(folders) if not is_excluded((base / name).as_posix(), patterns)]
+        for path in ((base / name).as_posix() for name in sorted(names)):
+            if not is_excluded(path, patterns) and (directory / path).is_file():
+                sizes[path] = (directory / path).stat().st_size
+    check_package_size(directory, sizes)
+    return sizes
+
+
+def check_package_size(directory: Path, sizes: Mapping[str, int]) -> None:
+    """Raise `SpecError` where files are too much for Ray."""
+    if (total := sum(sizes.values())) <= LARGEST_PACKAGE:
+        return
+    parts: Counter[str] = Counter()
+    for path, size in sizes.items():
+        parts[path.split("/")[0]] += size
+    largest, size = parts.most_common(1)[0]
+    raise SpecError(
+        _("the working directory has {total}, and Ray takes {most}: {named}").format(
+            total=decimal_size_text(total),
+            most=decimal_size_text(LARGEST_PACKAGE),
+            named=f"{largest} {decimal_size_text(size)}",
+        ),
+        where=str(directory),
+        next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
+            largest=largest
+        ),
+    )
+
+
+def _send_files(head: Node, directory: Path, files: Mapping[str, int], target: str) -> None:
+    """Unpack files into the directory `target` of the head; nothing is left of a connection that breaks."""
+    goal = shlex.quote(target)
+    with tempfile.TemporaryFile() as packed:
+        with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
+            for path in files:
+                archive.add(directory / path, path, recursive=False)
+        packed.seek(0)
+        head.run_shell(f"umask 077; mkdir -p {goal} && tar -xzf - -C {goal} || {{ rm -rf {goal}; exit 1; }}", packed)
+
+
+# ---- submit and follow
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions(ClusterOptions):
+    """A job: its command, the directory that goes along, what of that stays here, names of its secrets."""
+
+    command: tuple[str, ...]
+    folder: str = ""
+    excludes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    env_file: str = ""
+    detach: bool = False
+
+
+class SubmitResult(NamedTuple):
+    """A job that was submitted; `failures` are what happened to nodes, the first first, where it failed."""
+
+    job: ClusterJob
+    failures: tuple[Finding, ...] = ()
+
+
+def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
+    """Submit a job; return how it ended, or with `detach` that it was taken.
+
+    Raises
+    ------
+    SpecError
+        The directory is none or too large, or a secret is nowhere.
+    NodeError
+        There is no such cluster, or the connection to its head broke; the job goes on then.
+    Interrupted
+        Ctrl-C: the job goes on.
+    """
+    job_secrets, files = _find_secrets(app, options), _find_files(options)
+    id_ = f"job-{secrets.token_hex(4)}"
+    with open_context(app, options) as context:
+        probe = context.probe()
+        cluster = context.require_own_cluster(probe)
+        head, plan = context.require_running_head(cluster), cluster.plan
+        if options.folder:
+            app.print_status(_format_files(options, files))
+        with _job_goes_on(options, id_):
+            _send_job(context, head, plan, options, files, job_secrets, id_)
+            app.print_status(f"job {id_} of cluster {plan.name}")
+            if options.detach:
+                return SubmitResult(JobsApi(head, plan).get_job(id_))
+            monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
+            try:
+                job = _follow(context, cluster, head, id_, job_secrets)
+                return SubmitResult(job, monitor.probe_and_list_findings() if job.status == FAILED else ())
+            except NodeError as error:
+                raise NodeError(monitor.explain(error), where=error.where, next_step=error.next_step) from error
+            finally:
+                monitor.close()
+
+
+def dry_run_submit(app: App, options: SubmitOptions) -> int:
+    """Say what would be submitted, and what is refused; return the exit code of a dry run."""
+    _find_secrets(app, options)
+    files = _find_files(options)
+    data = {"command": list(options.command), "files": files}
+    with open_context(app, options) as context:
+        with app.collecting_refusals_if_dry_run("cluster"):
+            context.require_running_head(context.require_own_cluster(context.probe()))
+        would = f"submit {shlex.join(options.command)} to cluster {context.name}"
+        return app.planned(data, _format_files(options, files) if options.folder else "", would)
+
+
+def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
+    if not options.command:
+        raise SpecError(
+            _("no command is named"), next_step=_("name it behind --: rlbox cluster submit TARGET -- python train.py")
+        )
+    return find_secrets(
+        options.secrets,
+        (),
+        overriding_env_file=Path(options.env_file) if options.env_file else None,
+        fallback_env_file_dirs=[app.project.folder],
+        environ=os.environ,
+        aliases=(),
+        logged_texts=options.command,
+    )
+
+
+def _find_files(options: SubmitOptions) -> dict[str, int]:
+    return find_upload_file_sizes(Path(options.folder), options.excludes) if options.folder else {}
+
+
+def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
+    return f"working directory {options.folder}: {len(files)} files, {decimal_size_text(sum(files.values()))}"
+
+
+def _send_job(
+    context: ClusterContext,
+    head: Node,
+    plan: ClusterPlan,
+    options: SubmitOptions,
+    files: Mapping[str, int],
+    job_secrets: Mapping[str, Secret],
+    id_: str,
+) -> None:
+    """Bring directory and secrets to the head and have Ray start the job.
+
+    Secrets are in a file that the job's command reads and removes, and in no command line.
+    """
+    directory = plan.directory_relative_to_disk(head.name)
+    disk = head.spec.data if plan.head.is_inplace else context.image.container.mount
+    working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
+    if options.folder:
+        _send_files(head, Path(options.folder), files, f"{head.spec.data}/{working_dir}")
+    command = shlex.join(options.command)
+    if job_secrets:
+        values = _reveal(job_secrets)
+        text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+        head.call("write_private_file", disk=head.spec.data, path=secrets_file, text=text)
+        inside = shlex.quote(f"{disk}/{secrets_file}")
+        command = f". {inside} && rm -f {inside} && exec {command}"
+    try:
+        JobsApi(head, plan).submit(id_, command, f"{disk}/{working_dir}" if options.folder else "")
+    except NodeError:
+        head.call("remove_with_empty_parents", disk=head.spec.data, path=secrets_file)
+        raise
+
+
+def _reveal(job_secrets: Mapping[str, Secret]) -> dict[str, str]:
+    values = {name: secret.reveal() for name, secret in job_secrets.items()}
+    return {**values, SECRETS_VARIABLE: ",".join(values)}
+
+
+def _follow(
+    context: ClusterContext, cluster: ExistingCluster, head: Node, id_: str, job_secrets: Mapping[str, Secret]
+) -> ClusterJob:
+    """Print what the driver writes until the job has ended, and return it."""
+    masker, api = SecretMasker(_reveal(job_secrets)), JobsApi(head, cluster.plan)
+    stream = cluster.start_log_stream(head, [f"job-driver-{id_}.log"], follow=True, max_bytes=_LOG_BYTES)
+
+    def show() -> None:
+        with contextlib.suppress(NodeError):  # the next question about the job says so
+            for __, ___, logs in stream:
+                text = "".join(remove_controls(masker.mask_text(text)) for __, text, ___ in logs)
+                if not context.app.as_json:
+                    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+                    sys.stdout.flush()
+
+    reader = threading.Thread(target=show, name=id_, daemon=True)
+    reader.start()
+    try:
+        while not (job := api.get_job(id_)).has_ended:
+            time.sleep(_POLL_S)
+        stream.end_input()
+        reader.join()
+        return job
+    finally:
+        stream.close()
+
+
+@contextmanager
+def _job_goes_on(options: SubmitOptions, id_: str) -> Iterator[None]:
+    """Say of what breaks off from here on that the job goes on without this process."""
+    go_on = f"rlbox cluster logs {options.option_text} --job {id_}, or rlbox cluster stop {options.option_text} {id_}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
+    except RayRefusedError:
+        raise
+    except NodeError as error:
+        raise NodeError(
+            _("job {id} is no longer followed: {what}").format(id=id_, what=error.what),
+            where=error.where,
+            next_step=go_on,
+        ) from error

@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import queue
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeStream, read_streams
+from rlbox.cluster.connection import NodeStream
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.jobs import JobsApi
-from rlbox.cluster.options import LogsOptions
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.secrets.masks import SecretMasker
 
-RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
+_RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
 _TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
-_MOST_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,29 +64,29 @@ class LogLineTimestamper:
         self._offsets = offsets
         self._last: dict[tuple[str, str], float] = {}
 
-    def timestamp_lines(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
-        """Yield the lines of a node's report; those that follow later were written at the node's time of reading.
+    def timestamp_lines(self, node: str, report: Sequence[Any]) -> Iterator[LogLine]:
+        """Yield the lines of a node's `LogReport`; those that follow later were written at its time of reading.
 
         Lines before the first that has a time have that of it; of a text without any all are of when it was written.
         """
-        for row in report["logs"]:
-            file, lines = str(row["file"]), str(row["text"]).splitlines()
-            written = float(row["at"] if report["first"] else report["now"])
+        is_first, now, logs = report
+        for file, text, written in logs:
+            lines = text.splitlines()
             times = list(map(parse_leading_utc_time, lines))
-            last = next((at for at in times if at is not None), max(written, self._last.get((node, file), 0.0)))
+            begin = max(written if is_first else now, self._last.get((node, file), 0.0))
+            last = next((at for at in times if at is not None), begin)
             for line, at in zip(lines, times, strict=True):
                 last = last if at is None else at
                 yield LogLine(at=last - self._offsets[node], node=node, file=file, text=line)
             self._last[node, file] = last
 
 
-def sort_lines(lines: Iterable[LogLine]) -> list[LogLine]:
-    """Return lines by time; those of one log stay in their order."""
-    return sorted(lines, key=lambda line: line.at)
+def read_logs(
+    app: App, options: ClusterOptions, show: Callable[[LogLine], None], *, job: str, lines: int | None, follow: bool
+) -> None:
+    """Show the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
 
-
-def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -> None:
-    """Show the lines of all nodes that answer; those that do not are named. With `follow` it ends by Ctrl-C alone.
+    Nodes that do not answer are named. With `follow` it ends by Ctrl-C alone.
 
     Raises
     ------
@@ -99,18 +99,23 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
             app.print_status(line)
         probe = context.probe()
         cluster = context.require_own_cluster(probe)
-        patterns = _choose_patterns(context, cluster, options.job)
-        names = [name for name in context.pool.nodes if name in cluster.instances]
-        streams = {name: start_log_stream(context, cluster, name, patterns, follow=options.follow) for name in names}
-        clocks, reports = LogLineTimestamper(probe.clock_offsets_s), read_streams(streams)
+        patterns = _choose_patterns(context, cluster, job)
+        pool = context.pool.select_skipping_unconnected(list(cluster.instances))
+        clocks = LogLineTimestamper(probe.clock_offsets_s)
+
+        def show_masked(line: LogLine) -> None:
+            show(LogLine(at=line.at, node=line.node, file=line.file, text=masker.mask_text(line.text)))
+
+        streams = pool.map(lambda node: cluster.start_log_stream(node, patterns, follow=follow))
         try:
-            lines = sort_lines(_read_first(reports, clocks, set(streams)))
-            first = 0 if options.lines is None else max(0, len(lines) - options.lines)
-            for log_line in lines[first:]:
-                show(replace(log_line, text=masker.mask_text(log_line.text)))
-            while options.follow:
-                for log_line in _read_next(reports, clocks):
-                    show(replace(log_line, text=masker.mask_text(log_line.text)))
+            reports = pool.map(lambda node: streams[node.name].next())
+            found = [line for name, report in reports.items() for line in clocks.timestamp_lines(name, report)]
+            found.sort(key=lambda line: line.at)
+            for log_line in found[0 if lines is None else max(0, len(found) - lines) :]:
+                show_masked(log_line)
+            for name, report in _merge_streams(streams) if follow else ():
+                for log_line in clocks.timestamp_lines(name, report):
+                    show_masked(log_line)
         finally:
             for stream in streams.values():
                 stream.close()
@@ -118,53 +123,27 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
 
 def _choose_patterns(context: ClusterContext, cluster: ExistingCluster, job: str) -> tuple[str, ...]:
     if not job:
-        return RAY_LOGS
+        return _RAY_LOGS
     found = JobsApi(context.require_running_head(cluster), cluster.plan).get_job(job)
     workers = (f"worker-*-{found.ray_job_id}-*.out", f"worker-*-{found.ray_job_id}-*.err") if found.ray_job_id else ()
     return (f"job-driver-{found.id}.log", *workers)
 
 
-def start_log_stream(
-    context: ClusterContext,
-    cluster: ExistingCluster,
-    node_name: str,
-    patterns: Sequence[str],
-    *,
-    follow: bool,
-    max_bytes: int = _MOST_BYTES,
-) -> NodeStream:
-    """Have a node report its logs of these patterns: the last `max_bytes` of each, with `follow` what they gain."""
-    return context.pool.nodes[node_name].stream(
-        "logs",
-        disk=context.pool.nodes[node_name].spec.data,
-        folder=cluster.plan.directory_relative_to_disk(node_name),
-        here=cluster.instances[node_name].is_inplace,
-        names=list(patterns),
-        most=max_bytes,
-        follow=follow,
-    )
+def _merge_streams(streams: Mapping[str, NodeStream]) -> Iterator[tuple[str, Any]]:
+    """Yield each report with its node as it comes; `NodeError` where a connection broke."""
+    reports: queue.Queue[tuple[str, Any]] = queue.Queue()
 
+    def read(name: str, stream: NodeStream) -> None:
+        try:
+            for report in stream:
+                reports.put((name, report))
+        except NodeError as error:
+            reports.put((name, error))
 
-Reports = queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]
-
-
-def _read_first(reports: Reports, clocks: LogLineTimestamper, names: set[str]) -> list[LogLine]:
-    """Return what the logs of all nodes hold by now."""
-    lines: list[LogLine] = []
-    while names:
+    for name, stream in streams.items():
+        threading.Thread(target=read, args=(name, stream), name=f"reports of {name}", daemon=True).start()
+    while True:
         name, report = reports.get()
         if isinstance(report, NodeError):
-            raise report
-        if report is not None:
-            lines += clocks.timestamp_lines(name, report)
-        names = names - {name}
-    return lines
-
-
-def _read_next(reports: Reports, clocks: LogLineTimestamper) -> Iterator[LogLine]:
-    """Yield what a node's logs gained; `NodeError` where the connection to it broke."""
-    name, report = reports.get()
-    if isinstance(report, NodeError):
-        raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
-    if report is not None:
-        yield from clocks.timestamp_lines(name, report)
+            raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
+        yield name, report

@@ -1,8 +1,9 @@
-"""Which nodes are meant: those of `--nodes`, else those of the target."""
+"""Which cluster is meant, and which nodes: as the command line says, else as the target does."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,8 +19,23 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """The node that is this machine."""
 
-_NODE = re.compile(NODE)
 _WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The target, and nodes, the cluster's name and the data disk in place of what it says; empty: as it says."""
+
+    target: str
+    nodes: str = ""
+    name: str = ""
+    data: str = ""
+
+    @property
+    def option_text(self) -> str:
+        """The same, as it is typed behind a command."""
+        options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
+        return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,53 +55,43 @@ class NodeSpec:
         return self.name == LOCAL
 
 
-def resolve_node_specs(
-    target: Target, override_names_csv: str = "", default_data_disk: str = ""
-) -> tuple[NodeSpec, ...]:
-    """Return the nodes, the head first.
+def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[NodeSpec, ...]:
+    """Return the nodes, the head first: those of `names_csv`, else all of the target, which says more of each.
 
-    Parameters
-    ----------
-    override_names_csv
-        Of `--nodes`, with commas between; what the target says of one of them holds.
-    default_data_disk
-        Data disk of every node that names none itself; empty: that of the target.
+    `default_data_disk` is that of every node that names none itself, else that of the target.
 
     Raises
     ------
     SpecError
         There is none, one is named twice, or a name is none that ssh would take.
     """
-    own = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
-    known = {row.name: row for row in own}
-    rows = (
-        [known.get(name, ClusterNode(name=name)) for name in _split_names(override_names_csv)]
-        if override_names_csv
-        else own
-    )
-    disk = default_data_disk or target.disk.host
+    rows = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
+    if names := [name for name in (word.strip() for word in names_csv.split(",")) if name]:
+        by_name = {row.name: row for row in rows}
+        if wrong := next((name for name in names if not re.match(NODE, name)), ""):
+            raise SpecError(_("{name!r} is not a valid node name").format(name=wrong), next_step=_WRITE)
+        rows = [by_name.get(name) or ClusterNode(name=name) for name in names]
+    where = f"images/{target.name}/target.toml"
     if not rows:
-        raise SpecError(
-            _("target {target} names no nodes").format(target=target.name),
-            where=f"images/{target.name}/target.toml: cluster.nodes",
-            next_step=_WRITE,
-        )
-    twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
-    if twice:
-        raise SpecError(_("node {twice} is named twice").format(twice=twice[0]), next_step=_WRITE)
+        what = _("target {target} names no nodes").format(target=target.name)
+        raise SpecError(what, where=f"{where}: cluster.nodes", next_step=_WRITE)
+    name, count = Counter(row.name for row in rows).most_common(1)[0]
+    if count > 1:
+        raise SpecError(_("node {twice} is named twice").format(twice=name), next_step=_WRITE)
+    disk = default_data_disk or target.disk.host
     specs = tuple(
         NodeSpec(name=row.name, data=row.data or disk, cluster_address=row.address, ray_as_processes=row.here)
         for row in rows
     )
-    wrong = next((spec for spec in specs if not spec.data.startswith("/")), None)
-    if wrong:
-        raise SpecError(
-            _("the data disk of node {wrong} is {data!r}, which is not an absolute path").format(
-                wrong=wrong.name, data=wrong.data
-            ),
-            where=f"images/{target.name}/target.toml: disk.host",
-            next_step=_("--data /PATH/ON/THE/NODES, or disk.host of the target"),
-        )
+    for spec in specs:
+        if not spec.data.startswith("/"):
+            raise SpecError(
+                _("the data disk of node {wrong} is {data!r}, which is not an absolute path").format(
+                    wrong=spec.name, data=spec.data
+                ),
+                where=f"{where}: disk.host",
+                next_step=_("--data /PATH/ON/THE/NODES, or disk.host of the target"),
+            )
     return specs
 
 
@@ -105,11 +111,3 @@ def resolve_cluster_name(target: Target, option: str = "") -> str:
             next_step=_("small letters, digits and dashes, 63 of them at most: --name pair"),
         )
     return name
-
-
-def _split_names(text: str) -> list[str]:
-    names = [name for name in (word.strip() for word in text.split(",")) if name]
-    for name in names:
-        if not _NODE.match(name):
-            raise SpecError(_("{name!r} is not a valid node name").format(name=name), next_step=_WRITE)
-    return names

@@ -12,12 +12,12 @@ from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
-from rlbox.cluster.monitor import NodeMonitor
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.node.main import HelperState
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.probe import ClusterProbe
 from rlbox.cluster.runtime import RAY_DIRECTORY
-from rlbox.cluster.status import require_healthy
+from rlbox.cluster.status import NodeMonitor, require_healthy
 from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -101,16 +101,16 @@ def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, m
     from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
     from rlbox.ssh.tunnel import EngineTunnel
 
-    plan, socket = cluster.plan, str(head.machine["engine_socket"])
-    facts = head.call("helper", socket=socket)
+    plan, machine = cluster.plan, head.machine
+    state = HelperState(*head.call("create_helper_state", engine_socket=machine.engine_socket))
     tunnel = EngineTunnel(
         address=head.local_engine_url,
-        remote_socket=socket,
-        uid=int(head.machine["uid"]),
-        gid=int(head.machine["gid"]),
-        socket_gid=int(facts["group"]),
-        home=str(facts["home"]),
-        remote_state_directory=str(facts["state"]),
+        remote_socket=machine.engine_socket,
+        uid=machine.uid,
+        gid=machine.gid,
+        socket_gid=state.socket_gid,
+        home=state.home,
+        remote_state_directory=state.state,
     )
     secrets = {name: secret.reveal() for name, secret in command.secrets.items()}
     helper = HelperContainer(
@@ -125,9 +125,8 @@ def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, m
     try:
         return run_helper_and_fetch_files(tunnel, app.project, helper)
     except EngineError as error:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.probe_and_list_findings()]
         raise NodeError(
-            "".join([error.what, *lines]),
+            monitor.explain(error),
             where=head.name,
             next_step=format_head_run_command(plan, "logs", command.run_id),
         ) from error
@@ -144,9 +143,9 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
         "failures": failures,
         "nodes": {name: {"answers": is_live} for name, is_live in monitor.get_liveness_by_node().items()},
     }
-    path, owner = f"{directory}/{_STATUS_FILE}", [head.machine["uid"], head.machine["gid"]]
+    path, text = f"{directory}/{_STATUS_FILE}", json.dumps(status, indent=1) + "\n"
     try:
-        head.call("write", disk=head.spec.data, path=path, text=json.dumps(status, indent=1) + "\n", owner=owner)
+        head.call("write_private_file", disk=head.spec.data, path=path, text=text)
     except NodeError as error:
         app.print_status(f"evidence of the nodes was not written: {error.what}")
         return
@@ -160,9 +159,9 @@ def _find_evidence_directory(head: Node, run: str) -> str:
     """
     disk = head.spec.data
     with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
-        names = head.call("names", disk=disk, path="runs")["names"]
+        names = head.call("list_disk_directory_or_empty", disk=disk, path="runs")
         (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
-        record = parse_json(str(head.call("read", disk=disk, path=f"runs/{name}/run.json")["text"]))
+        record = parse_json(str(head.call("read_disk_text_or_empty", disk=disk, path=f"runs/{name}/run.json")))
         (stage, *__) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
         return f"runs/{name}/{stage['directory']}/evidence"
     return ""

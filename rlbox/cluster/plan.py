@@ -28,16 +28,12 @@ BASE = 8100
 _FIRST_WORKER, _WORKERS = 10002, 1000
 _MOST = 20
 
-HEAD_PARTS = {
+_PARTS = {
     "gcs": 0,
     "dashboard": 1,
     "client": 2,
     "autoscaler-metrics": 16,
     "dashboard-metrics": 17,
-}
-"""Parts of the head alone; the dashboard is on loopback."""
-
-NODE_PARTS = {
     "node-manager": 10,
     "object-manager": 11,
     "agent-grpc": 12,
@@ -46,6 +42,8 @@ NODE_PARTS = {
     "agent": 15,
     "burn-in": 18,
 }
+_HEAD_PARTS = ("gcs", "dashboard", "client", "autoscaler-metrics", "dashboard-metrics")
+_LOOPBACK_PARTS = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,22 +59,18 @@ class PortPlan:
         return self.workers, self.workers + _WORKERS - 1
 
     def of(self, part: str) -> int:
-        """Return the port of a part."""
-        return self.base + {**HEAD_PARTS, **NODE_PARTS}[part]
+        return self.base + _PARTS[part]
 
-    def listened(self, *, head: bool) -> dict[str, int]:
-        """Return the ports that parts of a node listen on, by part."""
-        parts = {**HEAD_PARTS, **NODE_PARTS} if head else NODE_PARTS
-        return {part: self.base + number for part, number in parts.items()}
+    def listened(self, *, head: bool) -> tuple[int, ...]:
+        """Return the ports that parts of a node listen on."""
+        return tuple(self.of(part) for part in _PARTS if head or part not in _HEAD_PARTS)
 
     def reached(self, *, head: bool) -> tuple[int, ...]:
         """Return the ports that the other nodes connect to: not those on loopback, and of the workers the two ends."""
-        inner = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
-        parts = [port for part, port in self.listened(head=head).items() if part not in inner]
-        return (*parts, *self.worker_range)
+        inner = [self.of(part) for part in _LOOPBACK_PARTS]
+        return (*(port for port in self.listened(head=head) if port not in inner), *self.worker_range)
 
     def all(self) -> frozenset[int]:
-        """Return every port that is its own."""
         first, last = self.worker_range
         return frozenset((*range(self.base, self.base + STRIDE), *range(first, last + 1)))
 
@@ -86,45 +80,30 @@ def choose_ports(
 ) -> PortPlan:
     """Return the ports of a new cluster; those of the workers may be in use where none of twenty ranges is free.
 
-    Parameters
-    ----------
-    listening_ports
-        Ports that somebody listens on, on any of the nodes.
-    other_plans
-        Plans of the other clusters there, whether they listen at the moment or not.
-    forced_base
-        Taken as it is, whoever listens there; 0: the first that is free, from `lowest_base` on.
-
-    Raises
-    ------
-    NodeError
-        None is forced, and none of twenty is free.
+    `forced_base` is taken as it is, whoever listens there; 0: the first that is free on all nodes, from `lowest_base`
+    on; `NodeError` where none of twenty is.
     """
     used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another
     workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
-    bases = (forced_base,) if forced_base else (lowest_base + number * STRIDE for number in range(_MOST))
-    for at in bases:
-        if forced_base or used.isdisjoint(range(at, at + STRIDE)):
-            return PortPlan(base=at, workers=workers)
-    raise NodeError(
-        _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=lowest_base),
-        next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
-    )
-
-
-RECORDS = "clusters"
-"""Folder of a data disk that holds a folder for each user, with one for each cluster."""
-
-MachineBootIdentity = str
+    bases = range(lowest_base, lowest_base + _MOST * STRIDE, STRIDE)
+    base = forced_base or next((at for at in bases if used.isdisjoint(range(at, at + STRIDE))), None)
+    if base is None:
+        raise NodeError(
+            _("no {stride} ports in a row are free on all nodes, from {first} on").format(
+                stride=STRIDE, first=lowest_base
+            ),
+            next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
+        )
+    return PortPlan(base=base, workers=workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterMember:
     """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there.
 
-    `identity` is that of the machine since its last start, as it was when the cluster was made. `place` is where
+    `identity` is that of the machine since its last start, as it was when its Ray was started. `place` is where
     `apply` installed the target on a node whose Ray is processes (`/opt/rlbox`, or that below a prefix), else empty.
     """
 
@@ -134,7 +113,7 @@ class ClusterMember:
     interface: str
     gpus: int
     uid: int
-    identity: MachineBootIdentity = ""
+    identity: str = ""
     place: str = ""
 
     @property
@@ -152,8 +131,8 @@ class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
     `id` is made anew with each cluster. `image_digest` is the checksum of the image's layers and configuration, the
-    same in every engine, or that of its lock where no node has an engine; `ray` its version. `maker`
-    typed `up` at `made` (UTC).
+    same in every engine, or that of its lock where no node has an engine; `ray` its version. `maker` typed `up` at
+    `made` (UTC).
     """
 
     id: str
@@ -170,16 +149,13 @@ class ClusterPlan:
 
     @property
     def head(self) -> ClusterMember:
-        """The first node."""
         return self.members[0]
 
     @property
     def gpus(self) -> int:
-        """GPUs of all nodes."""
         return sum(member.gpus for member in self.members)
 
     def member(self, name: str) -> ClusterMember | None:
-        """Return the node of a name."""
         return next((member for member in self.members if member.name == name), None)
 
     def directory_relative_to_disk(self, node: str) -> str:
@@ -187,7 +163,7 @@ class ClusterPlan:
         uid = next(member.uid for member in self.members if member.name == node)
         return cluster_directory_relative_to_disk(uid, self.name, node)
 
-    def with_identities(self, identities: Mapping[str, MachineBootIdentity]) -> ClusterPlan:
+    def with_identities(self, identities: Mapping[str, str]) -> ClusterPlan:
         """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
         members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
         return dataclasses.replace(self, members=tuple(members))
@@ -202,7 +178,7 @@ class ClusterPlan:
 
 def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
     """Return the directory of a user's cluster below a data disk; on a disk that nodes share there is one for each."""
-    return f"{RECORDS}/{uid}/{name}/{node}"
+    return f"clusters/{uid}/{name}/{node}"
 
 
 def load_cluster(text: str) -> ClusterPlan | None:

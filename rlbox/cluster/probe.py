@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import statistics
 import time
@@ -11,15 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from rlbox.cluster.connection import Node, NodeStream
-from rlbox.cluster.facts import InterfaceAddress, NodeFacts, read_facts
-from rlbox.cluster.nodes import NodeSpec
+from pydantic import TypeAdapter
+
+from rlbox.cluster.connection import Node, NodePool, NodeStream
+from rlbox.cluster.node.facts import InstanceReport, InterfaceAddress, NodeFacts
+from rlbox.cluster.nodes import LOCAL, NodeSpec
 from rlbox.cluster.plan import PortPlan, choose_ports, own_plan, plan_of_labels
-from rlbox.cluster.pool import NodePool
 
 _REPORT_S = 120.0
-_REACH_S = 15.0
-_FEW_NODES = 8
+_INSTANCES_S = 60.0
+_REACH_S = 30.0
+_adapter = functools.cache(TypeAdapter)
 
 
 class Endpoint(NamedTuple):
@@ -30,14 +33,11 @@ class Endpoint(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionAttempt:
+class ConnectionAttempt(NamedTuple):
     """A connection that the node `source` tried to another: `error` is what was wrong, empty where it came through."""
 
     source: str
-    target: str
-    address: str
-    port: int
+    target: Endpoint
     error: str
 
 
@@ -56,10 +56,6 @@ class ClusterProbe:
     connection_attempts: tuple[ConnectionAttempt, ...] = ()
     ports: PortPlan | None = None
     taken_ports: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-
-    @property
-    def head(self) -> str:
-        return self.specs[0].name
 
     def spec(self, name: str) -> NodeSpec:
         return next(spec for spec in self.specs if spec.name == name)
@@ -84,36 +80,18 @@ def choose_configured_or_ssh_addresses(
     """
     found: dict[str, InterfaceAddress] = {}
     for spec in specs:
-        own = facts[spec.name].addresses
+        own = facts[spec.name]
         if spec.cluster_address:
-            unknown = InterfaceAddress(interface="", address=spec.cluster_address)
-            found[spec.name] = facts[spec.name].find_address(spec.cluster_address) or unknown
-        elif own:
-            found[spec.name] = own[0]
-    others = [one.address for name, one in found.items() if name != "local"]
-    local = next((spec for spec in specs if spec.is_local and not spec.cluster_address), None)
-    if local and others and (routed := facts[local.name].find_address(_find_source_address(others[0]))):
-        found[local.name] = routed
+            found[spec.name] = own.find_address(spec.cluster_address) or InterfaceAddress("", spec.cluster_address)
+        elif own.addresses:
+            found[spec.name] = own.addresses[0]
+    others = [one.address for name, one in found.items() if name != LOCAL]
+    if others and any(spec.is_local and not spec.cluster_address for spec in specs):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            route.connect((others[0], 9))
+            if address := facts[LOCAL].find_address(route.getsockname()[0]):
+                found[LOCAL] = address
     return found
-
-
-def _find_source_address(target: str) -> str:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target, 9))
-        return str(probe.getsockname()[0])
-    return "0.0.0.0"  # noqa: S104
-
-
-def list_probers(names: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the nodes that try to reach a node: all of a few; of many the head and its two neighbours.
-
-    With many, every pair would be thousands of connections that say the same.
-    """
-    others = [other for other in names if other != name]
-    if len(names) <= _FEW_NODES or name == names[0]:
-        return tuple(others)
-    index = names.index(name)
-    return tuple(dict.fromkeys((names[0], names[index - 1], names[(index + 1) % len(names)])))
 
 
 def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: Sequence[str] = ()) -> ClusterProbe:
@@ -122,8 +100,8 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
 
     def ask(node: Node) -> tuple[NodeFacts, float]:
         began = time.time()
-        row = node.call("report", _REPORT_S, disk=node.spec.data, target=target, paths=list(paths))
-        facts = read_facts(node.name, row)
+        row = node.call("report_node", _REPORT_S, disk=node.spec.data, target=target, paths=list(paths))
+        facts = _adapter(NodeFacts).validate_python(row)
         # what it could be ahead at most and at least, for it looked in between; what could be right is taken as right
         most, least = facts.clock_before_after_s[0] - began, facts.clock_before_after_s[1] - time.time()
         return facts, max(least, min(most, 0.0))
@@ -138,33 +116,41 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
     )
 
 
+def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float = _INSTANCES_S) -> InstanceReport:
+    """Return what a node has of Ray; that of its engine too, or not."""
+    arguments = {"disk": node.spec.data, "leave_out_containers": leave_out_containers}
+    report: InstanceReport = _adapter(InstanceReport).validate_python(
+        node.call("report_instances", timeout_s, **arguments)
+    )
+    return report
+
+
 def attempt_connections(
     pool: NodePool, endpoints_by_source: Mapping[str, Sequence[Endpoint]]
 ) -> tuple[ConnectionAttempt, ...]:
     """Have nodes connect to others; `endpoints_by_source` are those that each node is to reach."""
 
     def ask(node: Node) -> list[ConnectionAttempt]:
-        wanted = endpoints_by_source.get(node.name, ())
-        targets = [(one.address, one.port) for one in wanted]
-        answers = node.call("reach", _REACH_S, targets=targets)["said"] if targets else []
-        return [
-            ConnectionAttempt(source=node.name, target=one.node, address=one.address, port=one.port, error=str(said))
-            for one, said in zip(wanted, answers, strict=True)
-        ]
+        targets = endpoints_by_source[node.name]
+        endpoints = [(one.address, one.port) for one in targets]
+        errors = node.call("attempt_connections", _REACH_S, endpoints=endpoints)
+        return [ConnectionAttempt(node.name, one, error) for one, error in zip(targets, errors, strict=True)]
 
-    results, __ = pool.try_map(ask)
+    sources = [name for name, targets in endpoints_by_source.items() if targets]
+    results, __ = pool.select_skipping_unconnected(sources).try_map(ask)
     return tuple(attempt for attempts in results.values() for attempt in attempts)
 
 
 def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
     """Return the ports of a new cluster: none that somebody listens on, or another cluster there has."""
     listening = {port for facts in probe.facts.values() for port in facts.listening}
-    others = []
-    for facts in probe.facts.values():
-        for instance in facts.clusters:
-            plan = plan_of_labels(instance.labels)
-            if plan and own_plan(instance.labels, cluster_name, facts.uid) is None:
-                others.append(plan.ports)
+    others = [
+        plan.ports
+        for facts in probe.facts.values()
+        for instance in facts.clusters
+        if (plan := plan_of_labels(instance.labels))
+        and own_plan(instance.labels, cluster_name, facts.machine.uid) is None
+    ]
     return choose_ports(listening, others, forced_base, lowest_base)
 
 
@@ -174,8 +160,8 @@ def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[d
     streams: dict[str, NodeStream] = {}
 
     def start(node: Node) -> dict[int, str]:
-        streams[node.name] = node.stream("listen", ports=list(ports[node.name]))
-        return {int(port): str(holder) for port, holder in streams[node.name].next()["taken"].items()}
+        streams[node.name] = node.stream("listen_on_ports", ports=list(ports[node.name]))
+        return {int(port): str(holder) for port, holder in streams[node.name].next().items()}
 
     try:
         yield pool.select_skipping_unconnected(list(ports)).map(start)
@@ -185,17 +171,15 @@ def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[d
 
 
 def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
-    """Return the probe with which ports of the plan are taken, and which of them let the other nodes in."""
-    names = list(probe.addresses)
-    wanted = {
-        name: sorted({*ports.listened(head=name == probe.head).values(), *ports.reached(head=name == probe.head)})
-        for name in names
-    }
+    """Return the probe with which ports of the plan are taken, and which of them let each other node in."""
+    head, names = probe.specs[0].name, list(probe.addresses)
+    wanted = {name: sorted({*ports.listened(head=name == head), *ports.reached(head=name == head)}) for name in names}
     with _listening(pool, wanted) as taken:
         endpoints: dict[str, list[Endpoint]] = {name: [] for name in names}
         for target in names:
-            free = [port for port in ports.reached(head=target == probe.head) if port not in taken[target]]
-            for source in list_probers(names, target):
-                endpoints[source] += [Endpoint(target, probe.addresses[target].address, port) for port in free]
+            free = [port for port in ports.reached(head=target == head) if port not in taken[target]]
+            for source in names:
+                if source != target:
+                    endpoints[source] += [Endpoint(target, probe.addresses[target].address, port) for port in free]
         attempts = attempt_connections(pool, endpoints)
     return replace(probe, ports=ports, taken_ports=taken, connection_attempts=attempts)

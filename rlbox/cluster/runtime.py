@@ -1,17 +1,20 @@
-"""How a node runs Ray: in a container of its engine or as processes of its user; its command line and environment."""
+"""How a node runs Ray, in a container of its engine or as processes of its user, and what Ray says of its nodes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+import functools
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import InvalidVersion, Version
+from pydantic import TypeAdapter
 
 from rlbox.cluster.connection import Node
+from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
@@ -24,7 +27,9 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
+from rlbox.errors import RlboxError
 from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
+from rlbox.system.json_files import parse_json_lines
 from rlbox.values import OWN, VENV, Mount
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ RAY_TEMP = "/tmp/ray"  # noqa: S108
 _TOKENS_SINCE = Version("2.52")
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job of anybody."""
 _SLOW_START_S = 300
-INSIDE = Path(__file__).with_name("inside")
+_SCRIPT_S = 60.0
 
 
 def has_tokens(version: str) -> bool:
@@ -85,11 +90,11 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
         "AUTOSCALER_METRIC_PORT": str(plan.ports.of("autoscaler-metrics")),
         "DASHBOARD_METRIC_PORT": str(plan.ports.of("dashboard-metrics")),
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(_SLOW_START_S),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": f"{mount}/{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}",
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
-    path = f"{mount}/{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}"
-    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
     return env
 
 
@@ -130,91 +135,130 @@ def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
     }
 
 
+# ---- on a node
+
+
+def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: ContainerDefaults, image: str) -> None:
+    """Start Ray on a node; `image` as its engine names it, or the checksum of the lock of processes."""
+    if member.is_inplace:
+        node.call(
+            "start_ray_processes",
+            disk=member.data,
+            cluster_directory=plan.directory_relative_to_disk(member.name),
+            program=_describe_program(plan, member, image_ray_start_argv(plan, member)),
+            name=container_name(plan),
+            image=image,
+            labels=create_labels(plan, member),
+        )
+        return
+    engine, gpus = node.engine(), NO_GPUS
+    if member.gpus:
+        offer = probe_gpu_support(engine.info(), node.name, is_local=node.spec.is_local)
+        gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
+    caller = f"{node.machine.uid}:{node.machine.gid}"
+    engine.start_container(plan_member_container(plan, member, limits, image=image, caller_uid_gid=caller, gpus=gpus))
+
+
+def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
+    """End a container or the processes of Ray; their files stay."""
+    if instance.is_inplace:
+        node.call("stop_ray_processes", disk=node.spec.data, record_id=instance.id, grace_s=grace_s)
+        return
+    if grace_s:
+        node.engine().stop_container(instance.id, grace_s)
+    node.engine().remove_container_and_network(instance.id)
+
+
+def read_log_tail(node: Node, instance: RayInstance, lines: int) -> str:
+    if instance.is_inplace:
+        arguments = {"disk": node.spec.data, "record_id": instance.id, "max_lines": lines}
+        return str(node.call("read_ray_process_output", **arguments))
+    return node.engine().read_log_tail(instance.id, lines)
+
+
 def python_path(member: ClusterMember) -> str:
     """Return the interpreter of the stack, as programs on a node name it."""
     return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerRuntime:
-    """Ray in a container of the node's engine."""
+def run_packaged_script(
+    node: Node, plan: ClusterPlan, file_name: str, *arguments: str, timeout_s: float = _SCRIPT_S
+) -> dict[str, Any]:
+    """Have the stack's interpreter beside Ray run a script of `inside/`; return the object that it prints last."""
+    member = next(member for member in plan.members if member.name == node.name)
+    text = Path(__file__).with_name("inside").joinpath(file_name).read_text("utf-8")
+    argv = (python_path(member), "-I", "-c", text, *arguments)
+    if member.is_inplace:
+        program = _describe_program(plan, member, argv)
+        output = node.call("run_installed_program", timeout_s + 30, program=program, timeout_s=timeout_s)
+        lines = str(output).splitlines()
+    else:
+        lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
+    rows = list(parse_json_lines(lines))
+    return rows[-1] if rows else {"error": "Ray does not run there, or does not answer"}
 
-    node: Node
-    plan: ClusterPlan
-    member: ClusterMember
 
-    def start_ray(self, limits: ContainerDefaults, image: str) -> None:
-        engine, gpus = self.node.engine(), NO_GPUS
-        if self.member.gpus:
-            offer = probe_gpu_support(engine.info(), self.node.name, is_local=self.node.spec.is_local)
-            gpus = choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
-        caller = f"{self.node.machine['uid']}:{self.node.machine['gid']}"
-        engine.start_container(
-            plan_member_container(self.plan, self.member, limits, image=image, caller_uid_gid=caller, gpus=gpus)
-        )
+def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str, ...]) -> list[Any]:
+    """Return the fields of the node's `InstalledProgram`."""
+    inherited = get_inherited_names_prefixes_path()
+    entrypoint = ["sh", f"{member.place}/libexec/entrypoint.sh", *argv]
+    env = ray_env(plan, member, member.data)
+    return [member.place, entrypoint, inherited["names"], inherited["kinds"], inherited["path"], env]
 
-    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
-        """Run the stack's interpreter beside it; yield the lines that it prints."""
-        return self.node.engine().stream_exec_stdout_ignoring_exit(
-            container_name(self.plan), (python_path(self.member), *args)
-        )
 
-    def read_log_tail(self, container_id: str, lines: int) -> str:
-        return self.node.engine().read_log_tail(container_id, lines)
-
-    def data_disk_inside(self, container_mount: str) -> str:
-        """Return where its programs see the node's data disk, which containers mount at `container_mount`."""
-        return container_mount
+# ---- what Ray says
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessRuntime:
-    """Ray as processes of the node's user, started by the entrypoint of the installed target."""
+class RayNode:
+    """A node as Ray knows it, a new one with each start; `free` and `total` are resources."""
 
-    node: Node
-    plan: ClusterPlan
-    member: ClusterMember
-
-    def _program(self, *argv: str) -> dict[str, Any]:
-        return {
-            "own": self.member.place,
-            "argv": ["sh", f"{self.member.place}/libexec/entrypoint.sh", *argv],
-            "env": ray_env(self.plan, self.member, self.member.data),
-            **get_inherited_names_prefixes_path(),
-        }
-
-    def start_ray(self, ignored_limits: ContainerDefaults, recorded_image: str) -> None:
-        self.node.call(
-            "start-processes",
-            disk=self.member.data,
-            folder=self.plan.directory_relative_to_disk(self.member.name),
-            container=container_name(self.plan),
-            image=recorded_image,
-            labels=create_labels(self.plan, self.member),
-            **self._program(*image_ray_start_argv(self.plan, self.member)),
-        )
-
-    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
-        program = self._program(python_path(self.member), *args)
-        with closing(self.node.stream("execute", as_text_lines=True, **program)) as stream:
-            for row in stream:
-                yield str(row["line"])
-
-    def read_log_tail(self, record_id: str, lines: int) -> str:
-        row = self.node.call("process-output", disk=self.member.data, id=record_id, lines=lines)
-        return str(row["text"])
-
-    def data_disk_inside(self, container_mount: str) -> str:
-        return self.member.data
+    id: str
+    name: str
+    alive: bool
+    total: Mapping[str, float] = field(default_factory=dict)
+    free: Mapping[str, float] = field(default_factory=dict)
+    death_reason: str = ""
 
 
-RayRuntime = ContainerRuntime | ProcessRuntime
+@dataclass(frozen=True, kw_only=True)
+class RayState:
+    """The nodes that Ray knows; `error` is why it could not be asked."""
+
+    nodes: tuple[RayNode, ...] = ()
+    error: str = ""
+
+    def find_alive_node(self, name: str) -> RayNode | None:
+        return next((node for node in self.nodes if node.name == name and node.alive), None)
 
 
-def select_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:
-    return (ProcessRuntime if member.is_inplace else ContainerRuntime)(node=node, plan=plan, member=member)
+_state_adapter = functools.cache(lambda: TypeAdapter(RayState))
 
 
-def run_packaged_script(runtime: RayRuntime, file_name: str, *arguments: str) -> Iterator[str]:
-    """Run a script of `inside/` by the stack's interpreter; yield the lines that it prints."""
-    return runtime.run_python(("-I", "-c", (INSIDE / file_name).read_text("utf-8"), *arguments))
+def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
+    """Return what Ray says now, or why it cannot be asked."""
+    request = {"call": "nodes", "gcs": f"{plan.head.address}:{plan.ports.of('gcs')}"}
+    try:
+        return _state_adapter().validate_python(run_packaged_script(head, plan, "ray_api.py", json.dumps(request)))
+    except RlboxError as error:
+        return RayState(error=error.what)
+
+
+def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: Collection[str] = ()) -> dict[str, str]:
+    """Return the nodes of a plan that are not as they should be, each with what is missing.
+
+    `stale_ray_node_ids` are ids of nodes that were ended: Ray calls one alive for half a minute, and gives it work.
+    """
+    missing = {}
+    for member in plan.members:
+        lives = [node for node in state.nodes if node.name == member.name]
+        known = [node for node in lives if node.id not in stale_ray_node_ids]
+        alive = next((node for node in known if node.alive), None)
+        if alive is None:
+            reason = known[-1].death_reason or "it ended" if known else ""
+            missing[member.name] = f"Ray lost it: {reason}" if known else "it has not joined"
+        elif alive.total.get("GPU", 0) < member.gpus:
+            missing[member.name] = f"{alive.total.get('GPU', 0):g} of {member.gpus} GPUs"
+        elif any(node.alive for node in lives if node not in known):
+            missing[member.name] = "Ray has not given up yet what was ended there"
+    return missing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +12,29 @@ from typing import Any
 from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
+from rlbox.cluster.connection import Node, NodePool, UnreachableNode
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
-from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.failures import MemberFacts, find_member_failures, format_failure_findings
-from rlbox.cluster.nodes import LOCAL
-from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, MachineBootIdentity, plan_of_labels
-from rlbox.cluster.pool import NodePool
-from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, attempt_connections
-from rlbox.cluster.ray_state import RayState, find_member_faults, query_ray_nodes
-from rlbox.cluster.runtime import role_of
-from rlbox.errors import NodeError
+from rlbox.cluster.failures import (
+    Failure,
+    MemberFacts,
+    find_member_failures,
+    format_failure_findings,
+    sort_failures,
+)
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import LOCAL, ClusterOptions
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
+from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, attempt_connections, probe_instances
+from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
+from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
+_POLL_S, _ANSWER_S = 1.5, 6.0
+_SETTLE_S = 2.0
+"""A machine that goes down ends its connections first: whether others reach it is looked at again after this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +60,22 @@ class NodeStatus:
     def is_up_and_joined(self) -> bool:
         return not self.missing and self.container == "running"
 
+    def as_json(self) -> dict[str, Any]:
+        row = dataclasses.asdict(self)
+        return {**row, "here": row.pop("is_inplace"), "healthy": self.is_up_and_joined}
+
+    def as_row(self) -> tuple[str, ...]:
+        return (
+            self.name,
+            f"{self.role}, no engine" if self.is_inplace else self.role,
+            self.address,
+            self.container,
+            self.missing or "alive",
+            f"{self.gpus_used:g}/{self.gpus}",
+            decimal_size_text(self.store) if self.store else "-",
+            decimal_size_text(self.disk_free) if self.disk_free else "-",
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
@@ -73,7 +98,7 @@ class ClusterStatus:
         return {
             "cluster": self.plan.as_json(),
             "healthy": self.healthy,
-            "nodes": [_node_json(node) for node in self.nodes],
+            "nodes": [node.as_json() for node in self.nodes],
             "said": self.ray_error,
             "listens": [],  # readers of before ask for it
             "failures": [one.as_json() for one in self.failures],
@@ -84,32 +109,15 @@ class ClusterStatus:
         used = sum(node.gpus_used for node in self.nodes)
         gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
-        found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in self.failures]
+        failures = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in self.failures]
         closed = f"closed by a token; by {plan.maker}, {plan.made}"
         port = plan.ports.of("dashboard")
         dashboard = f"dashboard: http://127.0.0.1:{port} on {plan.head.name}"
         if plan.head.name != LOCAL:
             dashboard += f", here by: ssh -N -L {port}:127.0.0.1:{port} {plan.head.name}"
-        return "\n".join([head, closed, dashboard, *columns([_HEADER, *map(_format_node, self.nodes)]), *found])
-
-
-def _node_json(node: NodeStatus) -> dict[str, Any]:
-    row = dataclasses.asdict(node)
-    is_inplace = row.pop("is_inplace")
-    return {**row, "here": is_inplace, "healthy": node.is_up_and_joined}
-
-
-def _format_node(node: NodeStatus) -> tuple[str, ...]:
-    return (
-        node.name,
-        f"{node.role}, no engine" if node.is_inplace else node.role,
-        node.address,
-        node.container,
-        node.missing or "alive",
-        f"{node.gpus_used:g}/{node.gpus}",
-        decimal_size_text(node.store) if node.store else "-",
-        decimal_size_text(node.disk_free) if node.disk_free else "-",
-    )
+        return "\n".join(
+            [head, closed, dashboard, *columns([_HEADER, *(one.as_row() for one in self.nodes)]), *failures]
+        )
 
 
 def create_status(
@@ -146,11 +154,10 @@ def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
     """Return how a cluster is; `NodeError` where no node that answers knows it."""
     with open_context(app, options) as context:
         probe = context.probe()
-        cluster = context.find_largest_own_cluster(probe)
-        if cluster is None:
+        if context.find_largest_own_cluster(probe) is None:
             for line in context.pool.format_unreached():
                 app.print_status(line)
-        return find_status(context, probe, cluster or context.require_own_cluster(probe))
+        return find_status(context, probe, context.require_own_cluster(probe))
 
 
 def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> ClusterStatus:
@@ -167,9 +174,8 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     remedies = {one.where: one.remedy for one in context.pool.unreached}
     back = f"rlbox cluster up {context.options.option_text} brings back what died"
-    failures = format_failure_findings(
-        find_member_failures(_list_member_facts(context, probe, cluster, state)), remedies, back
-    )
+    members = _list_member_facts(context, probe, cluster, state)
+    failures = format_failure_findings(find_member_failures(members), remedies, back)
     return dataclasses.replace(create_status(plan, state, containers, disks), failures=failures)
 
 
@@ -202,9 +208,7 @@ def _list_member_facts(
     plan = cluster.plan
     unreached = {one.where: f"{one.title}: {one.seen}" for one in context.pool.unreached}
     missing = {plan.head.name: state.error} if state.error else find_member_faults(plan, state)
-    attempts = connect_from_others_by_target(
-        context.pool, plan, [member for member in plan.members if member.name in unreached]
-    )
+    attempts = _connect_from_others(context.pool, plan, list(unreached))
     for member in plan.members:
         facts, instance = probe.facts.get(member.name), cluster.instances.get(member.name)
         started_on = find_labelled_or_planned_identity(member, instance)
@@ -212,33 +216,114 @@ def _list_member_facts(
             name=member.name,
             instance=instance,
             unreached=unreached.get(member.name, "" if facts else "it is none of the nodes that were named"),
-            attempts=attempts.get(member.name, ()),
+            attempts=[one for one in attempts if one.target.node == member.name],
             missing=missing.get(member.name, ""),
             disk=facts.disk if facts else None,
-            is_restarted=bool(facts and started_on and started_on != facts.identity),
-            offset=probe.clock_offsets_s.get(member.name, 0.0),
-            is_inplace=member.is_inplace,
+            is_restarted=bool(facts and started_on and started_on != facts.machine.identity),
+            clock_offset_s=probe.clock_offsets_s.get(member.name, 0.0),
         )
 
 
-def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> MachineBootIdentity:
+def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> str:
     """Return the identity that a node's machine had as its Ray was started: after a repair its own label has it."""
     own = plan_of_labels(instance.labels) if instance else None
     found = own.member(member.name) if own else None
     return found.identity if found else member.identity
 
 
-def connect_from_others_by_target(
-    pool: NodePool, plan: ClusterPlan, unreached_members: Sequence[ClusterMember]
-) -> Mapping[str, tuple[ConnectionAttempt, ...]]:
+def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[str]) -> tuple[ConnectionAttempt, ...]:
     """Return how the other nodes reach those that are not heard of: at sshd's usual port, and at Ray's."""
     ports = (_SSH_PORT, plan.ports.of("node-manager"))
-    endpoints = [Endpoint(one.name, one.address, port) for one in unreached_members for port in ports]
-    names = {one.name for one in unreached_members}
-    sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in names]
-    attempts = (
-        attempt_connections(pool.select_skipping_unconnected(sources), dict.fromkeys(sources, endpoints))
-        if endpoints
-        else ()
-    )
-    return {one.name: tuple(row for row in attempts if row.target == one.name) for one in unreached_members}
+    endpoints = [
+        Endpoint(one.name, one.address, port) for one in plan.members if one.name in unreached for port in ports
+    ]
+    sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in unreached]
+    return attempt_connections(pool, dict.fromkeys(sources, endpoints))
+
+
+class NodeMonitor:
+    """Says what happens to nodes as it does, each thing once, until it is closed: long before Ray reports it.
+
+    Parameters
+    ----------
+    clock_offsets_s
+        Seconds that each node's clock is ahead of this machine's.
+    """
+
+    def __init__(self, context: ClusterContext, cluster: ExistingCluster, clock_offsets_s: Mapping[str, float]) -> None:
+        self._context, self._cluster, self._clock_offsets_s = context, cluster, clock_offsets_s
+        self._pool = context.pool.select_skipping_unconnected(list(cluster.instances))
+        self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
+        self._shown: set[tuple[str, str]] = set()
+        self._silent: set[str] = set()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        threading.Thread(target=self._run, name="nodes", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_POLL_S):
+            self._look()
+
+    def _look(self) -> None:
+        """Ask every node that was heard the last time, and say what happened."""
+        with self._lock:
+            names = [name for name in self._pool.nodes if name not in self._silent]
+            members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
+            failures = find_member_failures(members.values())
+            for name, error in errors.items():
+                self._silent.add(name)
+                said = error.finding.title if isinstance(error, UnreachableNode) else error.what
+                failures += self._explain_silence(name, said)
+            for failure in failures:
+                self._failures.setdefault(failure.node, failure)
+                if not self._closed.is_set():
+                    self._show(format_failure_findings([failure], {}, ""))
+
+    def _ask(self, node: Node) -> MemberFacts:
+        known = self._cluster.instances[node.name]
+        report = probe_instances(node, leave_out_containers=known.is_inplace, timeout_s=_ANSWER_S)
+        instances = [known] if report.instances is None else report.instances
+        return MemberFacts(
+            name=node.name,
+            instance=next((one for one in instances if one.id == known.id), None),
+            disk=report.disk,
+            clock_offset_s=self._clock_offsets_s.get(node.name, 0.0),
+        )
+
+    def _explain_silence(self, name: str, said: str) -> list[Failure]:
+        failures: list[Failure] = []
+        for pause in (_SETTLE_S, 0.0):
+            attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
+            failures = find_member_failures([MemberFacts(name, unreached=said, attempts=attempts)])
+            if failures[0].id != "connection-cut" or self._closed.wait(pause):
+                break
+        return failures
+
+    def _show(self, findings: Sequence[Finding]) -> None:
+        for one in findings:
+            if (one.where, one.id) not in self._shown:
+                self._shown.add((one.where, one.id))
+                self._context.app.print_status(f"{one.where}: {one.title}: {one.seen}")
+
+    def get_liveness_by_node(self) -> dict[str, bool]:
+        """Return of each node whether it answers."""
+        return {name: name not in self._silent for name in self._pool.nodes}
+
+    def probe_and_list_findings(self) -> tuple[Finding, ...]:
+        """Return what happened to nodes, the first first, and say what was not said."""
+        self._look()  # the head may have ended a moment ago, and be why this is asked
+        findings = format_failure_findings(sort_failures(self._failures.values()), {}, "")
+        if not self._silent:
+            with contextlib.suppress(RlboxError):
+                probe = self._context.probe()
+                cluster = self._context.find_largest_own_cluster(probe) or self._cluster
+                findings = find_status(self._context, probe, cluster).failures
+        self._show(findings)
+        return findings
+
+    def explain(self, error: RlboxError) -> str:
+        """Return what an error says, with what happened to nodes behind it."""
+        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.probe_and_list_findings()]
+        return "".join([error.what, *lines])
+
+    def close(self) -> None:
+        self._closed.set()

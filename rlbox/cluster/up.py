@@ -6,24 +6,32 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
 from rlbox.cluster.checks import check_installation, check_nodes, print_findings_raise_if_errors
-from rlbox.cluster.connection import Node
+from rlbox.cluster.connection import Node, get_user_at_host, lock_nodes
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
-from rlbox.cluster.down import remove_instances, require_unused
-from rlbox.cluster.facts import read_instances
+from rlbox.cluster.down import require_unused
 from rlbox.cluster.image import RegistryImage, bring_image_to_nodes, find_in_registry
-from rlbox.cluster.options import UpOptions
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.pool import get_user_at_host, lock_nodes
-from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports_and_connections
-from rlbox.cluster.ray_state import RayState, find_member_faults, query_ray_nodes
-from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, has_tokens, select_runtime
+from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_instances, probe_ports_and_connections
+from rlbox.cluster.runtime import (
+    RAY_DIRECTORY,
+    TOKEN_FILE,
+    RayState,
+    find_member_faults,
+    has_tokens,
+    query_ray_nodes,
+    read_log_tail,
+    start_ray,
+    stop_ray,
+)
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError, TimedOut
@@ -36,12 +44,31 @@ _LAST_LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
+class UpOptions(ClusterOptions):
+    """How a cluster is started: without `first_port` on the first ports that fit, `image` is one of a registry."""
+
+    first_port: int = 0
+    prove: bool = False
+    limit_s: float = 300.0
+    required_paths: tuple[str, ...] = ()
+    image: str = ""
+    plain_http: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpResult:
     """The cluster, healthy; on which nodes Ray was started, and what they did for proof, None without it."""
 
     status: ClusterStatus
     started: tuple[str, ...] = ()
     proof: BurnInResult | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        proof = self.proof.as_json() if self.proof else None
+        return {**self.status.as_json(), "started": list(self.started), "proof": proof}
+
+    def text(self) -> str:
+        return "\n".join(filter(None, (self.status.text(), self.proof.text() if self.proof else "")))
 
 
 def bring_up(app: App, options: UpOptions) -> UpResult:
@@ -79,7 +106,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
                 _find_image(options) or require_image(context.image.tag, options.target)
         with app.collecting_refusals_if_dry_run("authentication"):
             _require_tokens(context)
-        data = {"nodes": {name: asdict(one) for name, one in probe.addresses.items()}}
+        data = {"nodes": {name: one._asdict() for name, one in probe.addresses.items()}}
         text = ""
         if probe.ports:
             rows = [(name, one.address, one.interface) for name, one in probe.addresses.items()]
@@ -94,9 +121,8 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
     base = options.first_port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
-    print_findings_raise_if_errors(
-        context.app, check_nodes(probe, context.needs(options.required_paths), context.pool.unreached)
-    )
+    findings = check_nodes(probe, context.needs(options.required_paths), context.pool.unreached)
+    print_findings_raise_if_errors(context.app, findings)
     return probe
 
 
@@ -134,24 +160,31 @@ def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) ->
     with _undone_on_error(context, plan, names, is_new=True):
         _write_files(context, plan, Secret(secrets.token_hex(32)))
         state = _start_members(context, options, plan, names, images, set())
-        proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
-    return _create_result(probe, plan, state, names, proof)
+        return _prove(context, options, probe, plan, state, names)
 
 
 def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cluster: ExistingCluster) -> UpResult:
     """Bring back what died of a cluster; without its head, all of it."""
-    plan = cluster.plan
+    plan, head = cluster.plan, cluster.plan.head
     _require_same_nodes(context, plan)
-    state = _ask_started(context, cluster)
+    until = time.monotonic() + _HEAD_S  # a killed `up` may have started it a moment ago
+    while (state := query_ray_nodes(context.pool.nodes[head.name], plan)).error and time.monotonic() < until:
+        if not cluster.was_found_running_on(head.name):
+            break
+        time.sleep(_POLL_S)
     missing = find_member_faults(plan, state)
     dead = [one.name for one in plan.members if not cluster.was_found_running_on(one.name) or one.name in missing]
     if dead:
         if state.error:
             require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
-        if plan.head.name in dead or state.error:
+        if head.name in dead or state.error:
             dead = [member.name for member in plan.members]
-        plan = plan.with_identities({name: facts.identity for name, facts in probe.facts.items() if name in dead})
-        _check_installations(context, probe, plan)
+        plan = plan.with_identities({name: probe.facts[name].machine.identity for name in dead})
+        for member in plan.members:
+            if member.is_inplace:  # the target may no longer be what the cluster was made with
+                installation = probe.facts[member.name].installation
+                findings = tuple(check_installation(member.name, installation, member.data, context.needs()))
+                print_findings_raise_if_errors(context.app, findings)
         context.app.print_status(f"starting again on {', '.join(dead)}")
         __, images = bring_image_to_nodes(context, probe, plan, _find_image(options))
         ended = {node.id for node in state.nodes if node.name in dead}
@@ -159,25 +192,21 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
             _write_files(context, plan, _read_token(context, plan))
             for name in dead:
                 if instance := cluster.instances.get(name):
-                    remove_instances(context.pool.nodes[name], [instance], 0)
+                    stop_ray(context.pool.nodes[name], instance)
             state = _start_members(context, options, plan, dead, images, ended)
-    proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
-    return _create_result(probe, plan, state, dead, proof)
+    return _prove(context, options, probe, plan, state, dead)
 
 
-def _ask_started(context: ClusterContext, cluster: ExistingCluster) -> RayState:
-    """Return what Ray says, once its head is there: a killed `up` may have started it a moment ago."""
-    head, until = context.pool.nodes[cluster.plan.head.name], time.monotonic() + _HEAD_S
-    while (state := query_ray_nodes(head, cluster.plan)).error and cluster.was_found_running_on(head.name):
-        if time.monotonic() > until:
-            break
-        time.sleep(_POLL_S)
-    return state
-
-
-def _create_result(
-    probe: ClusterProbe, plan: ClusterPlan, state: RayState, started: Sequence[str], proof: BurnInResult | None
+def _prove(
+    context: ClusterContext,
+    options: UpOptions,
+    probe: ClusterProbe,
+    plan: ClusterPlan,
+    state: RayState,
+    started: Sequence[str],
 ) -> UpResult:
+    """Give the nodes of a cluster that stands work, where that is wanted, and return the cluster."""
+    proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     status = create_status(plan, state, dict.fromkeys(probe.facts, "running"), disks)
     return UpResult(status=status, started=tuple(started), proof=proof)
@@ -193,8 +222,8 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
             address=probe.addresses[name].address,
             interface=probe.addresses[name].interface,
             gpus=context.target.hardware.gpus,
-            uid=facts.uid,
-            identity=facts.identity,
+            uid=facts.machine.uid,
+            identity=facts.machine.identity,
             place=facts.installation.directory if facts.installation and probe.is_node_inplace(name) else "",
         )
         for name, facts in probe.facts.items()
@@ -223,34 +252,30 @@ def _require_same_nodes(context: ClusterContext, plan: ClusterPlan) -> None:
         )
 
 
-def _check_installations(context: ClusterContext, probe: ClusterProbe, plan: ClusterPlan) -> None:
-    """Refuse to bring back processes where the target is no longer what the cluster was made with."""
-    for member in plan.members:
-        if member.is_inplace and member.name in probe.facts:
-            found = probe.facts[member.name].installation
-            print_findings_raise_if_errors(
-                context.app, tuple(check_installation(member.name, found, member.data, context.needs()))
-            )
-
-
 # ---- on the nodes
+
+
+def _list_instances(node: Node, plan: ClusterPlan) -> list[RayInstance]:
+    """Return what a node has of a cluster, none where its engine does not answer."""
+    member = next(member for member in plan.members if member.name == node.name)
+    report = probe_instances(node, leave_out_containers=member.is_inplace)
+    return [one for one in report.instances or () if one.labels.get(ID_LABEL) == plan.id]
 
 
 @contextmanager
 def _undone_on_error(
     context: ClusterContext, plan: ClusterPlan, names: Sequence[str], *, is_new: bool
 ) -> Iterator[None]:
-    """Take away from nodes what the block started there unless it comes to its end."""
-    inplace = {member.name for member in plan.members if member.is_inplace}
+    """Take away from nodes what was started there unless the block comes to its end."""
 
     def undo(node: Node) -> None:
-        rows = node.call("clusters", disk=node.spec.data, here=node.name in inplace).get("clusters", ())
-        own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
-        remove_instances(node, own, 0)
+        own = _list_instances(node, plan)
+        for one in own:
+            stop_ray(node, one)
         if is_new:
-            node.call(
-                "clear", disk=node.spec.data, paths=[plan.directory_relative_to_disk(node.name)], containers=bool(own)
-            )
+            paths = [plan.directory_relative_to_disk(node.name)]
+            arguments = {"disk": node.spec.data, "paths": paths, "remove_empty_cache_dirs": bool(own)}
+            node.call("kill_and_remove_clusters", **arguments)
 
     try:
         yield
@@ -266,9 +291,9 @@ def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> N
     texts = {f"{RAY_DIRECTORY}/.keep": "", TOKEN_FILE: token.reveal()}
 
     def write(node: Node) -> None:
-        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory_relative_to_disk(node.name)
         for name, text in texts.items():
-            node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
+            path = f"{plan.directory_relative_to_disk(node.name)}/{name}"
+            node.call("write_private_file", disk=node.spec.data, path=path, text=text)
 
     context.pool.map(write)
 
@@ -277,7 +302,7 @@ def _read_token(context: ClusterContext, plan: ClusterPlan) -> Secret:
     """Return the token of a cluster from the first node that has it; a new one where none does."""
     for member in plan.members:
         path = f"{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}"
-        if text := context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]:
+        if text := context.pool.nodes[member.name].call("read_disk_text_or_empty", disk=member.data, path=path):
             return Secret(str(text))
     return Secret(secrets.token_hex(32))
 
@@ -329,12 +354,9 @@ def _start_members(
 
 
 def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], images: Mapping[str, str]) -> None:
-    members = {member.name: member for member in plan.members}
-
-    def start(node: Node) -> None:
-        select_runtime(node, plan, members[node.name]).start_ray(context.image.container, images[node.name])
-
-    __, errors = context.pool.select_skipping_unconnected(names).try_map(start)
+    members, limits = {member.name: member for member in plan.members}, context.image.container
+    pool = context.pool.select_skipping_unconnected(names)
+    __, errors = pool.try_map(lambda node: start_ray(node, plan, members[node.name], limits, images[node.name]))
     if errors:
         raise NodeError(
             _("Ray could not be started\n{lines}").format(
@@ -346,22 +368,11 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
 
 def _require_running(node: Node, plan: ClusterPlan) -> None:
     """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
-    member = next(member for member in plan.members if member.name == node.name)
-    rows = node.call("clusters", disk=member.data, here=member.is_inplace).get("clusters", ())
-    for one in read_instances(rows):
-        if one.labels.get(ID_LABEL) == plan.id and not one.is_running:
-            text = select_runtime(node, plan, member).read_log_tail(one.id, _LAST_LINES)
+    for one in _list_instances(node, plan):
+        if not one.is_running:
+            lines = read_log_tail(node, one, _LAST_LINES).strip().splitlines()
             raise NodeError(
                 _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
-                    member=node.name,
-                    exit_code=one.exit_code,
-                    quoted="\n".join(f"  | {line}" for line in text.strip().splitlines()),
+                    member=node.name, exit_code=one.exit_code, quoted="\n".join(f"  | {line}" for line in lines)
                 )
             )
-
-
-def format_result(result: UpResult) -> tuple[dict[str, Any], str]:
-    """Return the result as JSON types, and in words."""
-    proof = result.proof
-    data = {**result.status.as_json(), "started": list(result.started), "proof": proof.as_json() if proof else None}
-    return data, "\n".join(filter(None, (result.status.text(), proof.text() if proof else "")))

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.nodes import resolve_cluster_name, resolve_node_specs
+from rlbox.cluster.nodes import ClusterOptions, resolve_cluster_name, resolve_node_specs
 from rlbox.cluster.on_head import (
     HEAD_VARIABLE,
     HeadCommand,
@@ -27,7 +27,6 @@ from rlbox.cluster.on_head import (
     require_usable_cluster,
     run_rlbox_on_head_node,
 )
-from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus

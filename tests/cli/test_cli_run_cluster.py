@@ -9,7 +9,7 @@ from clusterfacts import plan
 from fakes import Folder, Rlbox
 
 from rlbox.app import App
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.errors import NodeError
 

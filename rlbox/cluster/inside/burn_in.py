@@ -30,7 +30,7 @@ def _give_up_after(limit_s: float) -> None:
     """End this process when it hangs: a collective that waits for its peer waits for ever."""
 
     def end() -> None:
-        _report(said="it has not ended in time")
+        _report(error="it has not ended in time")
         os.kill(os.getpid(), signal.SIGKILL)  # it may hang where no exception comes through
 
     timer = threading.Timer(limit_s, end)
@@ -78,7 +78,7 @@ def _main() -> None:
     except ModuleNotFoundError as error:
         _report(missing=str(error))
     except Exception as error:
-        _report(said=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        _report(error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""Report what a machine is: user, limits, network, GPUs, engine, data disk, target, clusters."""
+"""Report what a machine is: user, network, GPUs, engine, data disk, target, clusters. Both ends have these types."""
 
+import array
+import contextlib
+import fcntl
 import hashlib
 import http.client
 import json
@@ -9,23 +12,23 @@ import re
 import shutil
 import socket
 import stat
+import struct
 import subprocess
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from typing import Literal  # Python 3.6 has none
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 CLUSTER_LABEL = "rlbox.cluster"
-FileSystemBytes = int
-PartAndExitCode = str
+PROCESS_PREFIX = "here-"
 _ANSWER_S, _GPU_S = 30.0, 20.0
-_GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "driver_version")
-_ECC_KEY = "ecc.errors.uncorrected.volatile.total"
+_GPU_KEYS = "index,uuid,memory.total,memory.used,ecc.errors.uncorrected.volatile.total"
 # How `ray start --block` reports a part that ended. Source: ray/scripts/scripts.py of 2.43 and 2.60.
 _ENDED_PART = re.compile(r"(\w+) \[exit code=(-?\w+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_SIOCGIFCONF, _IFREQ = 0x8912, 40
+_LISTEN = "0A"
+# What no other machine reaches: loopback, and bridges of engines.
+_INNER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel")
 
 
 def read_text_or_empty(path: str) -> str:
@@ -44,7 +47,7 @@ def read_json_or_empty(path: str) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def parse_int_or_zero(text: str) -> int:
+def _parse_int_or_zero(text: str) -> int:
     return int(text) if text.lstrip("-").isdigit() else 0
 
 
@@ -64,7 +67,6 @@ class MachineFacts(NamedTuple):
     uid: int
     gid: int
     user: str
-    cores: int
     memory: int
     engine_socket: str
 
@@ -88,75 +90,9 @@ def read_machine_facts() -> MachineFacts:
         uid=os.getuid(),
         gid=os.getgid(),
         user=_user_name(os.getuid()),
-        cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         engine_socket=_find_engine_socket(),
     )
-
-
-# ---- its GPUs
-
-
-class Gpu(NamedTuple):
-    """`users` are the processes on it, each with its owner."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    name: str
-    memory_bytes: int
-    used_bytes: int
-    driver: str
-    uncorrected_errors: int
-    users: List[str]
-
-
-class GpuQuery(NamedTuple):
-    """`error` is empty where nvidia-smi answered, or the machine has no driver."""
-
-    gpus: List[Gpu]
-    error: str
-
-
-def query_gpus() -> GpuQuery:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        has_driver = os.path.exists("/proc/driver/nvidia/version")
-        return GpuQuery([], "nvidia-smi is missing" if has_driver else "")
-    rows = _query_smi(program, "--query-gpu", _GPU_KEYS)
-    if rows is None:
-        return GpuQuery([], "nvidia-smi does not answer")
-    errors = dict(_query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
-    processes = _query_smi(program, "--query-compute-apps", ("gpu_uuid", "pid", "process_name")) or []
-    return GpuQuery([_parse_gpu(row, errors, processes) for row in rows], "")
-
-
-def _parse_gpu(row: List[str], errors: Dict[str, str], processes: List[List[str]]) -> Gpu:
-    users = [(_process_owner(pid) or "somebody", pid, name) for uuid, pid, name in processes if uuid == row[1]]
-    return Gpu(
-        index=parse_int_or_zero(row[0]),
-        name=row[2],
-        memory_bytes=parse_int_or_zero(row[3]) << 20,
-        used_bytes=parse_int_or_zero(row[4]) << 20,
-        driver=row[5],
-        uncorrected_errors=parse_int_or_zero(errors.get(row[1], "")),
-        users=["{} ({}, {})".format(*user) for user in users],
-    )
-
-
-def _query_smi(program: str, query: str, keys: Sequence[str]) -> Optional[List[List[str]]]:
-    argv = [program, "{}={}".format(query, ",".join(keys)), "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=_GPU_S).decode("utf-8", "replace")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return [row for row in rows if len(row) == len(keys)]
-
-
-def _process_owner(pid: str) -> str:
-    try:
-        return _user_name(os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
-        return ""
 
 
 def _user_name(uid: int) -> str:
@@ -166,39 +102,132 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
+# ---- its network
+
+
+class InterfaceAddress(NamedTuple):
+    """An address of IPv4; `mtu` in bytes, `speed` in Mbit/s, 0 where the driver is silent."""
+
+    interface: str
+    address: str
+    mtu: int = 0
+    speed: int = 0
+
+
+def list_external_addresses() -> List[InterfaceAddress]:
+    """Return the addresses that others may reach, that by which ssh came first."""
+    buffer = array.array("B", bytes(_IFREQ * 256))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+        reply = fcntl.ioctl(kernel, _SIOCGIFCONF, struct.pack("iL", len(buffer), buffer.buffer_info()[0]))
+    data = buffer.tobytes()[: struct.unpack("iL", reply)[0]]
+    found = []
+    for offset in range(0, len(data), _IFREQ):
+        name = data[offset : offset + 16].partition(b"\0")[0].decode().partition(":")[0]
+        if not name.startswith(_INNER_INTERFACES):
+            address = socket.inet_ntoa(data[offset + 20 : offset + 24])
+            mtu, speed = (
+                _parse_int_or_zero(read_text_or_empty(f"/sys/class/net/{name}/{key}")) for key in ("mtu", "speed")
+            )
+            found.append(InterfaceAddress(name, address, mtu, max(0, speed)))
+    by_ssh = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2]
+    return sorted(found, key=lambda row: row.address != by_ssh)
+
+
+class TcpListener(NamedTuple):
+    port: int
+    socket_inode: str
+    uid: int
+
+
+def list_tcp_listeners() -> List[TcpListener]:
+    found = []
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read_text_or_empty(path).splitlines()[1:]:
+            row = line.split()
+            if row[3] == _LISTEN:
+                found.append(TcpListener(int(row[1].split(":")[1], 16), row[9], int(row[7])))
+    return found
+
+
+# ---- its GPUs
+
+
+class Gpu(NamedTuple):
+    """`uncorrected_errors` of its memory; `users` are the processes on it, each with its owner."""
+
+    number: int
+    memory_bytes: int
+    used_bytes: int
+    uncorrected_errors: int = 0
+    users: Sequence[str] = ()
+
+
+class GpuQuery(NamedTuple):
+    """`error` is empty where nvidia-smi answered, or the machine has no driver."""
+
+    gpus: Sequence[Gpu] = ()
+    error: str = ""
+
+
+def query_gpus() -> GpuQuery:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        has_driver = os.path.exists("/proc/driver/nvidia/version")
+        return GpuQuery(error="nvidia-smi is missing" if has_driver else "")
+    try:
+        rows = _query_smi(program, "--query-gpu=" + _GPU_KEYS)
+        processes = _query_smi(program, "--query-compute-apps=gpu_uuid,pid,process_name")
+    except (OSError, subprocess.SubprocessError):
+        return GpuQuery(error="nvidia-smi does not answer")
+    gpus = []
+    for number, uuid, total, used, errors in (row for row in rows if len(row) == 5):
+        users = ["{} ({}, {})".format(_process_owner(row[1]), *row[1:]) for row in processes if row[0] == uuid]
+        total_mib, used_mib = _parse_int_or_zero(total), _parse_int_or_zero(used)
+        gpus.append(Gpu(int(number), total_mib << 20, used_mib << 20, _parse_int_or_zero(errors), users))
+    return GpuQuery(gpus)
+
+
+def _query_smi(program: str, query: str) -> List[List[str]]:
+    argv = [program, query, "--format=csv,noheader,nounits"]
+    output = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=_GPU_S).decode("utf-8", "replace")
+    return [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+
+
+def _process_owner(pid: str) -> str:
+    try:
+        return _user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return "somebody"
+
+
 # ---- disks and files
 
 
-class DirectoryAccessAndSpace(NamedTuple):
-    """A directory and the space of its file system in bytes; `error`: why it cannot be read."""
+class DiskFacts(NamedTuple):
+    """A directory that is to be a data disk, and the space of its file system in bytes; `error`: why it is not read."""
 
     path: str
-    there: bool
-    error: str
-    free: FileSystemBytes
-    size: FileSystemBytes
-    mode: int
-    uid: int
-    writable: bool
+    there: bool = False
+    error: str = ""
+    free: int = 0
+    size: int = 0
+    mode: int = 0
+    uid: int = 0
+    writable: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.there and self.free < 0.01 * self.size
 
 
-class Installation(NamedTuple):
-    directory: str
-    lock_checksum: str
-    data_disk: str
-    is_complete: bool
-    is_image_install: bool
-
-
-def read_directory_facts(path: str) -> DirectoryAccessAndSpace:
+def read_disk_facts(path: str) -> DiskFacts:
     try:
         found, space = os.stat(path), os.statvfs(path)
     except OSError as error:
-        return DirectoryAccessAndSpace(path, False, error.strerror or str(error), 0, 0, 0, 0, False)
-    return DirectoryAccessAndSpace(
+        return DiskFacts(path, error=error.strerror or str(error))
+    return DiskFacts(
         path=path,
         there=stat.S_ISDIR(found.st_mode),
-        error="",
         free=space.f_bavail * space.f_frsize,
         size=space.f_blocks * space.f_frsize,
         mode=stat.S_IMODE(found.st_mode),
@@ -207,25 +236,32 @@ def read_directory_facts(path: str) -> DirectoryAccessAndSpace:
     )
 
 
+class Installation(NamedTuple):
+    """A target that `apply` installed: `directory` is where rlbox is.
+
+    `is_image_install`: it is the image of the container that the node is. `is_complete`: the last `apply` ended well.
+    """
+
+    directory: str
+    lock_checksum: str
+    data_disk: str = ""
+    is_complete: bool = True
+    is_image_install: bool = False
+
+
 def find_installation(target_name: str) -> Optional[Installation]:
-    """Return where `rlbox apply` installed a target here, or the image of this container has it; None: nowhere."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = os.path.join(cache, "rlbox", "places", target_name)
     for prefix in (str(read_json_or_empty(own + ".json").get("prefix") or own), own, ""):
-        record = read_json_or_empty(prefix + "/opt/rlbox/share/applied.json")
+        directory = prefix + "/opt/rlbox"
+        record = read_json_or_empty(directory + "/share/applied.json")
         if record.get("target") == target_name:
-            return Installation(
-                directory=prefix + "/opt/rlbox",
-                lock_checksum=str(record.get("lock", "")),
-                data_disk=str(record.get("data", "")),
-                is_complete=record.get("state") == "laid",
-                is_image_install=False,
-            )
+            is_complete = record.get("state") == "laid"
+            return Installation(directory, str(record.get("lock", "")), str(record.get("data", "")), is_complete)
     lock = "/opt/rlbox/share/lock.json"
     if read_json_or_empty(lock).get("target") == target_name and not os.path.exists("/opt/rlbox/share/applied.json"):
         with open(lock, "rb") as file:
-            checksum = hashlib.sha256(file.read()).hexdigest()
-        return Installation("/opt/rlbox", checksum, data_disk="", is_complete=True, is_image_install=True)
+            return Installation("/opt/rlbox", hashlib.sha256(file.read()).hexdigest(), is_image_install=True)
     return None
 
 
@@ -233,29 +269,65 @@ def find_installation(target_name: str) -> Optional[Installation]:
 
 
 class EngineFacts(NamedTuple):
-    """The last four are empty unless `state` is ok."""
+    """`state` is ok, absent, denied or silent; what follows `error` is empty unless it is ok."""
 
-    socket: str
-    state: "Literal['ok', 'absent', 'denied', 'silent']"
-    error: str
-    version: str
-    security: List[str]
-    runtimes: List[str]
-    cdi: List[str]
+    state: str
+    error: str = ""
+    version: str = ""
+    security: Sequence[str] = ()
+    runtimes: Sequence[str] = ()
+    cdi: Sequence[str] = ()
 
 
 class RayInstance(NamedTuple):
-    """Ray of a cluster here: a container of its engine, or processes of this user."""
+    """Ray of a cluster here: a container of its engine, or processes of this user (`here-…`)."""
 
     id: str
     name: str
     image: str
     labels: Dict[str, str]
     status: str
-    exit_code: int
-    oom: bool
-    finished: str
-    first_ended_part: PartAndExitCode
+    exit_code: int = 0
+    oom: bool = False
+    finished: str = ""
+    first_ended_part: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.status in ("created", "running", "restarting", "paused")
+
+    @property
+    def is_inplace(self) -> bool:
+        return self.id.startswith(PROCESS_PREFIX)
+
+
+class InstanceReport(NamedTuple):
+    """`instances` is None where the engine does not answer."""
+
+    disk: DiskFacts
+    instances: Optional[List[RayInstance]]
+
+
+class NodeFacts(NamedTuple):
+    """One node; `listening` are ports, `paths` those of a job's that it has.
+
+    `installation` is None where the target was not installed there; `clock_before_after_s` is its time before and
+    after it looked.
+    """
+
+    machine: MachineFacts
+    engine: EngineFacts
+    gpu: GpuQuery
+    disk: DiskFacts
+    addresses: List[InterfaceAddress]
+    listening: List[int]
+    clusters: List[RayInstance]
+    installation: Optional[Installation]
+    paths: List[str]
+    clock_before_after_s: Tuple[float, float]
+
+    def find_address(self, address: str) -> Optional[InterfaceAddress]:
+        return next((one for one in self.addresses if one.address == address), None)
 
 
 def _find_engine_socket() -> str:
@@ -275,15 +347,13 @@ class _EngineConnection(http.client.HTTPConnection):
 
 def _get_from_engine(path: str) -> str:
     """Return the body; `OSError` where the engine does not answer, `ValueError` where it refuses."""
-    connection = _EngineConnection("engine", timeout=_ANSWER_S)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read().decode("utf-8", "replace")
-    except http.client.HTTPException as error:
-        raise OSError(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
+    with contextlib.closing(_EngineConnection("engine", timeout=_ANSWER_S)) as connection:
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read().decode("utf-8", "replace")
+        except http.client.HTTPException as error:
+            raise OSError(str(error) or type(error).__name__) from error
     if answer.status >= 400:
         raise ValueError(f"{answer.status} {body.strip()[:200]}")
     return body
@@ -291,16 +361,15 @@ def _get_from_engine(path: str) -> str:
 
 def query_engine() -> EngineFacts:
     path = _find_engine_socket()
-    facts = EngineFacts(path, "absent", error="", version="", security=[], runtimes=[], cdi=[])
     if not os.path.exists(path):
-        return facts
+        return EngineFacts("absent", path)
     try:
         info = json.loads(_get_from_engine("/info"))
     except PermissionError as error:
-        return facts._replace(state="denied", error=str(error))
+        return EngineFacts("denied", str(error))
     except (OSError, ValueError) as error:
-        return facts._replace(state="silent", error=str(error))
-    return facts._replace(
+        return EngineFacts("silent", str(error))
+    return EngineFacts(
         state="ok",
         version=info.get("ServerVersion", ""),
         security=info.get("SecurityOptions") or [],
@@ -317,7 +386,10 @@ def list_ray_containers() -> List[RayInstance]:
             state = json.loads(_get_from_engine("/containers/{}/json".format(row["Id"])))["State"]
         except (ValueError, KeyError):  # it has been removed meanwhile
             continue
-        exited = state.get("Status") == "exited"
+        output = ""
+        if state.get("Status") == "exited":
+            with contextlib.suppress(OSError, ValueError):
+                output = _get_from_engine("/containers/{}/logs?stdout=1&stderr=1&tail=200".format(row["Id"]))
         found.append(
             RayInstance(
                 id=row["Id"],
@@ -328,21 +400,14 @@ def list_ray_containers() -> List[RayInstance]:
                 exit_code=state.get("ExitCode", 0),
                 oom=bool(state.get("OOMKilled")),
                 finished=state.get("FinishedAt", ""),
-                first_ended_part=find_first_ended_part_with_code(_read_container_output(row["Id"])) if exited else "",
+                first_ended_part=find_first_ended_part_with_code(output),
             )
         )
     return found
 
 
-def _read_container_output(container_id: str) -> str:
-    try:
-        return _get_from_engine(f"/containers/{container_id}/logs?stdout=1&stderr=1&tail=200")
-    except (OSError, ValueError):
-        return ""
-
-
-def find_first_ended_part_with_code(ray_output: str) -> PartAndExitCode:
-    """Return which part of Ray ended first, with its exit code, as `ray start` reported it; empty where it did not."""
+def find_first_ended_part_with_code(ray_output: str) -> str:
+    """Return which part of Ray ended first, with its exit code (`raylet -9`); empty where `ray start` reported none."""
     text = _COLOURS.sub("", ray_output)
     match = _ENDED_PART.search(text, max(0, text.rfind("exited unexpectedly")))
     return " ".join(match.groups()) if match else ""

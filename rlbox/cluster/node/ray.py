@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from rlbox.cluster.node.facts import (
+    PROCESS_PREFIX,
     RayInstance,
     find_first_ended_part_with_code,
     list_ray_containers,
@@ -23,8 +24,6 @@ from rlbox.cluster.node.facts import (
 )
 
 TEMP = "/tmp/ray"  # noqa: S108
-PROCESS_PREFIX = "here-"
-RecordId = str
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
@@ -34,12 +33,7 @@ _POLL_S, _KILL_S = 0.3, 10.0
 # ---- files below the data disk
 
 
-class Owner(NamedTuple):
-    uid: int
-    gid: int
-
-
-def resolve_below_disk(disk: str, relative_path: str) -> str:
+def _resolve_below_disk(disk: str, relative_path: str) -> str:
     """Return the path below the data disk; `ValueError` where a link that a job planted leads out of it."""
     full = os.path.join(disk, relative_path)
     parent, top = os.path.realpath(os.path.dirname(full)), os.path.realpath(disk)
@@ -48,49 +42,53 @@ def resolve_below_disk(disk: str, relative_path: str) -> str:
     return os.path.join(parent, os.path.basename(full))
 
 
-def _make_directory(disk: str, path: str, owner: Optional[Owner]) -> None:
+def _make_directory(disk: str, path: str) -> str:
     """Make a directory and those above it: the first is everybody's, the others are for the owner alone."""
-    parts = path.split("/")
+    full, parts = "", path.split("/")
     for depth in range(1, len(parts) + 1):
-        full = resolve_below_disk(disk, "/".join(parts[:depth]))
+        full = _resolve_below_disk(disk, "/".join(parts[:depth]))
         if not os.path.isdir(full):
             os.mkdir(full, 0o700)
             os.chmod(full, 0o700 if depth > 1 else 0o1777)
-            if owner and depth > 1:
-                os.chown(full, owner.uid, owner.gid)
+    return full
 
 
-def write_private_file(disk: str, relative_path: str, text: str, owner: Optional[Owner]) -> None:
-    _make_directory(disk, os.path.dirname(relative_path), owner)
-    full = resolve_below_disk(disk, relative_path)
+def read_disk_text_or_empty(disk: str, path: str) -> str:
+    return read_text_or_empty(_resolve_below_disk(disk, path))
+
+
+def list_disk_directory_or_empty(disk: str, path: str) -> List[str]:
+    return _list_or_empty(_resolve_below_disk(disk, path))
+
+
+def _list_or_empty(path: str) -> List[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def write_private_file(disk: str, path: str, text: str) -> None:
+    full = os.path.join(_make_directory(disk, os.path.dirname(path)), os.path.basename(path))
     part = f"{full}.{os.getpid()}"
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-        if owner:
-            os.fchown(handle, owner.uid, owner.gid)
     os.rename(part, full)
 
 
-def remove_with_empty_parents(disk: str, relative_path: str) -> bool:
+def remove_with_empty_parents(disk: str, path: str) -> bool:
     """Remove a file or a directory with all in it, then the directories above it that are empty."""
-    full = resolve_below_disk(disk, relative_path)
+    full = _resolve_below_disk(disk, path)
     existed = os.path.lexists(full)
     if os.path.isdir(full) and not os.path.islink(full):
         shutil.rmtree(full, ignore_errors=True)
     elif existed:
         os.unlink(full)
     with contextlib.suppress(OSError):
-        while os.path.dirname(relative_path):
-            relative_path = os.path.dirname(relative_path)
-            os.rmdir(resolve_below_disk(disk, relative_path))
+        while os.path.dirname(path):
+            path = os.path.dirname(path)
+            os.rmdir(_resolve_below_disk(disk, path))
     return existed
-
-
-def _remove_empty_directories(disk: str, path: str) -> None:
-    for folder, __, __ in os.walk(os.path.join(disk, path), topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
 
 
 # ---- Ray as processes of this user: the process that leads their session is recorded, and ended by its number
@@ -106,42 +104,6 @@ def _read_records(disk: str) -> List[Dict[str, Any]]:
     return found
 
 
-def _list_session_pids(record: Dict[str, Any]) -> List[int]:
-    """Return the processes of the session that a recorded process leads; none once the machine was started anew."""
-    if record["boot"] != read_boot_id():
-        return []
-    leader = read_live_process_stat(record["pid"])
-    if leader and leader.start_ticks != record["born"]:  # its number is another process's now
-        return []
-    stats = {int(name): read_live_process_stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
-    return sorted(pid for pid, row in stats.items() if row and row.session_id == record["pid"])
-
-
-def _list_ray_processes(disk: str) -> List[RayInstance]:
-    rows = []
-    for record in _read_records(disk):
-        running = bool(_list_session_pids(record))
-        code, __, finished = read_text_or_empty(os.path.join(record["folder"], "exit")).partition(" ")
-        rows.append(
-            RayInstance(
-                id=record["id"],
-                name=record["name"],
-                image=record["image"],
-                labels=record["labels"],
-                status="running" if running else "exited",
-                exit_code=0 if running else int(code or _KILLED),
-                oom=False,
-                finished="" if running else finished,
-                first_ended_part="" if running else find_first_ended_part_with_code(_read_log(record)),
-            )
-        )
-    return rows
-
-
-def _read_log(record: Dict[str, Any]) -> str:
-    return read_text_or_empty(os.path.join(record["folder"], "log"))
-
-
 def _find_record(disk: str, record_id: str) -> Dict[str, Any]:
     for record in _read_records(disk):
         if record["id"] == record_id:
@@ -149,13 +111,36 @@ def _find_record(disk: str, record_id: str) -> Dict[str, Any]:
     raise ValueError("Ray's processes have no record here any more")
 
 
+def _list_session_processes(record: Dict[str, Any]) -> Dict[int, int]:
+    """Return the processes of the session that a recorded process leads, with their parents; none after a reboot."""
+    leader = read_live_process_stat(record["pid"])
+    if record["boot"] != read_boot_id() or (leader and leader.start_ticks != record["born"]):
+        return {}  # its number is another process's now
+    stats = {int(name): read_live_process_stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: row.parent_pid for pid, row in stats.items() if row and row.session_id == record["pid"]}
+
+
+def _read_instance(record: Dict[str, Any]) -> RayInstance:
+    found = RayInstance(record["id"], record["name"], record["image"], record["labels"], status="running")
+    if _list_session_processes(record):
+        return found
+    code, __, finished = read_text_or_empty(os.path.join(record["folder"], "exit")).partition(" ")
+    part = find_first_ended_part_with_code(read_text_or_empty(os.path.join(record["folder"], "log")))
+    return found._replace(status="exited", exit_code=int(code or _KILLED), finished=finished, first_ended_part=part)
+
+
+def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstance]:
+    rows = [_read_instance(record) for record in _read_records(disk)]
+    return rows if leave_out_containers else rows + list_ray_containers()
+
+
 class InstalledProgram(NamedTuple):
     """A program of an installed target, and of which variables it has its environment."""
 
     install_directory: str
     argv: List[str]
-    inherited_names: List[str]
-    inherited_prefixes: List[str]
+    names: List[str]
+    kinds: List[str]
     path: str
     variables: Dict[str, str]
 
@@ -164,8 +149,8 @@ def build_program_environment(program: InstalledProgram) -> Dict[str, str]:
     """Return what a program of an installed target is started with; in a container of its image, the image's ENV."""
     shell = dict(os.environ)
     if os.path.exists(program.install_directory + "/share/applied.json"):
-        names, prefixes = program.inherited_names, tuple(program.inherited_prefixes)
-        env = {name: text for name, text in shell.items() if name in names or name.startswith(prefixes)}
+        kinds = tuple(program.kinds)
+        env = {name: text for name, text in shell.items() if name in program.names or name.startswith(kinds)}
         env["PATH"] = program.path
     else:
         rows = read_text_or_empty("/proc/1/environ").split("\0")
@@ -186,100 +171,94 @@ _WRAPPER = '"$@"; printf "%s %s" $? "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit'
 
 
 def start_ray_processes(
-    disk: str,
-    cluster_directory: str,
-    program: InstalledProgram,
-    container_name: str,
-    image: str,
-    labels: Dict[str, str],
-) -> RecordId:
+    disk: str, cluster_directory: str, program: List[Any], name: str, image: str, labels: Dict[str, str]
+) -> str:
     """Start Ray in a session of its own and record its leader; return the record's id."""
-    name = PROCESS_PREFIX + binascii.hexlify(os.urandom(6)).decode()
-    path = f"{cluster_directory}/here/{name}"
-    _make_directory(disk, path, None)
-    folder, scratch = resolve_below_disk(disk, path), _scratch_directory(name)
+    record_id = PROCESS_PREFIX + binascii.hexlify(os.urandom(6)).decode()
+    path = f"{cluster_directory}/here/{record_id}"
+    folder, scratch = _make_directory(disk, path), _scratch_directory(record_id)
     os.mkdir(scratch, 0o700)
-    _link_temp(disk)
-    env = dict(build_program_environment(program), TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP))
+    if not os.path.lexists(TEMP):  # Ray's directory is to lie on the data disk
+        own = os.path.join(disk, f"ray-{os.getuid()}")
+        os.makedirs(own, 0o700, exist_ok=True)
+        os.symlink(own, TEMP)
+    ray = InstalledProgram(*program)
     with open(os.path.join(folder, "log"), "ab") as log:
         process = subprocess.Popen(
-            ["sh", "-c", _WRAPPER, "sh", *program.argv],
+            ["sh", "-c", _WRAPPER, "sh", *ray.argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=env,
+            env=dict(build_program_environment(ray), TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP)),
             cwd=folder,
             start_new_session=True,
         )
     row = read_live_process_stat(process.pid)
     process.returncode = 0  # it stays when this script ends
-    record: Dict[str, Any] = {"name": container_name, "image": image, "labels": labels}
-    record.update(id=name, pid=process.pid, born=row.start_ticks if row else 0, boot=read_boot_id())
-    write_private_file(disk, path + "/record.json", json.dumps(record), None)
-    return name
+    record: Dict[str, Any] = {"name": name, "image": image, "labels": labels}
+    record.update(id=record_id, pid=process.pid, born=row.start_ticks if row else 0, boot=read_boot_id())
+    write_private_file(disk, path + "/record.json", json.dumps(record))
+    return record_id
 
 
-def _scratch_directory(name: str) -> str:
-    return "/tmp/rlbox-" + name  # noqa: S108
-
-
-def _link_temp(disk: str) -> None:
-    """Have Ray's directory lie on the data disk, unless the machine has one already."""
-    if not os.path.lexists(TEMP):
-        path = f"ray-{os.getuid()}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.join(disk, path), 0o700)
-        os.symlink(os.path.join(disk, path), TEMP)
+def _scratch_directory(record_id: str) -> str:
+    return "/tmp/rlbox-" + record_id  # noqa: S108
 
 
 def _end_session(record: Dict[str, Any], grace_s: float) -> None:
     """End the session of a record: its leader's child is asked first, then all of it is killed."""
     for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
         until = time.monotonic() + patience
-        pids = _list_session_pids(record)
-        if number == signal.SIGTERM:
-            stats = {pid: read_live_process_stat(pid) for pid in pids} if grace_s else {}
-            pids = [pid for pid, row in stats.items() if row and row.parent_pid == record["pid"]]
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
-        while time.monotonic() < until and _list_session_pids(record):
+        for pid, parent in _list_session_processes(record).items() if patience else ():
+            if number == signal.SIGKILL or parent == record["pid"]:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
+        while time.monotonic() < until and _list_session_processes(record):
             time.sleep(0.05)
 
 
-def stop_ray_processes(disk: str, record_ids: Sequence[RecordId], grace_s: float) -> None:
-    """Stop the processes of some records, which no longer count; their logs stay."""
-    for record_id in record_ids:
-        record = _find_record(disk, record_id)
-        _end_session(record, grace_s)
-        os.rename(os.path.join(record["folder"], "record.json"), os.path.join(record["folder"], "ended.json"))
+def stop_ray_processes(disk: str, record_id: str, grace_s: float) -> None:
+    """Stop the processes of a record, which no longer counts; their logs stay."""
+    record = _find_record(disk, record_id)
+    _end_session(record, grace_s)
+    os.rename(os.path.join(record["folder"], "record.json"), os.path.join(record["folder"], "ended.json"))
 
 
-class RemovedClusterParts(NamedTuple):
-    """Whether there were sessions of Ray, and a directory, to remove."""
-
-    sessions: bool
-    folder: bool
+def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
+    text = read_text_or_empty(os.path.join(_find_record(disk, record_id)["folder"], "log"))
+    return "\n".join(text.splitlines()[-max_lines:])
 
 
-def kill_and_remove_clusters(
-    disk: str, cluster_directories: Sequence[str], remove_empty_cache_dirs: bool
-) -> RemovedClusterParts:
-    """Remove clusters' directories from the data disk, with what their processes left."""
-    removed = []
-    for path in cluster_directories:
-        full = resolve_below_disk(disk, path)
+def run_installed_program(program: List[Any], timeout_s: float) -> str:
+    """Return what a program of an installed target prints."""
+    found = InstalledProgram(*program)
+    env = build_program_environment(found)
+    process = subprocess.Popen(found.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/")
+    try:
+        return process.communicate(timeout=timeout_s)[0].decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise ValueError("a program of the target has not ended in time") from None
+
+
+def kill_and_remove_clusters(disk: str, paths: List[str], remove_empty_cache_dirs: bool) -> List[str]:
+    """Remove clusters' directories from the data disk, with what their processes left; return what there was."""
+    has_sessions, existed = False, False
+    for path in paths:
+        full = _resolve_below_disk(disk, path)
         for record in _read_records(disk):
             if record["folder"].startswith(full + "/"):
                 _end_session(record, 0)
-        for name in list_directory_or_empty(full + "/here"):
+        for name in _list_or_empty(full + "/here"):
             shutil.rmtree(_scratch_directory(name), ignore_errors=True)
-        sessions = [name for name in list_directory_or_empty(full + "/ray") if _SESSION.match(name)]
-        removed.append((bool(sessions), remove_with_empty_parents(disk, path)))
+        has_sessions = has_sessions or any(map(_SESSION.match, _list_or_empty(full + "/ray")))
+        existed = remove_with_empty_parents(disk, path) or existed
     _remove_dead_sessions(disk)
-    if remove_empty_cache_dirs:
-        _remove_empty_directories(disk, "cache")  # where programs in them compile
-    return RemovedClusterParts(sessions=any(row[0] for row in removed), folder=any(row[1] for row in removed))
+    if remove_empty_cache_dirs:  # where programs in containers compile
+        for folder, __, __ in os.walk(os.path.join(disk, "cache"), topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+    return ["logs of Ray"] * has_sessions + ["its folder"] * existed
 
 
 def _remove_dead_sessions(disk: str) -> None:
@@ -288,7 +267,7 @@ def _remove_dead_sessions(disk: str) -> None:
     if os.path.realpath(TEMP) != os.path.realpath(own):
         return
     commands = "\0".join(read_text_or_empty(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
-    sessions = [name for name in list_directory_or_empty(own) if _SESSION.match(name)]
+    sessions = list(filter(_SESSION.match, _list_or_empty(own)))
     dead = [name for name in sessions if name not in commands]
     for name in dead:
         shutil.rmtree(os.path.join(own, name), ignore_errors=True)
@@ -297,36 +276,7 @@ def _remove_dead_sessions(disk: str) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def list_directory_or_empty(path: str) -> List[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
-def exec_program(program: InstalledProgram) -> None:
-    """Become a program of an installed target."""
-    os.chdir("/")
-    os.execvpe(program.argv[0], program.argv, build_program_environment(program))  # noqa: S606
-
-
-def read_ray_process_output(disk: str, record_id: RecordId, max_lines: int) -> str:
-    return "\n".join(_read_log(_find_record(disk, record_id)).splitlines()[-max_lines:])
-
-
-# ---- what is watched and read
-
-
-def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstance]:
-    """Return Ray's containers and processes of all clusters here."""
-    rows = _list_ray_processes(disk)
-    return rows if leave_out_containers else rows + list_ray_containers()
-
-
-def _newest_logs_directory(ray_temp_directory: str) -> str:
-    top = os.path.realpath(ray_temp_directory)
-    sessions = [name for name in list_directory_or_empty(top) if _SESSION.match(name)]
-    return os.path.join(top, sessions[-1] if sessions else "none", "logs")
+# ---- logs
 
 
 class LogText(NamedTuple):
@@ -343,48 +293,40 @@ class LogReport(NamedTuple):
     logs: List[LogText]
 
 
-class _LogReader:
-    """The files of a directory as they grow; of each at most the last bytes are read at first. No link is followed."""
-
-    def __init__(self, patterns: Sequence[str], max_bytes: int) -> None:
-        self._patterns, self._max_bytes = patterns, max_bytes
-        self._offsets: Dict[str, int] = {}
-
-    def read_new(self, folder: str, last: bool) -> List[LogText]:
-        """Return what each file gained, with when it was last written; `last`: with its unfinished line."""
-        rows = []
-        for name in list_directory_or_empty(folder):
-            path = os.path.join(folder, name)
-            if any(fnmatch.fnmatch(name, pattern) for pattern in self._patterns) and not os.path.islink(path):
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    text = self._read(file, last)
-                    if text:
-                        rows.append(LogText(name, text, os.fstat(file.fileno()).st_mtime))
-        return rows
-
-    def _read(self, file: BinaryIO, last: bool) -> str:
-        size, is_new = os.fstat(file.fileno()).st_size, file.name not in self._offsets
-        offset = self._offsets.get(file.name, max(0, size - self._max_bytes))
-        file.seek(offset)
-        data = file.read(self._max_bytes)
-        end = len(data) if last or len(data) == self._max_bytes else data.rfind(b"\n") + 1
-        begin = data.find(b"\n") + 1 if is_new and offset else 0
-        self._offsets[file.name] = offset + end
-        return data[begin:end].decode("utf-8", "replace")
-
-
 def follow_ray_logs(
-    ray_temp_directory: str,
-    file_patterns: Sequence[str],
-    max_bytes: int,
-    wait_for_end: Optional[Callable[[float], bool]],
+    ray_temp_directory: str, patterns: List[str], max_bytes: int, wait_for_end: Optional[Callable[[float], bool]]
 ) -> Iterator[LogReport]:
-    """Yield what the newest session's logs hold, then what they gain until `wait_for_end` of some seconds is true."""
-    reader, first, last = _LogReader(file_patterns, max_bytes), True, wait_for_end is None
+    """Yield the last `max_bytes` of the newest session's logs, then what they gain until `wait_for_end` is true.
+
+    No link is followed; a line that is not finished is kept back until the end.
+    """
+    offsets: Dict[str, int] = {}
+    first, last = True, wait_for_end is None
     while True:
-        rows = reader.read_new(_newest_logs_directory(ray_temp_directory), last)
+        top = os.path.realpath(ray_temp_directory)
+        sessions = ["none", *filter(_SESSION.match, _list_or_empty(top))]
+        folder, rows = os.path.join(top, sessions[-1], "logs"), []
+        for name in _list_or_empty(folder):
+            path = os.path.join(folder, name)
+            if any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    text, written = _read_gain(path, offsets, max_bytes, last)
+                    rows += [LogText(name, text, written)] if text else []
         if rows or first:
             yield LogReport(first, time.time(), rows)
         if last or wait_for_end is None:
             return
         first, last = False, wait_for_end(_POLL_S)
+
+
+def _read_gain(path: str, offsets: Dict[str, int], max_bytes: int, last: bool) -> Tuple[str, float]:
+    """Return what a file gained since its offset, which is moved, and when it was written."""
+    with open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        is_new, offset = path not in offsets, offsets.get(path, max(0, found.st_size - max_bytes))
+        file.seek(offset)
+        data = file.read(max_bytes)
+    end = len(data) if last or len(data) == max_bytes else data.rfind(b"\n") + 1
+    begin = data.find(b"\n") + 1 if is_new and offset else 0
+    offsets[path] = offset + end
+    return data[begin:end].decode("utf-8", "replace"), found.st_mtime

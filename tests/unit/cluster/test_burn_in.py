@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -61,14 +59,11 @@ def played(monkeypatch: pytest.MonkeyPatch, b: dict[str, Any]) -> tuple[ClusterC
     reports = {"a": {"bytes_s": 1e9, "wrong": 0}, "b": b}
     calls: list[tuple[str, ...]] = []
 
-    def create(node: str, plan: object, member: object) -> Any:
-        def run_python(args: tuple[str, ...]) -> Iterator[str]:
-            calls.append((node, *args[4:]))
-            yield from ("what a library prints at its start", json.dumps(reports[node]))
+    def run(node: str, plan: object, script: str, *arguments: str, timeout_s: float) -> dict[str, Any]:
+        calls.append((node, *arguments[1:]))
+        return reports[node]
 
-        return SimpleNamespace(run_python=run_python)
-
-    monkeypatch.setattr(burn_in, "select_runtime", create)
+    monkeypatch.setattr(burn_in, "run_packaged_script", run)
     context = SimpleNamespace(pool=SimpleNamespace(nodes={"a": "a", "b": "b"}), app=SimpleNamespace(print_status=print))
     return cast("ClusterContext", context), calls
 
@@ -82,7 +77,7 @@ def test_each_node_by_itself_then_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rank_that_fails_and_a_stack_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    context, __ = played(monkeypatch, {"said": "NCCL error"})
+    context, __ = played(monkeypatch, {"error": "NCCL error"})
     with pytest.raises(NodeError, match="cluster pair does not stand the proof") as caught:
         run_burn_in_or_raise(context, plan(), FACTS)
     assert caught.value.where == "b"

@@ -10,27 +10,27 @@ from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, PORTS, facts, gp
 
 from rlbox.amounts import GIB
 from rlbox.cluster.checks import check_nodes, format_findings
-from rlbox.cluster.facts import InterfaceAddress, NodeGpus, RayInstance
-from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt
+from rlbox.cluster.node.facts import GpuQuery, InterfaceAddress, RayInstance
+from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint
 
-WARNINGS = ("gpu-runtime", "drivers-differ", "disk-open", "mtu-differs")
+WARNINGS = ("gpu-runtime", "disk-open", "mtu-differs")
 
 
 def gpus(*cards: Any, **more: Any) -> ClusterProbe:
-    return survey(facts("b", gpu=NodeGpus(gpus=cards, **more)))
+    return survey(facts("b", gpu=GpuQuery(list(cards), **more)))
 
 
 def engine(**changes: Any) -> ClusterProbe:
-    return survey(facts("b", engine=replace(ENGINE, **changes)))
+    return survey(facts("b", engine=ENGINE._replace(**changes)))
 
 
 def disk(**changes: Any) -> ClusterProbe:
-    return survey(facts("b", disk=replace(DISK, **changes)))
+    return survey(facts("b", disk=DISK._replace(**changes)))
 
 
 def placed(**changes: Any) -> ClusterProbe:
     """`b` has no engine, and the target was brought to it otherwise."""
-    return survey(facts("b", engine=NO_ENGINE, installation=replace(PLACE, **changes)))
+    return survey(facts("b", engine=NO_ENGINE, installation=PLACE._replace(**changes)))
 
 
 def given() -> RayInstance:
@@ -40,22 +40,21 @@ def given() -> RayInstance:
     return RayInstance(id="1", name="rlbox-theirs-1", image="i", labels=labels, status="running")
 
 
-LOST = ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=8110, error="Connection refused")
+LOST = ConnectionAttempt("a", Endpoint("b", "10.0.0.2", 8110), "Connection refused")
 HEAD = {"a": InterfaceAddress(address="10.0.0.1", interface="ib0", mtu=1500)}
 SMALL = {**HEAD, "b": InterfaceAddress(address="10.0.0.2", interface="ib0", mtu=1400)}
-OLD_DRIVER = gpus(gpu(0, driver="535.1"), gpu(1, driver="535.1"))
 USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), gpu(1))
 
 
 @pytest.mark.parametrize(
     ("planted", "id_", "seen"),
     [
-        (engine(state="absent"), "engine-absent", "/var/run/docker.sock"),
+        (engine(state="absent", error="/var/run/docker.sock"), "engine-absent", "/var/run/docker.sock"),
         (engine(state="denied", error="Permission denied"), "engine-denied", "Permission denied"),
         (engine(state="silent", error="timed out"), "engine-silent", "timed out"),
         (engine(version="19.3.1"), "engine-old", "19.3.1, 20.10"),
         (engine(security=("name=rootless",)), "engine-rootless", "docker.sock"),
-        (placed(is_complete=False), "place-torn", "/opt/rlbox"),
+        (placed(is_complete=False), "place-missing", "/opt/rlbox"),
         (placed(lock_checksum="2" * 64), "place-differs", "222222222222, here"),
         (placed(data_disk="/other"), "place-disk", "/other"),
         (engine(runtimes=("runc",)), "gpu-runtime", "runc"),
@@ -63,13 +62,12 @@ USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), g
         (gpus(gpu(0), gpu(1, memory_bytes=40 * GIB)), "gpu-small", "GPU 1: 40.0 GiB"),
         (gpus(gpu(0), gpu(1, uncorrected_errors=3)), "gpu-ill", "GPU 1"),
         (USED, "gpus-taken", "GPU 0, 70.0 GiB: bob (77, python train.py)"),
-        (survey(facts("b", clusters=(given(),))), "gpus-given", "theirs of"),
-        (OLD_DRIVER, "drivers-differ", "535.1, there 570.86"),
+        (survey(facts("b", clusters=[given()])), "gpus-given", "theirs of"),
         (disk(there=False, error="No such file or directory"), "disk-missing", "No such file"),
         (disk(writable=False, uid=0), "disk-denied", "mode 700, owner 0"),
         (disk(free=GIB), "disk-full", "1.1 GB free, 53.7 GB needed"),
         (disk(mode=0o777), "disk-open", "mode 777"),
-        (survey(facts("b", memory=64 * GIB)), "memory-small", "68.7 GB"),
+        (survey(facts("b", machine=facts("b").machine._replace(memory=64 * GIB))), "memory-small", "68.7 GB"),
         (survey(clock_offsets_s={"a": 0.0, "b": 3600.0}), "clock-skew", "1 h 00 min ahead of them"),
         (survey(addresses=HEAD), "no-address", ""),
         (survey(facts("b", paths=())), "path-missing", ""),
@@ -88,7 +86,7 @@ def test_planted_fault_is_found_and_no_other(planted: ClusterProbe, id_: str, se
 def test_remedies_name_what_to_type() -> None:
     (closed,) = check_nodes(survey(connection_attempts=(LOST,)), NEEDS)
     assert f"{PORTS.base}-8119, 10002-11001" in closed.remedy
-    (owned,) = check_nodes(survey(facts("b", clusters=(given(),))), NEEDS)
+    (owned,) = check_nodes(survey(facts("b", clusters=[given()])), NEEDS)
     assert "rlbox cluster down theirs --name theirs" in owned.remedy
     (clock,) = check_nodes(survey(clock_offsets_s={"a": 0.0, "b": 2.0}), NEEDS)
     assert (clock.level, "set-ntp" in clock.remedy) == ("warning", True)
@@ -99,14 +97,14 @@ def test_sound_nodes_have_no_finding() -> None:
 
 
 def test_nodes_with_the_same_fault_share_a_row() -> None:
-    both = survey(facts("b", engine=replace(ENGINE, state="absent")))
-    rows = {"a": facts("a", engine=replace(ENGINE, state="absent")), "b": both.facts["b"]}
+    both = survey(facts("b", engine=NO_ENGINE))
+    rows = {"a": facts("a", engine=NO_ENGINE), "b": both.facts["b"]}
     text = format_findings(check_nodes(replace(both, facts=rows), replace(NEEDS, paths=())))
     assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
 
 
 def test_path_on_a_missing_disk_is_not_reported() -> None:
-    planted = survey(facts("b", disk=replace(DISK, there=False), paths=()))
+    planted = survey(facts("b", disk=DISK._replace(there=False), paths=()))
     for path, ids in (("/data/m", ["disk-missing"]), ("/database/m", ["disk-missing", "path-missing"])):
         findings = check_nodes(replace(planted, facts={"b": planted.facts["b"]}), replace(NEEDS, paths=(path,)))
         assert sorted(one.id for one in findings) == ids
@@ -114,4 +112,4 @@ def test_path_on_a_missing_disk_is_not_reported() -> None:
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:
     needs = replace(NEEDS, hardware=NEEDS.hardware.model_copy(update={"gpus": 0}))
-    assert check_nodes(survey(facts("b", gpu=NodeGpus())), needs) == ()
+    assert check_nodes(survey(facts("b", gpu=GpuQuery())), needs) == ()

@@ -8,8 +8,8 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.ray_state import RayState, find_member_faults, read_state
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.runtime import RayNode, RayState, find_member_faults
 from rlbox.cluster.status import create_status, find_labelled_or_planned_identity
 
 
@@ -19,7 +19,7 @@ def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> di
 
 
 def state(*nodes: dict[str, Any]) -> RayState:
-    return read_state(json.dumps({"nodes": nodes}))
+    return RayState(nodes=tuple(RayNode(**one) for one in nodes))
 
 
 def test_missing_nodes_say_what_lacks() -> None:
@@ -38,12 +38,6 @@ def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
     assert find_member_faults(plan(), state(first, old), {"2"}) == {"b": "it has not joined"}
     assert find_member_faults(plan(), state(first, old, new), {"2"}) == leaving
     assert find_member_faults(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}
-
-
-def test_a_line_that_is_none() -> None:
-    assert read_state("Traceback").error == "Ray's state cannot be read: 'Traceback'"
-    assert read_state('{"nodes": [{}]}').error
-    assert read_state('{"error": "no answer"}') == RayState(error="no answer")
 
 
 def test_a_cluster_in_words() -> None:

@@ -12,8 +12,8 @@ from clusterfacts import plan
 
 from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.down import require_unused
-from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
 
 RUNS = [
@@ -40,8 +40,8 @@ class Head:
         )
 
     def _execute(self, name: str, argv: tuple[str, ...]) -> Iterator[str]:
-        assert argv[-2:] == ("8101", '{"call": "list", "id": ""}')
-        yield json.dumps({"status": 0 if self._said is None else 200, "text": self._said or "Connection refused"})
+        assert argv[-1] == '{"call": "list", "port": 8101}'
+        yield json.dumps({"error": "refused"} if self._said is None else {"status": 200, "text": self._said})
 
 
 def cluster(head: Head | None, status: str = "running") -> tuple[Any, ExistingCluster]:
@@ -57,7 +57,7 @@ def cluster(head: Head | None, status: str = "running") -> tuple[Any, ExistingCl
         (Head(ROWS, []), LockHeld, "cluster pair is in use: job "),
         (Head("[]", RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
         (Head(None, RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
-        (Head(None, []), NodeError, "is not known: Ray's jobs API does not answer: Connection refused"),
+        (Head(None, []), NodeError, "is not known: Ray's jobs API does not answer: refused"),
         (None, NodeError, "is not known: its head is not reached"),
     ],
 )

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from clusterfacts import plan
 
-from rlbox.cluster.connection import Node
-from rlbox.cluster.facts import RayInstance, read_facts, read_instances
+from rlbox.cluster.connection import Node, NodePool, lock_nodes
+from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.node import facts as node_facts
+from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.node.ray import InstalledProgram, build_program_environment
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.pool import NodePool, lock_nodes
-from rlbox.cluster.probe import Endpoint, attempt_connections
-from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
+from rlbox.cluster.probe import Endpoint, attempt_connections, probe_instances, probe_nodes
+from rlbox.cluster.runtime import create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
 
@@ -42,9 +42,13 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
     made = Node(NodeSpec(name="local", data=str(tmp_path)))
-    made.connect_and_identify()
+    made.connect()
     yield made
-    made.call("clear", disk=str(tmp_path), paths=[DIRECTORY], containers=False)
+    clear(made)
+
+
+def clear(node: Node) -> None:
+    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY], remove_empty_cache_dirs=False)
 
 
 def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
@@ -57,13 +61,25 @@ def start(node: Node, text: str) -> str:
     cluster, one = member(node)
     labels = create_labels(cluster, one)
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
-    program = {"own": one.place, "argv": argv, "env": {}, **get_inherited_names_prefixes_path()}
-    arguments = {"folder": DIRECTORY, "container": "rlbox-pair", "image": "l", "labels": labels, **program}
-    return str(node.call("start-processes", disk=node.spec.data, **arguments)["id"])
+    arguments = {"cluster_directory": DIRECTORY, "name": "rlbox-pair", "image": "l", "labels": labels}
+    return str(node.call("start_ray_processes", disk=node.spec.data, program=program(one, argv), **arguments))
 
 
-def instances(node: Node) -> tuple[RayInstance, ...]:
-    return read_instances(node.call("clusters", disk=node.spec.data, here=True)["clusters"])
+def program(one: ClusterMember, argv: list[str]) -> InstalledProgram:
+    inherited = get_inherited_names_prefixes_path()
+    return InstalledProgram(one.place, argv, inherited["names"], inherited["kinds"], inherited["path"], {"ADDED": "1"})
+
+
+def instances(node: Node) -> list[RayInstance]:
+    return list(probe_instances(node, leave_out_containers=True).instances or ())
+
+
+def stop(node: Node, name: str, grace_s: float) -> None:
+    node.call("stop_ray_processes", disk=node.spec.data, record_id=name, grace_s=grace_s)
+
+
+def output(node: Node, name: str) -> str:
+    return str(node.call("read_ray_process_output", disk=node.spec.data, record_id=name, max_lines=5))
 
 
 def until(is_ready: Callable[[], object]) -> None:
@@ -81,14 +97,12 @@ def session_processes(node: Node, name: str) -> list[int]:
 
 
 def test_report_is_complete(node: Node, tmp_path: Path) -> None:
-    arguments = {"target": "mine", "paths": [str(tmp_path), "/none"]}
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = read_facts("local", node.call("report", disk=str(tmp_path), **arguments))
+        probe = probe_nodes(NodePool({"local": node}), [node.spec], "mine", [str(tmp_path), "/none"])
+        found = probe.facts["local"]
         assert server.getsockname()[1] in found.listening
-    assert (found.uid, found.disk.there, found.paths) == (os.getuid(), True, (str(tmp_path),))
+    assert (found.machine.uid, found.disk.there, found.paths) == (os.getuid(), True, [str(tmp_path)])
     assert not any(one.address.startswith("127.") for one in found.addresses)
-    with pytest.raises(NodeError, match="says what cannot be read"):
-        read_facts("local", {"identity": 1})
 
 
 def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
@@ -97,11 +111,11 @@ def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
     endpoints = {"local": [Endpoint("other", "127.0.0.1", port)]}
     pool = NodePool({"local": node})
     assert [one.error for one in attempt_connections(pool, endpoints)] == ["Connection refused"]
-    with closing(node.stream("listen", ports=[port])) as stream:
-        assert stream.next()["taken"] == {}
+    with closing(node.stream("listen_on_ports", ports=[port])) as stream:
+        assert stream.next() == {}
         assert [one.error for one in attempt_connections(pool, endpoints)] == [""]
-        with closing(node.stream("listen", ports=[port])) as second:
-            assert "process" in second.next()["taken"][str(port)]
+        with closing(node.stream("listen_on_ports", ports=[port])) as second:
+            assert "process" in second.next()[str(port)]
 
 
 def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> None:
@@ -111,9 +125,9 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
     assert (one.id, one.status, one.is_inplace, one.labels["rlbox.cluster"]) == (name, "running", True, "pair")
     until(lambda: len(session_processes(node, name)) == 4)
     pids = session_processes(node, name)
-    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1)
+    stop(node, name, 1)
     assert not any(map(node_facts.read_live_process_stat, pids))
-    node.call("clear", disk=node.spec.data, paths=[DIRECTORY], containers=False)
+    clear(node)
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
 
@@ -132,21 +146,19 @@ def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> N
     name = start(node, "echo 'raylet [exit code=-9]'; exit 1")
     until(lambda: instances(node)[0].status == "exited")
     assert [(one.exit_code, one.first_ended_part) for one in instances(node)] == [(1, "raylet -9")]
-    assert "raylet" in node.call("process-output", disk=node.spec.data, id=name, lines=5)["text"]
-    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=0)
-    assert instances(node) == ()
+    assert "raylet" in output(node, name)
+    stop(node, name, 0)
+    assert instances(node) == []
     with pytest.raises(NodeError, match="have no record here any more"):
-        node.call("process-output", disk=node.spec.data, id="here-0", lines=1)
+        output(node, "here-0")
 
 
 def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
-    cluster, one = member(node)
-    runtime = ProcessRuntime(node=node, plan=cluster, member=one)
-    program = runtime._program("env")
-    with closing(node.stream("execute", as_text_lines=True, **program)) as stream:
-        rows = dict(str(row["line"]).split("=", 1) for row in stream if "=" in row["line"])
-    assert rows["RAY_AUTH_TOKEN_PATH"] == f"{node.spec.data}/{DIRECTORY}/auth_token"
+    __, one = member(node)
+    text = node.call("run_installed_program", program=program(one, ["env"]), timeout_s=60)
+    rows = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert rows["ADDED"] == "1"
     assert "HF_TOKEN" not in rows
     assert rows["PATH"].startswith("/usr/local/sbin:")
 
@@ -173,7 +185,7 @@ def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     row = {"target": "mine", "state": "laid", "lock": "l", "data": "/data"}
     (share / "applied.json").write_text(json.dumps(row))
     own = f"{tmp_path}/elsewhere/opt/rlbox"
-    found = node_facts.Installation(own, "l", "/data", is_complete=True, is_image_install=False)
+    found = node_facts.Installation(own, "l", "/data")
     assert node_facts.find_installation("mine") == found
     (share / "applied.json").write_text(json.dumps({**row, "state": "laying"}))
     assert node_facts.find_installation("mine") == found._replace(is_complete=False)
@@ -197,18 +209,18 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
     (logs / "raylet.out").write_text("one\ntwo\nthr")
     (tmp_path / "secret").write_text("x\n")
     (logs / "raylet.err").symlink_to(tmp_path / "secret")
-    arguments = {"disk": str(tmp_path), "folder": DIRECTORY, "here": False, "names": ["raylet.*"], "most": 1000}
-    with closing(node.stream("logs", follow=True, **arguments)) as stream:
-        assert [row["text"] for row in stream.next()["logs"]] == ["one\ntwo\n"]
+    cluster = ExistingCluster(plan=member(node)[0], instances={"local": RayInstance("1", "n", "i", {}, "running")})
+    with closing(cluster.start_log_stream(node, ["raylet.*"], follow=True)) as stream:
+        assert [text for __, text, ___ in stream.next()[2]] == ["one\ntwo\n"]
         with (logs / "raylet.out").open("a") as file:
             file.write("ee\n")
-        assert [row["text"] for row in stream.next()["logs"]] == ["three\n"]
+        assert [text for __, text, ___ in stream.next()[2]] == ["three\n"]
 
 
 def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:
     (tmp_path / "clusters").symlink_to("/etc")
     with pytest.raises(NodeError, match="leads out of"):
-        node.call("write", disk=str(tmp_path), path="clusters/0/x", text="")
+        node.call("write_private_file", disk=str(tmp_path), path="clusters/0/x", text="")
     (tmp_path / "clusters").unlink()
 
 

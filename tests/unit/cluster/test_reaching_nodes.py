@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
 
-from rlbox.cluster import monitor as monitoring
+from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_installation
+from rlbox.cluster.connection import NodePool
 from rlbox.cluster.context import ExistingCluster
-from rlbox.cluster.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.monitor import NodeMonitor
+from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import NodeSpec
-from rlbox.cluster.pool import NodePool
-from rlbox.cluster.probe import choose_configured_or_ssh_addresses, list_probers
+from rlbox.cluster.probe import choose_configured_or_ssh_addresses
+from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.errors import SshRoute, explain_ssh_error
 
@@ -73,13 +73,6 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     assert choose_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
-def test_few_try_all_and_many_their_neighbours() -> None:
-    assert list_probers("abc", "b") == ("a", "c")
-    many = [f"n{at}" for at in range(20)]
-    assert len(list_probers(many, "n0")) == 19
-    assert list_probers(many, "n7") == ("n0", "n6", "n8")
-
-
 def test_a_node_without_engine_needs_an_installation() -> None:
     assert not survey(facts("b", engine=NO_ENGINE)).is_node_inplace("b")
     assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_node_inplace("b")
@@ -102,14 +95,14 @@ class Played:
         self.spec, self.row = NodeSpec(name=name, data="/data"), dict[str, Any]()
         self.error: NodeError | None = None
 
-    def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> dict[str, Any]:
-        if name == "reach":
+    def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> Any:
+        if name == "attempt_connections":
             said = self.reached.pop(0) if len(self.reached) > 1 else self.reached[0]
-            return {"said": [said] * len(arguments["targets"])}
+            return [said] * len(arguments["endpoints"])
         if self.error:
             raise self.error
         row = {"id": self.name, "name": "n", "image": "i", "labels": {}, "status": "running", **self.row}
-        return {"clusters": [row], "disk": {"path": "/data", "there": True, "free": 10**9, "size": 10**9}}
+        return {"instances": [row], "disk": {"path": "/data", "there": True, "free": 10**9, "size": 10**9}}
 
 
 Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
@@ -158,4 +151,4 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
     nodes["b"].error = NodeError("the connection broke")
     assert words in said.get(timeout=60)
     (one,) = monitor.probe_and_list_findings()
-    assert (one.where, monitor.is_heard("b"), monitor.is_heard("a")) == ("b", False, True)
+    assert (one.where, monitor.get_liveness_by_node()) == ("b", {"a": True, "b": False})

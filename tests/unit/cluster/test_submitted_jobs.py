@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlbox.amounts import MIB
-from rlbox.cluster.jobs import read_job
-from rlbox.cluster.logs import LogLine, LogLineTimestamper, parse_leading_utc_time, sort_lines
-from rlbox.cluster.submit import LARGEST_PACKAGE, _check_size, find_upload_file_sizes, is_excluded
+from rlbox.cluster.jobs import LARGEST_PACKAGE, check_package_size, find_upload_file_sizes, is_excluded, read_job
+from rlbox.cluster.logs import LogLine, LogLineTimestamper, parse_leading_utc_time
 from rlbox.errors import SpecError
 
 
@@ -30,9 +29,9 @@ def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
 
 
 def test_what_is_too_large_names_its_largest_part() -> None:
-    _check_size(Path("/w"), {"a": LARGEST_PACKAGE})
+    check_package_size(Path("/w"), {"a": LARGEST_PACKAGE})
     with pytest.raises(SpecError, match=r"the working directory has .*: data ") as caught:
-        _check_size(Path("/w"), {"b": 10**6, "data/1": 400 * MIB, "data/2": 400 * MIB})
+        check_package_size(Path("/w"), {"b": 10**6, "data/1": 400 * MIB, "data/2": 400 * MIB})
     assert str(caught.value.next_step).startswith("--exclude data;")
 
 
@@ -76,7 +75,7 @@ def test_times_of_lines() -> None:
 
 
 def read(clocks: LogLineTimestamper, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
-    report = {"first": first, "now": written, "logs": [{"file": "w.out", "text": text, "at": written}]}
+    report = [first, written, [["w.out", text, written]]]
     return list(clocks.timestamp_lines(node, report))
 
 
@@ -84,7 +83,8 @@ def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
     """`b` is an hour ahead; what it wrote second is second."""
     clocks = LogLineTimestamper({"a": 0.0, "b": 3600.0})
     first = read(clocks, "a", "2025-11-26 10:00:01 one\n2025-11-26 10:00:03 three\n  more\n", 2e9)
-    lines = sort_lines([*first, *read(clocks, "b", "2025-11-26 11:00:02 two\n", 2e9)])
+    lines = [*first, *read(clocks, "b", "2025-11-26 11:00:02 two\n", 2e9)]
+    lines.sort(key=lambda line: line.at)
     assert [line.text.split()[-1] for line in lines] == ["one", "two", "three", "more"]
     assert lines[1].format() == "10:00:02.000 b w.out: 2025-11-26 11:00:02 two"
 
