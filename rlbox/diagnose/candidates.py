@@ -97,7 +97,8 @@ def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: 
         candidate.is_wrapper = words in ("relayed", "death")
         if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.index_in_statement_tail >= 0:
             candidate.line_number, candidate.text = tail[known.index_in_statement_tail]
-        if event.log_level in (0, 1, LEVEL_WARNING) and not _matters_at_low_level(event):
+        low = event.is_handled or event.log_level in (0, 1, LEVEL_WARNING)
+        if low and not _matters_at_low_level(event):
             candidate.causal_role, candidate.benign_reason = "noise", "level"
     else:
         candidate = _classify_unknown(event, statements)

@@ -63,6 +63,8 @@ _PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s
 _WRITTEN = "Traceback (most recent call last):\\n"
 """How a traceback begins that is the text of a field, its line feeds written out."""
 _BEHIND_TEXT = re.compile(r"[\"'](?:\s*[,})\]].*)?$")
+_WITH_LINES_ABOVE = 64
+"""Errors of a log, its first ones, whose lines above are kept."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 IsExcused = Callable[[int, str], bool]
@@ -343,6 +345,8 @@ class EventReader:
         event.log_index, event.block_first_line_and_byte = self._file, self._block
         event.nearest_clock = "" if event.log_line.clock else self._clock
         event.step_like_lines_above = self._around.get_kept_step_like_lines_above(event.first_number)
+        if len(self.read.events) < _WITH_LINES_ABOVE:
+            event.lines_above = self._around.get_lines_above(event.first_number)
         if self._excused:
             heads = (
                 (event.first_number, event.log_line.text),

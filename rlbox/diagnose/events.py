@@ -43,7 +43,7 @@ class Event:
     the last one. `is_handled`: it was logged as a warning or less; `is_declared_harmless`: the job declares it
     harmless. `nearest_clock` is the clock of a line above it, where its own shows none. `block_first_line_and_byte`
     are those of the first line of its block, so that it can be sought. `step_like_lines_above` are lines that may come
-    again.
+    again; `lines_above` are the lines right above it.
     """
 
     main_line_number: int
@@ -64,6 +64,7 @@ class Event:
     nearest_clock: str = ""
     block_first_line_and_byte: tuple[int, int] = (1, 0)
     step_like_lines_above: tuple[RecurringLine, ...] = ()
+    lines_above: str = ""
     work_continued: bool = False
     classification: tuple[tuple[int, ...], Any] | None = None
 
@@ -188,6 +189,10 @@ class RecentLines:
             self._above[line_number] = tuple(
                 _find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
+
+    def get_lines_above(self, line_number: int) -> str:
+        """Return at most 40 lines, joined by blanks: RE2 is told to match no line feed."""
+        return " ".join(text[:_LONGEST] for _number, text in self._lines(line_number - 40, line_number))
 
     def get_kept_step_like_lines_above(self, line_number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(line_number, ())

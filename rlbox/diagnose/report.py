@@ -90,8 +90,7 @@ def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
-        has_remedy = remedy and diagnosis.cause_id_unknown_or_none != UNKNOWN
-        return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
+        return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
 

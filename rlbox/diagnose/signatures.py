@@ -29,7 +29,7 @@ _SET_MEMORY = 256 << 20
 
 class Specificity(NamedTuple):
     rank: int
-    has_near_pattern: bool
+    has_context_pattern: bool
     pattern_length: int
 
 
@@ -37,9 +37,10 @@ class Specificity(NamedTuple):
 class LogSignature:
     """One way in which a cause shows in logs; the fields are the keys of a fix's `[[signature]]`.
 
-    `near` must match a frame of the traceback, the writer or the place of the logging statement; `far` must match none.
-    Of two that match one statement the one of higher `rank` counts, then the more specific one. `anchor` are texts that
-    the scan looks for, needed where the line has none of the common words of failures.
+    `near` must match a frame of the traceback, the writer or the place of the logging statement; `far` must match none;
+    `above` must match the lines above. Of two that match one statement the one of higher `rank` counts, then the
+    more specific one. `anchor` are texts that the scan looks for, needed where the line has none of the common words of
+    failures.
     """
 
     cause: str
@@ -50,6 +51,7 @@ class LogSignature:
     unless: str = ""
     near: str = ""
     far: str = ""
+    above: str = ""
     role: CausalRoleOrBenign = "root"
     rank: int = 0
     after: str = ""
@@ -57,7 +59,7 @@ class LogSignature:
 
     @property
     def specificity(self) -> Specificity:
-        return Specificity(self.rank, bool(self.near), len(self.pattern))
+        return Specificity(self.rank, bool(self.near or self.above), len(self.pattern))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class SignatureSet:
                     around = around or _list_surroundings(event, text_for_near_regex)
                     if not _fits_surroundings(signature, around):
                         continue
+                if signature.above and not compile_pattern(signature.above).matches(event.lines_above):
+                    continue
                 pattern = compile_pattern(signature.pattern)
                 place = next((at for at, line in enumerate(lines) if pattern.matches(line)), 0)
                 found.append(SignatureMatch(signature, index, place - 1))
@@ -142,7 +146,7 @@ def _expression(text: str) -> str:
 def _precedence(match: SignatureMatch) -> tuple[int, ...]:
     signature = match.signature
     less = (-int(value) for value in signature.specificity)
-    return (_ORDER[signature.role], match.statement_index_in_event, not signature.cause, *less)
+    return (_ORDER[signature.role], match.statement_index_in_event, *less)
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
@@ -176,11 +180,12 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
                     cause=row.get("cause", heals[0]),
                     fix=fix["id"],
                     title=fix.get("failure") or fix.get("title", ""),
-                    remedy=fix.get("remedy", ""),
+                    remedy=row.get("remedy") or fix.get("remedy", ""),
                     pattern=row["pattern"],
                     unless=row.get("unless", ""),
                     near=row.get("near", ""),
                     far=row.get("far", ""),
+                    above=row.get("above", ""),
                     role=role,
                     rank=row.get("rank", 0),
                     after=row.get("after", ""),

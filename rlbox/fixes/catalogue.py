@@ -88,7 +88,10 @@ def read_chinese_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     for path in fix_files:
         with contextlib.suppress(OSError, ValueError):
             fix = decode_toml(path.read_text("utf-8"))
-            pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
+            for told in (fix, *fix.get("signature", ())):
+                pairs |= {
+                    told[key]: told[f"{key}_zh"].strip() for key in TEXT_KEYS if told.get(key) and f"{key}_zh" in told
+                }
     return pairs | {text.strip(): translation for text, translation in pairs.items()}
 
 

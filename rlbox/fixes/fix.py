@@ -206,6 +206,11 @@ class Signature(SpecModel):
     far: ExcludedLocationPattern = Field(
         "", description="RE2 pattern that must not match the same context; empty: none"
     )
+    above: OptionalPattern = Field(
+        "", description="RE2 pattern that the 40 lines above the message, as one text, must match; empty: any"
+    )
+    remedy: str = Field("", description="suggested fix for this message; empty: the fix's remedy")
+    remedy_zh: str = Field("", description="remedy in Chinese")
     role: Literal["", "root", "relayed", "victim", "death", "benign"] = Field(
         "", description="root cause, relayed error, victim, process death or harmless; empty: root, benign if benign"
     )

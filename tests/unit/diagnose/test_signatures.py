@@ -12,8 +12,9 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.candidates import classify_event
+from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.events import make_line_event
-from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import decode_toml
@@ -74,7 +75,7 @@ def test_none_ties_with_one_of_another_cause() -> None:
     for one, example, _ in ROWS:
         for other, _, _ in ROWS:
             is_rival = other.cause and one.cause and other.cause != one.cause and other.role == one.role
-            is_apart = (other.near or other.far) and not (one.near or one.far)
+            is_apart = (other.near or other.far or other.above) and not (one.near or one.far or one.above)
             if (
                 is_rival
                 and not is_apart
@@ -89,6 +90,52 @@ def test_each_fits_its_example_and_not_what_it_is_unlike() -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
     assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_fitting(example)] == []
     assert [one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_fitting(unlike)] == []
+
+
+def test_each_is_the_best_match_of_its_own_example() -> None:
+    """No general signature comes before the one that was written for a message."""
+    catalogue = SignatureSet(one for one, _, _ in ROWS)
+    lost = []
+    for one, example, _ in ROWS:
+        matches = catalogue.match_event(make_line_event(parse_line(1, example), 3))
+        if not (one.near or one.above or (matches and matches[0].signature.fix == one.fix)):
+            lost.append((one.fix, matches[0].signature.fix if matches else "", example))
+    assert lost == []
+
+
+@pytest.mark.parametrize("before", ["", "INFO 09-19 10:02:11 [launcher.py:47] starting\nstep 1 loss 1.25\n"])
+def test_each_error_is_diagnosed_by_its_own_fix(before: str, tmp_path: Path) -> None:
+    catalogue = SignatureSet(one for one, _, _ in ROWS)
+    path = tmp_path / "a.log"
+    lost = []
+    for one, example, _ in ROWS:
+        if one.role == "benign" or one.near or one.above or parse_line(1, example).level == LEVEL_WARNING:
+            continue
+        path.write_text(f"{before}{example}\n", encoding="utf-8")
+        found = diagnose_paths([path], catalogue)
+        if found.fix_id != one.fix:
+            lost.append((one.fix, found.fix_id, example))
+    assert lost == []
+
+
+def test_signature_of_the_lines_above_needs_them(tmp_path: Path) -> None:
+    catalogue = SignatureSet(one for one, _, _ in ROWS)
+    path = tmp_path / "a.log"
+    crash = "!!!!!!! Segfault encountered !!!!!!!\n"
+    path.write_text(f'"POST /sleep?level=1 HTTP/1.1" 200 OK\n"POST /start_weight_update HTTP/1.1" 200 OK\n{crash}')
+    assert diagnose_paths([path], catalogue).fix_id == "weights-updated-asleep"
+    path.write_text(f'"POST /generate HTTP/1.1" 200 OK\n{crash}')
+    assert diagnose_paths([path], catalogue).fix_id == "native-segfault"
+
+
+def test_exception_that_python_ignores_is_no_failure_whatever_matches(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "step:1 - loss:0.3\nException ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f0d>\n"
+        'Traceback (most recent call last):\n  File "dataloader.py", line 1664, in __del__\n'
+        "RuntimeError: DataLoader worker (pid 27183) is killed by signal: Killed.\n"
+    )
+    assert not diagnose_paths([path], SignatureSet(one for one, _, _ in ROWS)).is_fatal
 
 
 def test_what_libraries_say_of_something_else_is_no_cause() -> None:
