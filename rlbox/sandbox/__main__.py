@@ -1,18 +1,32 @@
 """The sandbox's own processes: `python -m rlbox.sandbox serve` answers over HTTP, `probe` says how strong it is.
 
-`worker` is what the server starts to run programs.
+`worker` is what the server starts to run programs. The server listens on loopback: SandboxFusion's POST /run_code and
+GET /v1/ping, and POST /check of our own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import select
+import signal
 import socket
 import sys
-from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from rlbox.sandbox.plan import LAYERS
-from rlbox.sandbox.request import RequestLimits
+from rlbox.foreign import parse_json, whole_number
+from rlbox.sandbox.plan import LAYERS, format_strength
+from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
+from rlbox.sandbox.response import build_error_response
+from rlbox.sandbox.sandbox import Sandbox
+from rlbox.sandbox.worker import serve_plans
+from rlbox.system.ports import LOOPBACK
+
+_MAX_REQUEST = 64 << 20
+"""Bytes."""
+_IDLE_S = 300
+_HAS_TESTS = {"/run_code": False, "/check": True}
 
 
 def _parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -36,12 +50,8 @@ def main(argv: list[str]) -> int:
     """Run a command; exit status 1: programs have no wall here."""
     args = _parse_arguments(argv)
     if args.command == "worker":
-        from rlbox.sandbox.worker import serve_plans
-
         serve_plans(socket.socket(fileno=0))
         return 0
-    from rlbox.sandbox.sandbox import Sandbox
-
     limits = RequestLimits(
         cpu_s=args.cpu_s,
         compile_s=args.cpu_s,
@@ -50,23 +60,100 @@ def main(argv: list[str]) -> int:
         tasks=args.tasks,
         output_bytes=args.output,
     )
-    with Sandbox(
-        args.python,
-        limits,
-        scratch=args.scratch,
-        layers=args.layers.split(","),
-        concurrency=args.at_once,
-    ) as sandbox:
-        level, error = sandbox.probe_isolation()
-        sys.stdout.write(json.dumps(asdict(level) | {"strength": level.layers_text, "wrong": error}) + "\n")
+    layers = args.layers.split(",")
+    with Sandbox(args.python, limits, scratch=args.scratch, layers=layers, concurrency=args.at_once) as sandbox:
+        outcome, error = sandbox.probe_isolation()
+        report = {"layers": outcome.layers, "missing": outcome.missing, "strength": format_strength(outcome.layers)}
+        sys.stdout.write(json.dumps({**report, "wrong": error}) + "\n")
         sys.stdout.flush()
         if error:
             return 1
         if args.command == "serve":
-            from rlbox.sandbox.server import serve
-
-            serve(sandbox, args.port)
+            _serve(sandbox, args.port)
     return 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection; requests wait for their turn in the sandbox."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_S
+    wbufsize = 1 << 16  # head and body go out together
+    sandbox: Sandbox
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/ping":
+            self._send(200, "pong")
+        else:
+            self._send(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        size = whole_number(self.headers.get("Content-Length", ""))
+        if size is None or size > _MAX_REQUEST:
+            self.close_connection = True
+            self._send(413, {"detail": f"a request has a length of at most {_MAX_REQUEST} bytes"})
+            return
+        content = self.rfile.read(size)
+        if len(content) < size:
+            self.close_connection = True
+            return
+        if self.path not in _HAS_TESTS:
+            self._send(404, {"detail": "Not Found"})
+            return
+        try:
+            document = parse_json(content, allow_surrogates=True)
+            request = parse_request(document, has_tests=_HAS_TESTS[self.path])
+        except (InvalidRequestError, ValueError) as error:
+            self._send(422, {"detail": f"no request: {error}"})
+            return
+        try:
+            response = self.sandbox.run(request, self._is_awaited)
+        except Exception as error:  # a failure of one request must not end the others
+            response = build_error_response(f"{type(error).__name__}: {error}")
+        self._send(200, response)
+
+    def _is_awaited(self) -> bool:
+        """Return whether the client is still connected."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        try:
+            return not poll.poll(0) or bool(self.connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _send(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: a line for each program would fill the log."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing when a client goes away in the middle."""
+
+
+def _serve(sandbox: Sandbox, port: int) -> None:
+    """Answer until this process is told to end."""
+    _Handler.sandbox = sandbox
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
+    with _Server((LOOPBACK, port), _Handler) as server:
+        sys.stdout.write(f"code sandbox listens on {LOOPBACK}:{server.server_address[1]}\n")
+        sys.stdout.flush()
+        server.serve_forever()
+
+
+def _exit(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ that have both. Sources: Linux cgroups(7); Documentation/admin-guide/{cgroup-v2.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 
 from rlbox.sandbox.plan import MissingReason
@@ -15,53 +14,41 @@ from rlbox.system.limits import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
 PREFIX = "rlbox-sandbox-"
-_FILES = {
-    ("", "cpu"): "cpu.stat",
-    ("", "memory"): "memory.max",
-    ("memory", "memory"): "memory.limit_in_bytes",
-    ("cpuacct", "cpu"): "cpuacct.usage",
-}
-"""Hierarchy (empty: version 2) and resource to the file that shows that a group there has this resource."""
 _HIERARCHIES = ("", "memory", "cpuacct")
-_RESOURCES = ("cpu", "memory")
+"""The first is version 2."""
 
 
 class ProgramCgroup:
-    """A group for the programs of one request after the other, in each hierarchy that it needs."""
+    """A group for the programs of one request after the other, in each hierarchy that needs one."""
 
     def __init__(self, name: str) -> None:
-        self._files: dict[str, tuple[str, Path]] = {}  # resource to hierarchy and file
         self._folders: list[Path] = []
         self._error = "no controller for a group of its own"
         self._cpu_s_before, self._kills_before = 0.0, 0
         for hierarchy, parent in find_own_cgroups(_HIERARCHIES):
-            resources = [name for name in _RESOURCES if (hierarchy, name) in _FILES and name not in self._files]
             try:
-                self._make(hierarchy, parent / name, resources)
+                if not hierarchy:
+                    with contextlib.suppress(OSError):  # refused where processes are, but at the root
+                        (parent / "cgroup.subtree_control").write_text("+memory")
+                (parent / name).mkdir()
+                self._folders.append(parent / name)
             except OSError as error:
                 self._error = str(error)
+        self._cpu_file = self._find_file("cpu.stat", "cpuacct.usage")
+        self._memory_file = self._find_file("memory.max", "memory.limit_in_bytes")
+
+    def _find_file(self, *names: str) -> Path | None:
+        paths = (folder / name for name in names for folder in self._folders)
+        return next((path for path in paths if path.exists()), None)
 
     def start_request(self, memory_bytes: int) -> None:
         """Set the limit of a request and begin its counts; nothing of the one before is in the group any more."""
-        if "memory" in self._files:
+        if self._memory_file:
             try:
-                self._files["memory"][1].write_text(str(memory_bytes))
+                self._memory_file.write_text(str(memory_bytes))
             except OSError as error:
-                self._error = str(error)
-                del self._files["memory"]  # it has no limit
+                self._memory_file, self._error = None, str(error)
         self._cpu_s_before, self._kills_before = self._read_total_cpu_s(), self._count_kills()
-
-    def _make(self, hierarchy: str, folder: Path, wanted: Iterable[str]) -> None:
-        if not wanted:
-            return
-        if not hierarchy:
-            with contextlib.suppress(OSError):  # refused where processes are, but at the root
-                (folder.parent / "cgroup.subtree_control").write_text("+memory")
-        folder.mkdir()
-        self._folders.append(folder)
-        for resource in wanted:
-            if (file := folder / _FILES[hierarchy, resource]).exists():
-                self._files[resource] = hierarchy, file
 
     def enter(self) -> MissingReason | None:
         """Put this process into it; return what it does not cover, or why this failed."""
@@ -70,11 +57,12 @@ class ProgramCgroup:
                 (folder / PROCS_FILE).write_text("0")
         except OSError as error:
             return f"the kernel lets nothing enter it: {error}"
-        lacking = [resource for resource in _RESOURCES if resource not in self._files]
+        files = {"cpu": self._cpu_file, "memory": self._memory_file}
+        lacking = [resource for resource, file in files.items() if not file]
         return f"{', '.join(lacking)}: {self._error}" if lacking else None
 
     def bounds_memory(self) -> bool:
-        return "memory" in self._files
+        return self._memory_file is not None
 
     def read_cpu_s(self) -> float:
         """Return the seconds of processor time of all that was in it for this request; 0 where nobody counts."""
@@ -89,18 +77,17 @@ class ProgramCgroup:
                 folder.rmdir()
 
     def _read_total_cpu_s(self) -> float:
-        if "cpu" not in self._files:
+        if not self._cpu_file:
             return 0.0
-        hierarchy, file = self._files["cpu"]
-        if hierarchy:
-            return int(read_text(file) or 0) / 1e9
-        return _read_field(file, "usage_usec") / 1e6
+        if self._cpu_file.name == "cpu.stat":
+            return _read_field(self._cpu_file, "usage_usec") / 1e6
+        return int(read_text(self._cpu_file) or 0) / 1e9
 
     def _count_kills(self) -> int:
-        if "memory" not in self._files:
+        if not self._memory_file:
             return 0
-        hierarchy, file = self._files["memory"]
-        return _read_field(file.parent / ("memory.oom_control" if hierarchy else "memory.events"), "oom_kill")
+        name = "memory.events" if self._memory_file.name == "memory.max" else "memory.oom_control"
+        return _read_field(self._memory_file.parent / name, "oom_kill")
 
 
 def remove_empty_sandbox_cgroups(suffix_pattern: str) -> None:

@@ -10,16 +10,15 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.sandbox import filesystem, seccomp
+from rlbox.sandbox import seccomp
 from rlbox.sandbox.cgroup import ProgramCgroup
-from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, SECCOMP, IsolationLevel, Plan
+from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, LAYERS, SECCOMP, MissingReason, Plan, has_walls
 from rlbox.sandbox.request import RequestLimits
-from rlbox.sandbox.seccomp import ListenerFd
 from rlbox.system.libc import prctl, syscall
 
 CHECKER_FOLDER = str(Path(__file__).parent / "programs")
@@ -35,13 +34,14 @@ _ENVIRONMENT = {
 _OPEN_FILES = 256
 _FIRST_FREE_FD = 200
 """Above the descriptors of any program."""
-_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPSET = 126
 
 
 class StartedProgram(NamedTuple):
     pid: int
-    isolation: IsolationLevel
-    fork_listener: ListenerFd | None
+    layers: list[str]
+    missing: dict[str, MissingReason]
+    fork_listener: seccomp.ListenerFd | None
 
 
 class StartError(Exception):
@@ -49,12 +49,7 @@ class StartError(Exception):
 
 
 def start_program(
-    plan: Plan,
-    program_index: int,
-    child_fds: Sequence[int],
-    program_dir: Path,
-    writable_paths: Sequence[str],
-    cgroup: ProgramCgroup | None,
+    plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ProgramCgroup | None
 ) -> StartedProgram:
     """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on.
 
@@ -66,7 +61,7 @@ def start_program(
     report, child_report = socket.socketpair()
     pid = os.fork()
     if not pid:
-        _become_program(plan, program_index, child_fds, program_dir, writable_paths, cgroup, child_report)
+        _become_program(plan, program_index, child_fds, program_dir, cgroup, child_report)
     child_report.close()
     content, listener = b"", None
     with report:
@@ -82,7 +77,7 @@ def start_program(
     if not values or "error" in values:
         os.kill(pid, signal.SIGKILL)
         raise StartError(values.get("error") or "its process ended before the program began")
-    return StartedProgram(pid, IsolationLevel.of(values["layers"], values["missing"]), listener)
+    return StartedProgram(pid, values["layers"], values["missing"], listener)
 
 
 def _become_program(
@@ -90,7 +85,6 @@ def _become_program(
     number: int,
     fds: Sequence[int],
     folder: Path,
-    writable: Sequence[str],
     cgroup: ProgramCgroup | None,
     report: socket.socket,
 ) -> None:
@@ -113,11 +107,10 @@ def _become_program(
         for kind, value in _list_resource_limits(plan.limits, plan.max_cpu_s):
             resource.setrlimit(kind, (value, value))
         _drop_capabilities()
-        _add_walls(plan, () if is_checker else writable, report, layers, missing)
-        level = IsolationLevel.of(layers, missing)
-        if not level.has_landlock_and_seccomp:
+        _add_walls(plan, () if is_checker else (home,), report, layers, missing)
+        if not has_walls(layers):
             raise StartError(f"this machine has no wall to run it behind: {missing}")
-        _write_line(report, {"layers": layers, "missing": missing})
+        _write_line(report, {"layers": sorted(layers, key=LAYERS.index), "missing": missing})
         argv = plan.concurrent_programs[number]
         os.execve(argv[0], argv, _ENVIRONMENT | {"HOME": home, "TMPDIR": home})  # noqa: S606
     except BaseException as error:  # this process is a copy of the worker: it must end here
@@ -134,61 +127,38 @@ def _add_walls(
     plan: Plan, writable: Sequence[str], report: socket.socket, layers: list[str], missing: dict[str, str]
 ) -> None:
     """Add Landlock and the filters to this process, last of all: they forbid the steps before them."""
-    version = 0
-    if LANDLOCK in plan.wanted_layers:
-        try:
-            version = filesystem.require_landlock_version()
-            readable = (*filesystem.SYSTEM_PATHS, *plan.readable_paths, CHECKER_FOLDER)
-            filesystem.restrict_files(readable, writable, version)
-            layers.append(LANDLOCK)
-        except OSError as error:
-            version, missing[LANDLOCK] = 0, str(error)
-    for layer, install in ((FORKS, _install_fork_filter), (SECCOMP, _install_filter)):
+    landlock_version = 0
+
+    def add_landlock() -> None:
+        nonlocal landlock_version
+        version = _require_landlock_version()
+        _restrict_files((*_SYSTEM_PATHS, *plan.readable_paths, CHECKER_FOLDER), writable, version)
+        landlock_version = version
+
+    def add_fork_filter() -> None:  # the worker gets the listener before the other filter refuses to send it
+        listener = seccomp.install_notify_filter(seccomp.build_fork_notify_filter())
+        socket.send_fds(report, [b"{}\n"], [listener])
+        os.close(listener)
+
+    def add_filter() -> None:  # it also refuses what an older Landlock does not govern
+        signal_pid = None if landlock_version >= _SIGNALS_VERSION else os.getpid()
+        allow_truncate = landlock_version >= _TRUNCATE_VERSION
+        seccomp.install_filter(seccomp.build_filter(signal_pid=signal_pid, allow_truncate=allow_truncate))
+
+    for layer, add in ((LANDLOCK, add_landlock), (FORKS, add_fork_filter), (SECCOMP, add_filter)):
         if layer in plan.wanted_layers:
             try:
-                install(version, report)
+                add()
                 layers.append(layer)
             except OSError as error:
                 missing[layer] = str(error)
-
-
-def _install_fork_filter(landlock_version: int, report: socket.socket) -> None:
-    """Have the worker asked for new processes; it gets the listener before the other filter refuses to send it."""
-    listener = seccomp.install_notify_filter(seccomp.build_fork_notify_filter(_find_machine()))
-    socket.send_fds(report, [b"{}\n"], [listener])
-    os.close(listener)
-
-
-def _install_filter(landlock_version: int, report: socket.socket) -> None:
-    seccomp.install_filter(_build_filter(landlock_version))
-
-
-def _build_filter(landlock_version: int) -> bytes:
-    """Return the filter, which also refuses what an older Landlock does not govern."""
-    signal_pid = None if landlock_version >= filesystem.SIGNALS_VERSION else os.getpid()
-    allow_truncate = landlock_version >= filesystem.TRUNCATE_VERSION
-    return seccomp.build_filter(_find_machine(), signal_pid=signal_pid, allow_truncate=allow_truncate)
-
-
-def prepare_filters() -> None:
-    """Build the filters before the programs that have them: it takes a millisecond."""
-    with contextlib.suppress(OSError):
-        seccomp.build_fork_notify_filter(_find_machine())
-        _build_filter(filesystem.require_landlock_version())
-
-
-def _find_machine() -> str:
-    machine = os.uname().machine
-    if not seccomp.is_supported_machine(machine):
-        raise OSError(f"no filter for {machine}")
-    return machine
 
 
 def _drop_capabilities() -> None:
     """Give up every capability; without new privileges no exec, not even root's, gives one back."""
     prctl("no new privileges", 38, 1)
     version_3, sets = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
-    syscall("drop capabilities", _CAPSET[os.uname().machine], version_3, sets)
+    syscall("drop capabilities", _CAPSET, version_3, sets)
 
 
 def _move_fds(fds: Sequence[int], report: socket.socket) -> socket.socket:
@@ -217,3 +187,53 @@ def _list_resource_limits(limits: RequestLimits, cpu_s: float) -> Iterator[tuple
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         yield kind, value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+# Landlock decides which files a program reads and writes. Source: Linux include/uapi/linux/landlock.h. The numbers of
+# the calls are the same on every machine.
+
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime",
+                "/etc/alternatives")  # fmt: skip
+"""What every program may read, beside its interpreter. Not `/proc`, `/sys`, `/etc`, homes or data disks."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RIGHTS_BY_VERSION = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+"""Rights to files that a version brought: 13 at first, then REFER, TRUNCATE and IOCTL_DEV."""
+_READ = 1 | 4 | 8  # EXECUTE, READ_FILE, READ_DIR
+_OF_FILES = 1 | 2 | 4 | 1 << 14 | 1 << 15  # the rights that a rule for a file, and not a folder, may hold
+_MAKE_DEVICES = 1 << 6 | 1 << 11  # MAKE_CHAR, MAKE_BLOCK
+_TRUNCATE_VERSION, _SIGNALS_VERSION = 3, 6
+"""Versions that govern truncation, and signals and abstract Unix sockets."""
+
+
+def _require_landlock_version() -> int:
+    return syscall("landlock", _CREATE_RULESET, None, 0, 1)
+
+
+def _restrict_files(readable: Iterable[str], writable: Iterable[str], version: int) -> None:
+    """Confine this process and its children to files below these paths, for good; its signals too from version 6 on."""
+    handled = sum(rights for since, rights in _RIGHTS_BY_VERSION.items() if since <= version)
+    # rights to files; TCP bind and connect (version 4); abstract Unix sockets and signals (version 6)
+    attributes = struct.pack("=QQQ", handled, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = syscall("landlock_create_ruleset", _CREATE_RULESET, attributes, len(attributes), 0)
+    for path in readable:
+        _allow_below(ruleset, path, _READ)
+    for path in writable:
+        _allow_below(ruleset, path, handled & ~_MAKE_DEVICES)
+    for path in _DEVICES:
+        _allow_below(ruleset, path, handled & (2 | 4 | 1 << 14))  # WRITE_FILE, READ_FILE, TRUNCATE
+    prctl("no new privileges", 38, 1)
+    syscall("landlock_restrict_self", _RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+
+
+def _allow_below(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # this machine has no such path
+    try:
+        rights &= -1 if os.path.isdir(path) else _OF_FILES
+        syscall("landlock_add_rule", _ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,6 @@ from pathlib import Path
 from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
-from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
 from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields_or_empty, read_text
 
@@ -27,6 +27,8 @@ INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
 _MIN_CPU_S = 0.0005
 """Less processor time than this between two measurements is none."""
+_MAX_ENTRIES = 10_000
+"""Files and folders that a program may make; more count as a full folder."""
 _END_S = 20.0
 """For the kernel to give back the memory of many processes."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -36,15 +38,9 @@ _STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6,
 
 
 class ProcessMonitor:
-    """What the processes below this one use; `limit` names the first limit that they passed.
+    """What the processes below this one use; `limit` names the first limit that they passed."""
 
-    Parameters
-    ----------
-    folder
-        Measured where nothing else bounds it; else None.
-    """
-
-    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path | None, cgroup: ProgramCgroup | None) -> None:
+    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path, cgroup: ProgramCgroup | None) -> None:
         self.limit: StopReason = ""
         self.cpu_s = 0.0
         self.peak_bytes = 0
@@ -127,7 +123,7 @@ class ProcessMonitor:
 
     def _is_over_disk(self, pids: Iterable[int]) -> bool:
         now, limit = time.monotonic(), self._limits.disk_mb << 20
-        if not self._folder or now - self._disk_checked < _DISK_INTERVAL_S:
+        if now - self._disk_checked < _DISK_INTERVAL_S:
             return False
         self._disk_checked = now
         return measure_bytes(self._folder, pids, limit) > limit
@@ -221,3 +217,70 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
             if same_memory and "D" in map(_read_state, list_thread_dirs(parent)):
                 children[parent] = pid
     return set(children.values())
+
+
+def measure_bytes(folder: Path, pids: Iterable[int], limit: int) -> int:
+    """Return the bytes on disk below `folder`, with deleted files that these processes hold open.
+
+    A number above `limit` also stands for too many entries, and for a folder or a process that hides what it holds:
+    a deleted file that is mapped and not open has a size that nobody can read.
+    """
+    total = entries = 0
+    try:
+        for _, folders, files, fd in os.fwalk(folder, onerror=_raise_hidden):
+            entries += len(folders) + len(files)
+            for name in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+            if entries > _MAX_ENTRIES or total > limit:
+                return limit + 1
+        return total + sum(_measure_deleted(f"{folder}/", pids).values())
+    except (PermissionError, RecursionError):
+        return limit + 1
+
+
+def _raise_hidden(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+        raise PermissionError(str(error)) from error
+
+
+def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return the bytes of deleted files that are open, by device and inode; PermissionError if some are hidden."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        inodes = set[int]()
+        for thread in list_thread_dirs(pid):  # a thread may have descriptors that the others have not
+            try:
+                fds = os.listdir(f"{thread}/fd")
+            except PermissionError:
+                if read_text(f"{thread}/statm").startswith("0 "):
+                    continue  # it is ending
+                raise
+            except OSError:
+                continue
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"{thread}/fd/{fd}")
+                    if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                        sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+                        inodes.add(status.st_ino)
+        if not _list_deleted_mappings(pid, folder) <= inodes:
+            raise PermissionError(f"process {pid} maps a deleted file that is not open")
+    return sizes
+
+
+def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
+    """Return the inodes of deleted files of `folder` that a process maps."""
+    maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_thread_dirs(pid))), "")
+    rows = (line.split(maxsplit=5) for line in maps.splitlines())
+    return {
+        int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
+    }
+
+
+def list_thread_dirs(pid: int) -> list[str]:
+    """Return the folders of a process' threads in `/proc`; the first thread may have ended before the others."""
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rlbox.sandbox.request import RequestLimits
 
-NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP = "namespaces", "landlock", "seccomp", "forks", "group"
-LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP)
-"""`landlock`: files. `seccomp`: system calls. These two are the wall. `namespaces`: a `/tmp` and a `/dev/shm` of the
-program's own, in memory. `forks`: the worker is asked for each new process and thread, so that there are never more
-than the limit. `group`: a control group that counts processor time and bounds memory."""
-_NO_WALL = "limits only"
+LANDLOCK, SECCOMP, FORKS, CGROUP = "landlock", "seccomp", "forks", "group"
+LAYERS = (LANDLOCK, SECCOMP, FORKS, CGROUP)
+"""`landlock`: files. `seccomp`: system calls. These two are the wall. `forks`: the worker is asked for each new process
+and thread, so that there are never more than the limit. `group`: a control group that counts processor time and bounds
+memory."""
 
 MissingReason = str
 StopReason = Literal["", "cpu", "sleep", "wall", "memory", "disk", "output", "tasks", "start", "cancelled"]
 """The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IsolationLevel:
-    """The layers that a program had; `missing` maps each other layer to the kernel's error."""
+def has_walls(layers: Collection[str]) -> bool:
+    return {LANDLOCK, SECCOMP} <= set(layers)
 
-    layers: tuple[str, ...]
-    missing: dict[str, MissingReason]
 
-    @property
-    def has_landlock_and_seccomp(self) -> bool:
-        return {LANDLOCK, SECCOMP} <= set(self.layers)
-
-    @property
-    def layers_text(self) -> str:
-        """The layers as text, as it stands in every response."""
-        return "+".join(self.layers) if self.has_landlock_and_seccomp else _NO_WALL
-
-    @classmethod
-    def of(cls, layers: Iterable[str], missing: dict[str, MissingReason]) -> IsolationLevel:
-        present = set(layers)
-        return cls(layers=tuple(layer for layer in LAYERS if layer in present), missing=missing)
+def format_strength(layers: Collection[str]) -> str:
+    """Return the layers as text, as it stands in every response."""
+    return "+".join(layers) if has_walls(layers) else "limits only"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +72,8 @@ class Outcome:
     ----------
     verdict
         The checker's last line, without the number that proves it; empty where there is none.
+    missing
+        Layers that could not be had, with the kernel's error.
     files
         What was fetched, in base64.
     has_live_processes
@@ -99,14 +87,10 @@ class Outcome:
     memory_mb: int = 0
     programs: list[ProgramExit] = field(default_factory=list)
     verdict: str = ""
-    layers: tuple[str, ...] = ()
+    layers: list[str] = field(default_factory=list)
     missing: dict[str, MissingReason] = field(default_factory=dict)
     has_live_processes: bool = False
     files: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def isolation(self) -> IsolationLevel:
-        return IsolationLevel.of(self.layers, self.missing)
 
 
 def encode_json_line(message: Plan | Outcome) -> bytes:

@@ -7,13 +7,10 @@ import binascii
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from rlbox.i18n import _
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True)
-class Language:
+class Language(NamedTuple):
     """How programs of a language are run: `file` holds the code; `python` in a command is the programs' interpreter."""
 
     file: str
@@ -32,6 +29,12 @@ LANGUAGES = {
 _MAX_TEXT = 8 << 20
 """Characters of code, input and tests, each; and bytes of files together."""
 _MAX_FILES = 1000
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(("code", "language", "stdin", "tests", "before"), (str, "no text")),
+    **dict.fromkeys(("run_timeout", "compile_timeout", "memory_limit_MB"), ((int, float), "no number")),
+    **dict.fromkeys(("names", "fetch_files"), (list, "no list of names")),
+    "files": (dict, "no object"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,26 +89,9 @@ class InvalidRequestError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramCheck:
-    """What a program is checked with.
-
-    Attributes
-    ----------
-    tests
-        Source that calls the program's functions and asserts.
-    before
-        Trusted source that the tests build upon, such as the imports and helpers of a task.
-    called_functions
-        The program's functions that the tests call; empty: all that neither of the sources defines.
-    """
-
-    tests: str
-    before: str = ""
-    called_functions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProgramRequest:
+    """A program to run, or with a `check`, whose keys are those of `Plan.check`, to be tested by functions."""
+
     code: str
     language: str = "python"
     stdin: str = ""
@@ -114,7 +100,7 @@ class ProgramRequest:
     memory_mb: float | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: tuple[str, ...] = ()
-    check: ProgramCheck | None = None
+    check: Mapping[str, Any] | None = None
 
 
 def parse_request(document: object, *, has_tests: bool = False) -> ProgramRequest:
@@ -126,71 +112,54 @@ def parse_request(document: object, *, has_tests: bool = False) -> ProgramReques
         With the field that is wrong.
     """
     if not isinstance(document, dict):
-        raise InvalidRequestError(_("a request is a JSON object"))
-    files = document.get("files") or {}
-    if not isinstance(files, dict):
-        raise InvalidRequestError(_("files: no object"))
+        raise InvalidRequestError("a request is a JSON object")
+    fields = {name: value for name, value in document.items() if value is not None and value != []}
+    for name in ("code", *(["tests"] if has_tests else [])):
+        fields.setdefault(name, None)
+    for name, value in fields.items():
+        if name in _TYPES:
+            _check_field(name, value)
     return ProgramRequest(
-        code=_parse_text(document, "code", None),
-        language=_parse_text(document, "language", "python"),
-        stdin=_parse_text(document, "stdin", ""),
-        run_cpu_s=_parse_number(document, "run_timeout"),
-        compile_cpu_s=_parse_number(document, "compile_timeout"),
-        memory_mb=_parse_number(document, "memory_limit_MB"),
-        files=_parse_files(files),
-        fetch=tuple(_check_path(name) for name in _parse_names(document, "fetch_files")),
-        check=_parse_check(document) if has_tests else None,
+        code=fields["code"],
+        language=fields.get("language", "python"),
+        stdin=fields.get("stdin", ""),
+        run_cpu_s=fields.get("run_timeout"),
+        compile_cpu_s=fields.get("compile_timeout"),
+        memory_mb=fields.get("memory_limit_MB"),
+        files=_decode_files(fields.get("files", {})),
+        fetch=tuple(_check_path(name) for name in fields.get("fetch_files", ())),
+        check=_build_check(fields) if has_tests else None,
     )
 
 
-def _parse_check(document: Mapping[str, Any]) -> ProgramCheck:
-    names = tuple(_parse_names(document, "names"))
+def _check_field(name: str, value: Any) -> None:
+    kind, fault = _TYPES[name]
+    is_finite = not isinstance(value, (int, float)) or abs(value) < 1e308
+    is_names = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+    if not isinstance(value, kind) or isinstance(value, bool) or not is_finite or not is_names:
+        raise InvalidRequestError(f"{name}: {fault}")
+    if isinstance(value, (list, dict)) and len(value) > _MAX_FILES:
+        raise InvalidRequestError(f"{name}: more than {_MAX_FILES}")
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        raise InvalidRequestError(f"{name}: longer than {_MAX_TEXT} characters")
+
+
+def _build_check(fields: Mapping[str, Any]) -> dict[str, Any]:
+    names = fields.get("names", [])
     if invalid := [name for name in names if not name.isidentifier()]:
-        raise InvalidRequestError(_("names: {name!r} is not a valid name").format(name=invalid[0]))
-    tests = _parse_text(document, "tests", None)
-    return ProgramCheck(tests=tests, before=_parse_text(document, "before", ""), called_functions=names)
+        raise InvalidRequestError(f"names: {invalid[0]!r} is not a valid name")
+    return {"tests": fields["tests"], "before": fields.get("before", ""), "called_functions": names}
 
 
-def _parse_text(document: Mapping[str, Any], key: str, default: str | None) -> str:
-    value = document.get(key)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str):
-        raise InvalidRequestError(_("{name}: no text").format(name=key))
-    if len(value) > _MAX_TEXT:
-        raise InvalidRequestError(_("{name}: longer than {longest} characters").format(name=key, longest=_MAX_TEXT))
-    return value
-
-
-def _parse_number(document: Mapping[str, Any], key: str) -> float | None:
-    value = document.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidRequestError(_("{name}: no number").format(name=key))
-    return float(value)
-
-
-def _parse_names(document: Mapping[str, Any], key: str) -> list[str]:
-    value = document.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise InvalidRequestError(_("{name}: no list of names").format(name=key))
-    if len(value) > _MAX_FILES:
-        raise InvalidRequestError(_("{name}: more than {most}").format(name=key, most=_MAX_FILES))
-    return value
-
-
-def _parse_files(document: Mapping[str, Any]) -> dict[str, bytes]:
+def _decode_files(base64_by_name: Mapping[str, Any]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    if len(document) > _MAX_FILES:
-        raise InvalidRequestError(_("files: more than {most}").format(most=_MAX_FILES))
-    for name, text in document.items():
+    for name, text in base64_by_name.items():
         try:
             files[_check_path(name)] = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidRequestError(_("files: {name!r} is not base64").format(name=name)) from error
+            raise InvalidRequestError(f"files: {name!r} is not base64") from error
     if sum(map(len, files.values())) > _MAX_TEXT:
-        raise InvalidRequestError(_("files: more than {longest} bytes").format(longest=_MAX_TEXT))
+        raise InvalidRequestError(f"files: more than {_MAX_TEXT} bytes")
     return files
 
 
@@ -199,5 +168,5 @@ def _check_path(name: str) -> str:
     parts = name.removeprefix("./").split("/")
     is_text = name == name.encode("utf-8", "ignore").decode()  # a lone surrogate names no file
     if not is_text or "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
-        raise InvalidRequestError(_("{name!r} is not a path below the program's folder").format(name=name))
+        raise InvalidRequestError(f"{name!r} is not a path below the program's folder")
     return "/".join(parts)

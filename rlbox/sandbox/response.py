@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlbox.sandbox.plan import Outcome
+from rlbox.sandbox.plan import Outcome, format_strength
 
 VERSION = 3
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
@@ -18,14 +18,14 @@ _NOTES = {
     "tasks": "it started more processes than it may",
 }
 _TIME_LIMITS = ("cpu", "sleep", "wall")
-_FAILURES = {"start": "", "cancelled": "the sandbox was stopped"}
+_FAILURES = ("start", "cancelled")
 """Ends that say nothing about a program."""
 
 
 def build_run_response(outcome: Outcome, *, build: Outcome | None = None, build_failed: bool = False) -> dict[str, Any]:
     """Return the answer to `/run_code`; `outcome` is the compiler's own where the build failed."""
     if outcome.limit in _FAILURES:
-        return build_error_response(outcome.message or _FAILURES[outcome.limit])
+        return build_error_response(outcome.message or "the sandbox was stopped")
     result = None if build_failed else _build_command_result(outcome)
     succeeded = result is not None and result["status"] == "Finished" and result["return_code"] == 0
     return {
@@ -45,7 +45,7 @@ def build_check_response(outcome: Outcome) -> dict[str, Any]:
     Accepted is the checker's own last line and nothing else: neither how the program ended nor what it printed.
     """
     if outcome.limit in _FAILURES:
-        return build_error_response(outcome.message or _FAILURES[outcome.limit])
+        return build_error_response(outcome.message or "the sandbox was stopped")
     result, _, detail = outcome.verdict.partition(" ")
     if outcome.limit:
         verdict = "timeout" if outcome.limit in _TIME_LIMITS else "failed"
@@ -90,7 +90,7 @@ def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
 def _build_isolation_report(outcome: Outcome) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "strength": outcome.isolation.layers_text,
+        "strength": format_strength(outcome.layers),
         "missing": outcome.missing,
         "limit": outcome.limit,
         "cpu_s": outcome.cpu_s,

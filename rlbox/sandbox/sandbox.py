@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.sandbox.cgroup import remove_empty_sandbox_cgroups
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
-from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_json_line
+from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line
 from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
@@ -38,10 +38,10 @@ _END_S = 30.0
 
 
 class IsolationProbe(NamedTuple):
-    """The isolation that a program had; `program_error` is why it did not run well, or empty."""
+    """How a small program ended; `error` is why it did not run well, or empty."""
 
-    level: IsolationLevel
-    program_error: str
+    outcome: Outcome
+    error: str
 
 
 class Sandbox:
@@ -60,13 +60,7 @@ class Sandbox:
     """
 
     def __init__(
-        self,
-        python: str,
-        limits: RequestLimits,
-        *,
-        scratch: str = "",
-        layers: Sequence[str] = LAYERS,
-        concurrency: int = 0,
+        self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str], concurrency: int
     ) -> None:
         self._limits, self._layers = limits, layers
         self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
@@ -104,7 +98,7 @@ class Sandbox:
             if request.language != "python":
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
             pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
-            plan = replace(plan, concurrent_programs=pair, check=asdict(request.check))
+            plan = replace(plan, concurrent_programs=pair, check=dict(request.check))
             return build_check_response(self._run_in_turn(plan, is_awaited_at_start))
         build = None
         if language.build:
@@ -121,12 +115,13 @@ class Sandbox:
 
     def probe_isolation(self) -> IsolationProbe:
         plan = self._make_plan({}, self._limits)
-        outcome = self._run_plan(replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]]))
+        plan = replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]])
+        outcome = self._run_in_turn(plan, lambda: True)
         if outcome.limit:
-            return IsolationProbe(outcome.isolation, outcome.message or outcome.limit)
+            return IsolationProbe(outcome, outcome.message or outcome.limit)
         program = outcome.programs[0]
         error = "" if program.stdout == "2\n" else f"a program printed {program.stdout!r}: {program.stderr}"
-        return IsolationProbe(outcome.isolation, error)
+        return IsolationProbe(outcome, error)
 
     def _make_plan(self, files: Mapping[str, bytes], limits: RequestLimits) -> Plan:
         return Plan(
@@ -139,25 +134,22 @@ class Sandbox:
         )
 
     def _run_in_turn(self, plan: Plan, is_awaited: Callable[[], bool]) -> Outcome:
+        """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
         with self._slots:
             if not is_awaited():
                 return Outcome(limit="start", message="who asked is gone")
-            return self._run_plan(plan)
-
-    def _run_plan(self, plan: Plan) -> Outcome:
-        """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
-        worker = self._take_worker()
-        try:
-            outcome = worker.run(plan)
-        except (OSError, ValueError) as error:
-            message = f"the worker that ran the program ended: {error or 'killed'}"
-            outcome = Outcome(limit="start", message=message, has_live_processes=True)
-        if outcome.has_live_processes:
-            worker.end(0)
-            self._remove_worker(worker)
-        else:
-            self._idle_workers.append(worker)
-        return outcome
+            worker = self._take_worker()
+            try:
+                outcome = worker.run(plan)
+            except (OSError, ValueError) as error:
+                message = f"the worker that ran the program ended: {error or 'killed'}"
+                outcome = Outcome(limit="start", message=message, has_live_processes=True)
+            if outcome.has_live_processes:
+                worker.end(0)
+                self._remove_worker(worker)
+            else:
+                self._idle_workers.append(worker)
+            return outcome
 
     def _take_worker(self) -> _WorkerProcess:
         while self._idle_workers:
@@ -218,18 +210,13 @@ class _WorkerProcess:
 
 
 def _list_python_folders(python: str) -> list[str]:
-    """Return what an interpreter must be able to read."""
+    """Return what an interpreter must be able to read: its own, and of each link to it, as to a venv's."""
     command = Command(argv=(python, "-I", "-c", _PRINT_PREFIXES), timeout_s=_PROBE_S)
     outcome = check_command(command, _("{python} does not run").format(python=python), _("name one with --python"))
-    site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
-    return sorted({*parse_json(outcome.stdout), *_list_link_folders(python), *site} - {"/"})
-
-
-def _list_link_folders(program: str) -> set[str]:
-    """Return the folders of a program and of each link that leads to it, as to a venv's that another venv made."""
-    path = Path(program)
-    folders = {str(path.parent), str(path.resolve().parent)}
+    path = Path(python)
+    folders = {*parse_json(outcome.stdout), str(path.parent), str(path.resolve().parent)}
     while path.is_symlink():
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
         folders.add(str(path.parent))
-    return folders
+    site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
+    return sorted((folders | site) - {"/"})

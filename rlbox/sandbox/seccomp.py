@@ -1,9 +1,9 @@
-"""The filter of system calls that every program runs under: a fixed list of refused calls, as BPF.
+"""The filter of system calls that every program runs under: a fixed list of refused calls, as BPF for x86-64.
 
 It refuses what reaches beyond the program's own processes and folder and what Landlock does not govern. All else is
 allowed: interpreters and compilers need some 150 calls, which differ between C libraries. A call that is newer than
 this list is unknown to the program (ENOSYS). Sources: Linux include/uapi/linux/{seccomp,filter,audit}.h and the system
-call tables of x86-64 and arm64 up to 6.18.
+call table of x86-64 up to 6.18.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import functools
 import os
 import struct
 
@@ -20,83 +19,63 @@ from rlbox.system.libc import prctl, syscall
 ListenerFd = int
 Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand: `struct sock_filter`."""
-Numbers = dict[str, tuple[int, int]]
-"""Name of a call to its number on x86-64 and on arm64; 0: the machine has no such call."""
 
-_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Machine to the column in the tables and to AUDIT_ARCH."""
+_AUDIT_ARCH = 0xC000003E
 _LAST_CALL = 469
 """Number of file_setattr, the newest call that was looked at."""
 
 # Refused with EPERM.
-_SOCKETS: Numbers = {  # network and Unix sockets; a socketpair needs none of these (sendmsg would send descriptors)
-    "socket": (41, 198), "connect": (42, 203), "accept": (43, 202), "bind": (49, 200), "listen": (50, 201),
-    "accept4": (288, 242), "sendmsg": (46, 211), "sendmmsg": (307, 269),
+_SOCKETS = {  # network and Unix sockets; a socketpair needs none of these (sendmsg would send descriptors)
+    "socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288, "sendmsg": 46,
+    "sendmmsg": 307,
 }  # fmt: skip
-_PROCESSES: Numbers = {  # memory, descriptors and signals of other processes
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
-    "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424),
-    "process_madvise": (440, 440), "process_mrelease": (448, 448), "move_pages": (279, 239),
-    "migrate_pages": (256, 238), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+_PROCESSES = {  # memory, descriptors and signals of other processes
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_open": 434,
+    "pidfd_getfd": 438, "pidfd_send_signal": 424, "process_madvise": 440, "process_mrelease": 448, "move_pages": 279,
+    "migrate_pages": 256, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
 }  # fmt: skip
-_MOUNTS: Numbers = {  # mounts, namespaces, and files by handle, which Landlock does not see
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
-    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "open_tree_attr": (467, 467), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
-    "quotactl": (179, 60), "quotactl_fd": (443, 443), "swapon": (167, 224), "swapoff": (168, 225),
-    "statmount": (457, 457), "listmount": (458, 458),
+_MOUNTS = {  # mounts, namespaces, and files by handle, which Landlock does not see
+    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "setns": 308, "open_tree": 428,
+    "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,
+    "open_tree_attr": 467, "open_by_handle_at": 304, "name_to_handle_at": 303, "quotactl": 179, "quotactl_fd": 443,
+    "swapon": 167, "swapoff": 168, "statmount": 457, "listmount": 458,
 }  # fmt: skip
-_OBJECTS: Numbers = {  # kernel objects that outlive a program, or memory that no limit counts
-    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
-    "semtimedop": (220, 192), "semctl": (66, 191), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
-    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181), "add_key": (248, 217),
-    "request_key": (249, 218), "keyctl": (250, 219), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "inotify_init": (253, 0), "inotify_init1": (294, 26),  # tells when the folder is measured
+_OBJECTS = {  # kernel objects that outlive a program, memory that no limit counts; inotify tells of our measurements
+    "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semtimedop": 220, "semctl": 66, "msgget": 68,
+    "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "add_key": 248, "request_key": 249,
+    "keyctl": 250, "memfd_create": 319, "memfd_secret": 447, "inotify_init": 253, "inotify_init1": 294,
 }  # fmt: skip
-_INTERFACES: Numbers = {  # ways around a filter, and large interfaces with a history of holes
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "seccomp": (317, 277),
-    "fanotify_init": (300, 262), "modify_ldt": (154, 0), "lookup_dcookie": (212, 18),
+_INTERFACES = {  # ways around a filter, and large interfaces with a history of holes
+    "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "io_uring_setup": 425, "io_uring_enter": 426,
+    "io_uring_register": 427, "seccomp": 317, "fanotify_init": 300, "modify_ldt": 154, "lookup_dcookie": 212,
 }  # fmt: skip
-_MACHINE: Numbers = {  # clock, name, modules and power of the machine; all need privileges that a program has not
-    "reboot": (169, 142), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105),
-    "finit_module": (313, 273), "delete_module": (176, 106), "acct": (163, 89), "settimeofday": (164, 170),
-    "adjtimex": (159, 171), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "sethostname": (170, 161),
-    "setdomainname": (171, 162), "syslog": (103, 116), "vhangup": (153, 58), "iopl": (172, 0), "ioperm": (173, 0),
-    "ioprio_set": (251, 30), "nfsservctl": (180, 42), "personality": (135, 92),
+_MACHINE = {  # clock, name, modules and power of the machine; all need privileges that a program has not
+    "reboot": 169, "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
+    "delete_module": 176, "acct": 163, "settimeofday": 164, "adjtimex": 159, "clock_settime": 227,
+    "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "syslog": 103, "vhangup": 153, "iopl": 172,
+    "ioperm": 173, "ioprio_set": 251, "nfsservctl": 180, "personality": 135,
 }  # fmt: skip
 _REFUSED = _SOCKETS | _PROCESSES | _MOUNTS | _OBJECTS | _INTERFACES | _MACHINE
 
 # Return 0 and do nothing: honest programs call them, and an error would end those.
-_METADATA: Numbers = {  # mode, owner, times and attributes of files, for which Landlock has no rights
-    "chmod": (90, 0), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, 0),
-    "fchown": (93, 55), "lchown": (94, 0), "fchownat": (260, 54), "utime": (132, 0), "utimes": (235, 0),
-    "futimesat": (261, 0), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
-    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463),
-    "removexattrat": (466, 466), "file_setattr": (469, 469),
+_METADATA = {  # mode, owner, times and attributes of files, for which Landlock has no rights
+    "chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452, "chown": 92, "fchown": 93, "lchown": 94,
+    "fchownat": 260, "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188,
+    "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
+    "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
-_SESSIONS: Numbers = {  # so all processes of a program stay in one group, which one signal ends without a race
-    "setsid": (112, 157), "setpgid": (109, 154),
-}  # fmt: skip
-_FLUSHES: Numbers = {"sync": (162, 81), "syncfs": (306, 267)}  # would wait for every disk of the machine
+_SESSIONS = {"setsid": 112, "setpgid": 109}  # all processes of a program stay in one group, which one signal ends
+_FLUSHES = {"sync": 162, "syncfs": 306}  # would wait for every disk of the machine
 _IGNORED = _METADATA | _SESSIONS | _FLUSHES
 
-# Depend on their arguments.
-_CONDITIONAL: Numbers = {
-    "clone": (56, 220), "clone3": (435, 435), "socketpair": (53, 199), "sendto": (44, 206), "mmap": (9, 222),
-    "fallocate": (285, 47), "prlimit64": (302, 261), "sched_setaffinity": (203, 122),
-    "sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274),
-    "setpriority": (141, 140), "prctl": (157, 167), "fcntl": (72, 25), "ioctl": (16, 29), "kill": (62, 129),
-    "tkill": (200, 130), "tgkill": (234, 131), "truncate": (76, 45), "open": (2, 0), "openat": (257, 56),
-    "openat2": (437, 437),
+_CONDITIONAL = {  # depend on their arguments
+    "clone": 56, "clone3": 435, "socketpair": 53, "sendto": 44, "mmap": 9, "fallocate": 285, "prlimit64": 302,
+    "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
+    "setpriority": 141, "prctl": 157, "fcntl": 72, "ioctl": 16, "kill": 62, "tkill": 200, "tgkill": 234,
+    "truncate": 76, "open": 2, "openat": 257, "openat2": 437,
 }  # fmt: skip
-_FORKS: Numbers = {"fork": (57, 0), "vfork": (58, 0)}  # allowed, and asked for as clone is
-_INSTALL = {"x86_64": 317, "aarch64": 277}  # seccomp(2)
-
-
-def is_supported_machine(machine: str) -> bool:
-    return machine in _ARCHITECTURES
+_FORKS = {"clone": 56, "fork": 57, "vfork": 58}  # the worker is asked
+_SECCOMP, _FLAG_NEW_LISTENER = 317, 8
 
 
 def install_filter(bpf_code: bytes) -> None:
@@ -105,14 +84,16 @@ def install_filter(bpf_code: bytes) -> None:
 
 def install_notify_filter(bpf_code: bytes) -> ListenerFd:
     """Put this process and all its children under a filter that asks a listener; raises OSError."""
-    return _install(bpf_code, flags=8)  # SECCOMP_FILTER_FLAG_NEW_LISTENER
+    return _install(bpf_code, _FLAG_NEW_LISTENER)
 
 
 def _install(code: bytes, flags: int) -> int:
+    if os.uname().machine != "x86_64":
+        raise OSError(f"no filter for {os.uname().machine}")
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     prctl("no new privileges", 38, 1)
-    return syscall("seccomp", _INSTALL[os.uname().machine], 1, flags, program)
+    return syscall("seccomp", _SECCOMP, 1, flags, program)
 
 
 def receive_fork_request(listener: ListenerFd) -> int:
@@ -128,19 +109,30 @@ def answer_fork(listener: ListenerFd, notification_id: int, *, allow: bool) -> N
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)
 
 
-@functools.cache
-def build_fork_notify_filter(machine: str) -> bytes:
+_LOAD, _AND, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_ALLOW: Instruction = (_RETURN, 0, 0, 0x7FFF0000)
+_KILL: Instruction = (_RETURN, 0, 0, 0x80000000)
+_ASK_LISTENER: Instruction = (_RETURN, 0, 0, 0x7FC00000)
+
+
+def _refuse(error: int) -> Instruction:
+    """Return what ends a call with an error of the kernel's, or without one and without an effect (0)."""
+    return _RETURN, 0, 0, 0x00050000 | error
+
+
+_EPERM = _refuse(errno.EPERM)
+_LOAD_CALL = [
+    (_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, _AUDIT_ARCH), _KILL,  # a call of another machine, such as 32-bit x86
+    (_LOAD, 0, 0, 0),
+]  # fmt: skip
+
+
+def build_fork_notify_filter() -> bytes:
     """Return the filter that asks its listener about each new process and thread, and about nothing else."""
-    column, architecture = _ARCHITECTURES[machine]
-    code = [(_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), _KILL, (_LOAD, 0, 0, 0)]
-    for number in (_CONDITIONAL["clone"][column], *(numbers[column] for numbers in _FORKS.values())):
-        if number:
-            code += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, 0x7FC00000)]
-    return _pack([*code, _ALLOW])
+    return _build({number: [_ASK_LISTENER] for number in _FORKS.values()}, _LOAD_CALL)
 
 
-@functools.cache
-def build_filter(machine: str, *, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
+def build_filter(*, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     Parameters
@@ -150,20 +142,18 @@ def build_filter(machine: str, *, signal_pid: int | None = None, allow_truncate:
     allow_truncate
         False where Landlock does not govern truncation (before version 3).
     """
-    column, architecture = _ARCHITECTURES[machine]
-    code = [
-        (_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), _KILL,  # a call of another machine, such as 32-bit x86
-        (_LOAD, 0, 0, 0), (_IF_AT_LEAST, 0, 1, _LAST_CALL + 1), _refuse(errno.ENOSYS),  # and x32's numbers
-    ]  # fmt: skip
-    rules = {name: [_EPERM] for name in _REFUSED} | {name: [_refuse(0)] for name in _IGNORED}
-    for name, body in (rules | _build_conditional_rules(signal_pid, allow_truncate)).items():
-        if number := (_REFUSED | _IGNORED | _CONDITIONAL)[name][column]:
-            code += [(_IF_EQUAL, 0, len(body), number), *body]
-    return _pack([*code, _ALLOW])
+    rules = {number: [_EPERM] for number in _REFUSED.values()} | {number: [_refuse(0)] for number in _IGNORED.values()}
+    for name, body in _build_conditional_rules(signal_pid, allow_truncate).items():
+        rules[_CONDITIONAL[name]] = body
+    # the last two steps: a newer call, or one by the numbers of x32
+    return _build(rules, [*_LOAD_CALL, (_IF_AT_LEAST, 0, 1, _LAST_CALL + 1), _refuse(errno.ENOSYS)])
 
 
-def _pack(code: list[Instruction]) -> bytes:
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+def _build(rules: dict[int, list[Instruction]], head: list[Instruction]) -> bytes:
+    code = list(head)
+    for number, body in rules.items():
+        code += [(_IF_EQUAL, 0, len(body), number), *body]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in [*code, _ALLOW])
 
 
 def _build_conditional_rules(signal_pid: int | None, allow_truncate: bool) -> dict[str, list[Instruction]]:
@@ -211,21 +201,8 @@ def _build_conditional_rules(signal_pid: int | None, allow_truncate: bool) -> di
     return rules
 
 
-_LOAD, _AND, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-_ALLOW: Instruction = (_RETURN, 0, 0, 0x7FFF0000)
-_KILL: Instruction = (_RETURN, 0, 0, 0x80000000)
-
-
-def _refuse(error: int) -> Instruction:
-    """Return what ends a call with an error of the kernel's, or without one and without an effect (0)."""
-    return _RETURN, 0, 0, 0x00050000 | error
-
-
-_EPERM = _refuse(errno.EPERM)
-
-
 def _load_argument(index: int, *, upper_half: bool = False) -> Instruction:
-    return _LOAD, 0, 0, 16 + 8 * index + 4 * upper_half  # both kinds of machine are little-endian
+    return _LOAD, 0, 0, 16 + 8 * index + 4 * upper_half
 
 
 def _refuse_values(index: int, *values: int) -> list[Instruction]:

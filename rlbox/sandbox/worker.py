@@ -7,154 +7,119 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gc
+import json
 import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup
-from rlbox.sandbox.filesystem import (
-    SHARED_FOLDERS,
-    enter_user_and_mount_namespace,
-    mount_private_tmp_and_shm,
-    require_outside_tmp_and_shm,
-    unmount_private_tmp_and_shm,
-)
-from rlbox.sandbox.isolation import CHECKER_FOLDER, StartError, prepare_filters, start_program
+from rlbox.sandbox.isolation import StartedProgram, StartError, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
-from rlbox.sandbox.plan import (
-    CGROUP,
-    NAMESPACES,
-    IsolationLevel,
-    Outcome,
-    Plan,
-    ProgramExit,
-    decode_plan,
-    encode_json_line,
-)
+from rlbox.sandbox.plan import CGROUP, Outcome, Plan, ProgramExit, decode_plan, encode_json_line
 from rlbox.sandbox.request import compute_wall_limit
-from rlbox.sandbox.scratch import read_files_or_omit, write_files
-from rlbox.sandbox.streams import ProgramStreams
 from rlbox.system.libc import set_child_subreaper
-from rlbox.system.safe_files import remove_tree
+from rlbox.system.safe_files import read_bytes, remove_tree
 
-_PRIVATE_FOLDER = Path("/tmp/program")  # noqa: S108 in a /tmp of the programs' own
+IsOpen = bool
+_CHUNK = 1 << 16
 
 
 def serve_plans(connection: socket.socket) -> None:
     """Run each plan that comes over `connection`, until that closes or something of a plan could not be ended."""
     set_child_subreaper()
-    worker: _Worker | None = None
+    cgroup: ProgramCgroup | None = None
     try:
         with connection.makefile("rb") as stream:
             for line in stream:
                 plan = decode_plan(line)
-                worker = worker or _Worker(plan)
-                outcome = worker.run(plan, connection.fileno())
+                if CGROUP in plan.wanted_layers and not cgroup:  # all plans share it; it is empty between two
+                    cgroup = ProgramCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}")
+                outcome = _run_plan(plan, cgroup, connection.fileno())
                 connection.sendall(encode_json_line(outcome))
                 if outcome.has_live_processes:
                     return
     finally:
-        if worker:
-            worker.close()
+        if cgroup:
+            cgroup.remove_if_empty()
 
 
-class _Worker:
-    """What the programs of all plans share: a control group, and namespaces; both are empty between two plans."""
+def _run_plan(plan: Plan, cgroup: ProgramCgroup | None, control: int) -> Outcome:
+    """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
+    began = time.monotonic()
+    try:
+        with _make_folder(plan) as folder:
+            return _run_in(folder, plan, cgroup, control, began)
+    except OSError as error:
+        return Outcome(limit="start", message=f"no folder could be made for a program: {error}")
 
-    def __init__(self, plan: Plan) -> None:
-        self._cgroup = ProgramCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}") if CGROUP in plan.wanted_layers else None
-        self._missing: dict[str, str] = {}
-        self._has_namespaces = False
-        if NAMESPACES in plan.wanted_layers:
-            try:
-                require_outside_tmp_and_shm((*plan.readable_paths, CHECKER_FOLDER))
-                enter_user_and_mount_namespace()
-                self._has_namespaces = True
-            except OSError as error:
-                self._missing[NAMESPACES] = str(error)
-        prepare_filters()
-        gc.freeze()  # programs begin as forks of this process: what it has loaded is shared with them
 
-    def close(self) -> None:
-        if self._cgroup:
-            self._cgroup.remove_if_empty()
+@contextlib.contextmanager
+def _make_folder(plan: Plan) -> Iterator[Path]:
+    """Yield the programs' folder with its files, whose names are plain paths; nothing of it is left afterwards."""
+    folder = Path(plan.scratch)
+    try:
+        folder.mkdir(mode=0o700)
+        for name, content in plan.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(base64.b64decode(content))
+            path.chmod(0o755)
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # the server tries again at its end
+            remove_tree(folder)
 
-    def run(self, plan: Plan, control: int) -> Outcome:
-        """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
-        began = time.monotonic()
+
+def _run_in(folder: Path, plan: Plan, cgroup: ProgramCgroup | None, control: int, began: float) -> Outcome:
+    if cgroup:  # files in memory count, too
+        cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)
+    monitor = ProcessMonitor(plan.limits, plan.max_cpu_s, folder, cgroup)
+    started: StartedProgram | None = None
+    message = ""
+    with contextlib.ExitStack() as stack:
+        streams = stack.enter_context(_ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
         try:
-            with self._make_folder(plan) as folder:
-                return self._run_in(folder, plan, control, began)
-        except OSError as error:
-            return Outcome(limit="start", message=f"no folder could be made for a program: {error}")
-
-    @contextlib.contextmanager
-    def _make_folder(self, plan: Plan) -> Iterator[Path]:
-        """Yield the programs' folder, in memory if possible; nothing of it is left afterwards."""
-        folder = _PRIVATE_FOLDER if self._has_namespaces else Path(plan.scratch)
-        if self._has_namespaces:
-            mount_private_tmp_and_shm(plan.limits.disk_mb)
-        try:
-            folder.mkdir(mode=0o700)
-            write_files(folder, {name: base64.b64decode(content) for name, content in plan.files.items()})
-            yield folder
-        finally:
-            if self._has_namespaces:
-                unmount_private_tmp_and_shm()
-            else:
-                with contextlib.suppress(OSError):  # the server tries again at its end
-                    remove_tree(folder)
-
-    def _run_in(self, folder: Path, plan: Plan, control: int, began: float) -> Outcome:
-        if self._cgroup:  # files in memory count, too
-            self._cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)
-        writable = SHARED_FOLDERS if self._has_namespaces else (str(folder),)
-        monitor = ProcessMonitor(plan.limits, plan.max_cpu_s, None if self._has_namespaces else folder, self._cgroup)
-        level, message = IsolationLevel.of((), {}), ""
-        with contextlib.ExitStack() as stack:
-            streams = stack.enter_context(ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
-            try:
-                for number, fds in enumerate(streams.child_fds):
-                    pid, level, listener = start_program(plan, number, fds, folder, writable, self._cgroup)
-                    monitor.leaders.append(pid)
-                    if listener is not None:
-                        stack.callback(os.close, listener)
-                        monitor.listeners.append(listener)
-                streams.close_child_fds()
-                first = os.pidfd_open(monitor.leaders[0])
-                stack.callback(os.close, first)
-                _wait(monitor, streams, first, control, began + compute_wall_limit(plan.max_cpu_s))
-            except (StartError, OSError) as error:
-                monitor.limit, message = "start", str(error)
-            has_ended = monitor.kill_all()
-            for reader in streams.reader_fds:
-                streams.read_available(reader)
-            if streams.is_full:  # since the last look, by a program that has ended
-                monitor.limit = monitor.limit or "output"
-        files = {} if message else read_files_or_omit(folder, plan.fetch, plan.limits.disk_mb << 20)
-        return Outcome(
-            limit=monitor.limit,
-            message=message,
-            cpu_s=round(monitor.cpu_s, 4),
-            wall_s=round(time.monotonic() - began, 4),
-            memory_mb=monitor.peak_bytes >> 20,
-            programs=[
-                ProgramExit(monitor.exit_codes.get(leader), *streams.outputs(number))
-                for number, leader in enumerate(monitor.leaders)
-            ],
-            verdict=streams.read_checker_verdict(),
-            layers=(NAMESPACES, *level.layers) if self._has_namespaces else level.layers,
-            missing=self._missing | level.missing,
-            has_live_processes=not has_ended,
-            files={name: base64.b64encode(content).decode() for name, content in files.items()},
-        )
+            for number, fds in enumerate(streams.child_fds):
+                started = start_program(plan, number, fds, folder, cgroup)
+                monitor.leaders.append(started.pid)
+                if started.fork_listener is not None:
+                    stack.callback(os.close, started.fork_listener)
+                    monitor.listeners.append(started.fork_listener)
+            streams.close_child_fds()
+            first = os.pidfd_open(monitor.leaders[0])
+            stack.callback(os.close, first)
+            _wait(monitor, streams, first, control, began + compute_wall_limit(plan.max_cpu_s))
+        except (StartError, OSError) as error:
+            monitor.limit, message = "start", str(error)
+        has_ended = monitor.kill_all()
+        for reader in streams.reader_fds:
+            streams.read_available(reader)
+        if streams.is_full:  # since the last look, by a program that has ended
+            monitor.limit = monitor.limit or "output"
+    files = {} if message else _read_files(folder, plan)
+    return Outcome(
+        limit=monitor.limit,
+        message=message,
+        cpu_s=round(monitor.cpu_s, 4),
+        wall_s=round(time.monotonic() - began, 4),
+        memory_mb=monitor.peak_bytes >> 20,
+        programs=[
+            ProgramExit(monitor.exit_codes.get(leader), *streams.outputs(number))
+            for number, leader in enumerate(monitor.leaders)
+        ],
+        verdict=streams.read_checker_verdict(),
+        layers=started.layers if started else [],
+        missing=started.missing if started else {},
+        has_live_processes=not has_ended,
+        files=files,
+    )
 
 
-def _wait(monitor: ProcessMonitor, streams: ProgramStreams, first: int, control: int, deadline: float) -> None:
+def _wait(monitor: ProcessMonitor, streams: _ProgramStreams, first: int, control: int, deadline: float) -> None:
     """Wait until the first program has ended, when `first` becomes readable, or a limit is passed."""
     poll = select.poll()
     for fd in (first, control, *streams.reader_fds, *monitor.listeners):
@@ -175,3 +140,103 @@ def _wait(monitor: ProcessMonitor, streams: ProgramStreams, first: int, control:
             due = time.monotonic() + INTERVAL_S
         if time.monotonic() > deadline:
             monitor.limit = monitor.limit or "wall"
+
+
+def _read_files(folder: Path, plan: Plan) -> dict[str, str]:
+    """Return what a program left under the wanted names: regular files, not through links, as base64."""
+    contents: dict[str, str] = {}
+    left = plan.limits.disk_mb << 20
+    for name in plan.fetch:
+        with contextlib.suppress(OSError):
+            content = read_bytes(folder / name, left)
+            contents[name] = base64.b64encode(content).decode()
+            left -= len(content)
+    return contents
+
+
+class _ProgramStreams:
+    """What the programs get as their descriptors (`child_fds`, by program), and what is read of them (`reader_fds`).
+
+    A program gets input, output and error output. With a check the first program is the checker: it also gets the
+    socket to the program under test (3), the pipe for its verdict (4), which it alone holds, and what it has to check
+    (5). The program under test gets 3 alone.
+    """
+
+    def __init__(self, stdin: str, check: Mapping[str, Any] | None, max_output: int) -> None:
+        self._max_output = max_output
+        self._received: dict[int, bytearray] = {}
+        self._nonce = os.urandom(16).hex()
+        self.child_fds: list[list[int]] = []
+        self.is_full = False
+        if check is None:
+            self._add_program(stdin)
+        else:
+            checker, program = (end.detach() for end in socket.socketpair())
+            tests = _open_content(json.dumps({**check, "nonce": self._nonce}).encode())
+            self._add_program("", checker, self._open_pipe(), tests)
+            self._add_program("", program)
+
+    def _add_program(self, stdin: str, *more: int) -> None:
+        content = _open_content(stdin.encode("utf-8", "surrogatepass"))
+        self.child_fds.append([content, self._open_pipe(), self._open_pipe(), *more])
+
+    def _open_pipe(self) -> int:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reader, False)
+        self._received[reader] = bytearray()
+        return writer
+
+    @property
+    def reader_fds(self) -> list[int]:
+        """With a check: the verdict, then output and error output of each program."""
+        return list(self._received)
+
+    def __enter__(self) -> _ProgramStreams:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_child_fds()
+        for fd in self.reader_fds:
+            os.close(fd)
+
+    def close_child_fds(self) -> None:
+        """Close what the programs have by now."""
+        for fds in self.child_fds:
+            while fds:
+                os.close(fds.pop())
+
+    def read_available(self, fd: int) -> IsOpen:
+        """Read what has come, and keep as much as the limit allows; return False when the stream has ended."""
+        content = self._received[fd]
+        try:
+            while chunk := os.read(fd, _CHUNK):
+                content += chunk
+                if len(content) > self._max_output:
+                    del content[self._max_output :]
+                    self.is_full = True
+                    return True
+        except BlockingIOError:
+            return True
+        return False
+
+    def outputs(self, program: int) -> tuple[str, str]:
+        first = 2 * program + (len(self.child_fds) > 1)
+        stdout, stderr = (self._received[fd].decode("utf-8", "replace") for fd in self.reader_fds[first : first + 2])
+        return stdout, stderr
+
+    def read_checker_verdict(self) -> str:
+        """Return the checker's line behind the number that was drawn for it, or nothing."""
+        if len(self.child_fds) == 1:
+            return ""
+        line = self._received[self.reader_fds[0]].decode("utf-8", "replace")
+        nonce, _, verdict = line.partition(" ")
+        return verdict if nonce == self._nonce else ""
+
+
+def _open_content(content: bytes) -> int:
+    """Return a descriptor from which `content` can be read, and that cannot be written to."""
+    file = os.memfd_create("input")
+    with open(file, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

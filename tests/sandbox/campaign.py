@@ -140,40 +140,16 @@ def goes_on(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
 
 
-def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
-    """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words.
-
-    Programs of another sandbox of this machine, which are below its server, are none of them.
-    """
+def living(scratch: Path, nap: str) -> Iterator[str]:
+    """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             told = Path(f"/proc/{name}/environ").read_bytes() + b"\0" + os.fsencode(os.readlink(f"/proc/{name}/cwd"))
             command = Path(f"/proc/{name}/cmdline").read_bytes()
-            own = str(scratch).encode() in told or nap.encode() in command
-            likely = b"TMPDIR=/tmp/program\0" in told and not is_below_another(int(name), server)
-            if b"serve" not in command and (own or likely):
+            if b"serve" not in command and (str(scratch).encode() in told or nap.encode() in command):
                 yield f"{name} {command!r}"
-
-
-def is_below_another(pid: int, server: int) -> bool:
-    """Return whether a process is below a sandbox' server, and not below `server`; no, where that cannot be seen.
-
-    Raises
-    ------
-    OSError
-        The process is gone.
-    """
-    for _ in range(9):
-        os.stat(f"/proc/{pid}")
-        with contextlib.suppress(OSError):  # one above it has just ended: it has another parent now
-            at, found = pid, False
-            while at > 1 and at != server:
-                found = found or b"\0rlbox.sandbox\0serve\0" in Path(f"/proc/{at}/cmdline").read_bytes()
-                at = int(Path(f"/proc/{at}/stat").read_text().rpartition(")")[2].split()[1])
-            return found and at != server
-    return False
 
 
 def escaped(attack: Attack, answer: dict[str, Any]) -> str:
@@ -230,10 +206,7 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
         if after[key] != arena.before[key]
     ]
     fell += [{"attack": "all", "how": f"connected: {who}"} for who in arena.heard]
-    fell += [
-        {"attack": "all", "how": f"alive: {who}"}
-        for who in living(server.process.pid, arena.scratch, arena.words["NAP"])
-    ]
+    fell += [{"attack": "all", "how": f"alive: {who}"} for who in living(arena.scratch, arena.words["NAP"])]
     left = [str(path) for path in arena.scratch.glob("*/*")]
     fell += [{"attack": "all", "how": f"left in the scratch folder: {left}"}] if left else []
     server.stop()

@@ -216,7 +216,7 @@ print("done" if view[7] else "")
 
 @pytest.mark.parametrize("code", [WAITS, MAPS], ids=["a child that has its parent's memory", "a file in memory"])
 def test_what_looks_like_too_much_and_is_not(code: str, tmp_path: Path) -> None:
-    """Without a control group and without a folder in memory, where looks alone bound what is taken."""
+    """Without a control group, where looks alone bound what is taken."""
     one = Server(tmp_path, ["--layers", "landlock,seccomp,forks"])
     try:
         answer = ran(one, code, memory_limit_MB=256)
@@ -274,7 +274,7 @@ def children(pid: int) -> list[int]:
     return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
 
 
-@pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:4]], ids="+".join)
+@pytest.mark.parametrize("layers", [LAYERS, LAYERS[:3]], ids="+".join)
 def test_killed_worker_leaves_nothing(layers: tuple[str, ...], tmp_path: Path) -> None:
     one, mark = Server(tmp_path, ["--layers", ",".join(layers)]), "75312468"
     try:
@@ -331,12 +331,12 @@ def sleepers(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:4]], ids="+".join)
+@pytest.mark.parametrize("layers", [LAYERS, LAYERS[:3]], ids="+".join)
 def test_a_sample_of_attacks(layers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all layers, and as in a rented container."""
     monkeypatch.setenv("RLBOX_ATTACK_FOLDER", str(tmp_path))
     quick = [attack for attack in attacks() if not attack.slow]
-    found = run(quick[LAYERS.index(layers[0]) :: 20], ["--layers", ",".join(layers)], at_once=4)
+    found = run(quick[len(layers) :: 20], ["--layers", ",".join(layers)], at_once=4)
     wanted = [layer for layer in layers if layer != CGROUP or CGROUP in found["strength"]]  # not every machine has it
     assert (found["fell"], found["strength"]) == ([], "+".join(wanted))
 
@@ -384,7 +384,7 @@ def test_too_many_tasks_end_a_program(server: Server) -> None:
     assert ran(server, code)["rlbox"]["limit"] == "tasks"
 
 
-def test_interpreter_below_tmp_runs_without_private_folders(tmp_path: Path) -> None:
+def test_interpreter_below_tmp_runs(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (tmp_path / "scratch").mkdir()
     python, between = tmp_path / "venv/bin/python", tmp_path / "between/python"
@@ -399,7 +399,6 @@ def test_interpreter_below_tmp_runs_without_private_folders(tmp_path: Path) -> N
         one.stop()
     assert response["run_result"]["stdout"] == f"{tmp_path}/venv\n"
     assert "Permission denied" in response["run_result"]["stderr"]
-    assert "namespaces" in response["rlbox"]["missing"]
 
 
 def test_without_a_control_group_the_tree_is_added_up(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.sandbox.scratch import measure_bytes
+from rlbox.sandbox.monitor import measure_bytes
 
 PAGE = 4096
 NOBODY = 65534
