@@ -9,7 +9,7 @@ from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_clipped_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
-from rlbox.secrets.masks import SecretMasker
+from rlbox.secrets.masks import SecretMasker, mask_random_text
 
 WIDTH = 160
 _FIRST_WIDTH = 320
@@ -165,9 +165,7 @@ def _format_benign(diagnosis: Diagnosis) -> str:
 MAX_BYTES = 8000
 _QUESTION = "What is the cause of this failure, and the smallest next step? What is known so far:"
 _REDACTIONS = (
-    (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[a-z]-|glpat-|AKIA)[A-Za-z0-9_-]{8,}"), "***"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "***"),
-    (re.compile(r"\b[0-9a-fA-F]{32,}\b"), "***"),
     (
         re.compile(r"(?i)\b((?:api[_-]?key|token|secret|password|passwd)\w*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]{4,}"),
         r"\1***",
@@ -194,6 +192,7 @@ def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environme
 
 def redact(text: str) -> str:
     """Return a text without keys, people, hosts and directories."""
+    text = mask_random_text(text)
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)
     return text

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -25,12 +26,65 @@ _POSSIBLE = 8
 _SHORTEST_BASE64 = 6
 _SHORTEST_LINE = 8
 _ASSIGNED = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
-# Tokens that tell what they are: of Hugging Face, GitHub, OpenAI and the like, AWS; what follows `wandb login` has the
-# form of a commit.
+# Tokens that tell what they are by how they begin; what follows `wandb login` has the form of a commit.
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
-    r"|AKIA[0-9A-Z]{16}|wandb login (?:\S+ )*[0-9a-f]{40})\b"
+    r"|A[KS]IA[0-9A-Z]{16}|(?:rpa|dckr_pat|nvapi|gsk|r8|npm|api_org)[-_][A-Za-z0-9_-]{20,}"
+    r"|wandb login (?:\S+ )*[0-9a-f]{40})\b"
 )
+# Beginnings of other services' tokens, and forms that show no randomness: too short for what is written to be run.
+_SERVICE_TOKEN = re.compile(
+    r"\b(?:(?:sk|pk|rk)_(?:test_|live_|prod_)?|(?:live|test)_|xox[a-z]{1,6}-|xapp-|gl[a-z]{2,6}-|glagent-|FLW[A-Z]+_TEST-"
+    r"|pscale_\w+_|sm_\w{3}_|sc_|sl\.|su(?=[A-Za-z0-9]{12}\b)|tfp_|squ_|sqp_|fio-u-|gls?[ac]_|HRKU-|GR1348941|pplx-|SG\.|sntrys_|AKCp|AIza|EAAA|ABSK|fm[12]\w?_|ey(?=[A-Za-z0-9]+\.ey)|s\.(?=[a-z0-9]{24}\b)|AGE-SECRET-|dapi|p8e-|pypi-|api_org_|bedrock-)"
+    r"(?=[^\s'\"]*[A-Z0-9])[^\s'\"<>;,]{6,}"
+    r"|\b\d{5,16}:[A-Za-z0-9_-]{30,}|\b[a-f0-9]{8}:[a-f0-9]{8}\b"
+    r"|-----BEGIN[^-]*PRIVATE KEY[\s\S]*?(?:KEY(?: BLOCK)?-----(?![\s\S]*KEY-----)|\Z)"
+)
+_NAMED_VALUE = re.compile(
+    r"(?i)((?:key(?!word)|token(?!iz)|secret|passw|pwd\b|login|credential)[\w-]*[\"'`\s]{0,4}(?:value)?[:=>?,|][\"'`\s:=>|]{0,8})"
+    r"([^\s\"'`<>,;]{6,})"
+)
+_UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
+_ASSIGNED_VALUE = re.compile(r"(\w[\"'`\s.-]{0,6}(?:=>|>|\|\||\?=|:{1,3}=?|=|,)[\"'`\s=]{0,6})([A-Za-z0-9=_~-]{16,})")
+_JOINED = re.compile(r"[A-Za-z0-9+=_~$%-]{16,}")
+_RUN = re.compile(r"[A-Za-z0-9]{14,}")
+_AROUND_MASK = re.compile(
+    r"(?:[A-Za-z0-9+=_~-]{4,}[.=+_~-])*\*\*\*(?:[.+=_~/*-]*[A-Za-z0-9+=_~-]{4,}(?=[\s\"'`;,)]|$))*"
+)
+
+
+def mask_random_text(text: str) -> str:
+    """Replace everything that looks like a token of any service: characters that alternate as in random text.
+
+    Meant for what strangers get to read, where a hidden identifier costs less than a token that is shown.
+    """
+    for pattern in (_TOKEN, _SERVICE_TOKEN, _UUID):
+        text = pattern.sub(MASK, text)
+    text = _NAMED_VALUE.sub(rf"\1{MASK}", text)
+    text = _ASSIGNED_VALUE.sub(lambda found: found[1] + (MASK if _is_random(found[2], 0.12) else found[2]), text)
+    text = _JOINED.sub(lambda found: MASK if _has_random_part(found[0]) else found[0], text)
+    text = _RUN.sub(lambda found: MASK if _is_random(found[0], 0.15) else found[0], text)
+    return _AROUND_MASK.sub(MASK, text)
+
+
+def _has_random_part(word: str) -> bool:
+    return _is_random(word, 0.2) or any(_is_random(run, 0.2) for run in _RUN.findall(word))
+
+
+def _is_random(word: str, least_changes: float) -> bool:
+    """Whether letters and digits alternate, or upper and lower case; `least_changes` is a share of the characters.
+
+    Between two random characters of base 36 the first happens in 40 % of all cases, of base 64 in 27 %, in
+    `Qwen3-30B-A3B-Instruct-2507` in 15 %; the second in 60 %, and in names of classes in 35 %.
+    """
+    digits = sum(char.isdigit() for char in word)
+    letters = sum(char.isalpha() for char in word)
+    pairs = [(one, two) for one, two in pairwise(word) if one.isalnum() and two.isalnum()]
+    changes = sum(one.isdigit() != two.isdigit() for one, two in pairs)
+    case = sum((one.isdigit(), one.isupper()) != (two.isdigit(), two.isupper()) for one, two in pairs)
+    if digits == len(word) >= 15:
+        return True
+    return digits >= 2 and letters >= 2 and (changes >= least_changes * len(word) or case >= 0.42 * len(word))
 
 
 class SecretMasker:
