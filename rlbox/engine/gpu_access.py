@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -59,7 +58,7 @@ class GpuSupport:
     """What engine and machine offer.
 
     `cdi_devices` are names by CDI specifications (`nvidia.com/gpu=0`); empty, with `is_cdi_enabled`, where these cannot
-    be read. `missing_cdi_file` is named by a specification and gone. `device_nodes` are `/dev/nvidia0` and so on.
+    be read. `device_nodes` are `/dev/nvidia0` and so on.
     """
 
     engine_address: str = ""
@@ -68,7 +67,6 @@ class GpuSupport:
     is_cdi_enabled: bool = False
     cdi_devices: tuple[str, ...] = ()
     cdi_spec_files: tuple[str, ...] = ()
-    missing_cdi_file: str = ""
     device_nodes: tuple[str, ...] = ()
 
     @property
@@ -78,19 +76,18 @@ class GpuSupport:
         CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
         running container (NVIDIA/nvidia-container-toolkit#48), and a wrong index is an error before the start.
         """
-        cdi = (
-            self.is_cdi_enabled
-            and not self.missing_cdi_file
-            and (bool(self.cdi_devices) or not (self.is_local or self.has_nvidia_runtime))
-        )
-        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.has_nvidia_runtime)]
-        return tuple(way for way, there in found if there)
+        cdi = self.is_cdi_enabled and (bool(self.cdi_devices) or not (self.is_local or self.has_nvidia_runtime))
+        return (*(("cdi",) if cdi else ()), *(("gpus",) if self.has_nvidia_runtime else ()))
 
     @property
-    def machine_gpu_count(self) -> int:
-        """How many GPUs the machine has; 0: not known."""
-        indices = {name.partition("=")[2] for name in self.cdi_devices}
-        return sum(whole_number(name) is not None for name in indices) or len(self.device_nodes)
+    def cdi_names(self) -> set[str]:
+        """The names of the GPUs, `0` or `all`."""
+        return {name.partition("=")[2] for name in self.cdi_devices}
+
+    @property
+    def machine_gpu_count(self) -> int | None:
+        """How many GPUs the machine has; None where that is not known."""
+        return sum(whole_number(name) is not None for name in self.cdi_names) or len(self.device_nodes) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,15 +141,49 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_rlbox_gpu
     if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not support.methods:
+        cdi = "no CDI device" if support.is_cdi_enabled else "CDI is off"
+        node = "a" if support.device_nodes else "no"
         raise EngineError(
-            _("the engine cannot give a GPU to a container"), where=_why(support), next_step=_suggest_gpu_setup(support)
+            _("the engine cannot give a GPU to a container"),
+            where=f"{support.engine_address}: no runtime nvidia, {cdi}, {node} /dev/nvidia0",
+            next_step=_suggest_gpu_setup(support),
         )
-    ids = _ids(request, support)
+    known = support.cdi_names | {node.removeprefix("/dev/nvidia") for node in support.device_nodes}
+    missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
+    if missing:
+        raise NodeError(
+            _("this machine has no GPU {missing}").format(missing=missing[0]),
+            where=support.engine_address,
+            next_step=_("it has: {have}").format(have=", ".join(sorted(known - {"all"})) or _("all")),
+        )
+    _require_gpu_count(request, support.machine_gpu_count, support.engine_address)
     if support.methods[0] == "cdi":
-        names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(support))
+        names = tuple(f"{CDI_KIND}={name}" for name in _choose_cdi_names(request, support))
         return GpuAccess(method="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
     word = str(request.count) if request.count > 0 else "all"
-    return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
+    return GpuAccess(method="gpus", names=request.ids or (word,), by_count=not request.ids, env=told)
+
+
+def _choose_cdi_names(request: GpuRequest, support: GpuSupport) -> tuple[str, ...]:
+    """Return the names of the devices; WSL has one, `all`."""
+    if request.ids:
+        return request.ids
+    known = support.cdi_names
+    indices = sorted((name for name in known if whole_number(name) is not None), key=int)
+    if request.count > 0 and not known:
+        return tuple(map(str, range(request.count)))
+    if request.count > 0 and indices:
+        return tuple(indices[: request.count])
+    return ("all",) if "all" in known or not known else tuple(indices)
+
+
+def _require_gpu_count(request: GpuRequest, count: int | None, where: str = "") -> None:
+    if count is not None and request.count > count:
+        raise NodeError(
+            _("{count} GPUs are wanted, this machine has {offer_count}").format(count=request.count, offer_count=count),
+            where=where,
+            next_step=_("--gpus {count}, or lower hardware.gpus of the target").format(count=count),
+        )
 
 
 def create_host_gpu_env(
@@ -171,22 +202,15 @@ def create_host_gpu_env(
             _("--gpus {ids}: in place a part of a GPU is named by its MIG-… id").format(ids=",".join(ids)),
             next_step=_SAYS,
         )
-    usual = [name for name in caller_env.get(_SEEN, "").split(",") if name.strip()] or [
-        str(one) for one in range(machine_gpu_count_or_zero)
-    ]
-    absent = [
-        name for name in ids if machine_gpu_count_or_zero and name.isdigit() and int(name) >= machine_gpu_count_or_zero
-    ]
-    if absent or (machine_gpu_count_or_zero and request.count > len(usual)):
-        what = (
-            _("GPU {absent} is").format(absent=absent[0])
-            if absent
-            else _("{count} GPUs are").format(count=request.count)
-        )
-        raise NodeError(
-            _("{what} wanted, this machine has {count}").format(what=what, count=len(usual)),
-            next_step=f"--gpus {len(usual)}",
-        )
+    usual = [name for name in caller_env.get(_SEEN, "").split(",") if name.strip()]
+    usual = usual or [str(index) for index in range(machine_gpu_count_or_zero)]
+    if machine_gpu_count_or_zero:
+        _require_gpu_count(request, len(usual))
+        for name in ids:
+            if name.isdigit() and int(name) >= machine_gpu_count_or_zero:
+                raise NodeError(
+                    _("this machine has no GPU {missing}").format(missing=name), next_step=f"--gpus {len(usual)}"
+                )
     if request.count > 0:
         ids = tuple(usual[: request.count]) or tuple(map(str, range(request.count)))
     seen = {} if request.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
@@ -201,60 +225,10 @@ def assume_cdi_access(request: GpuRequest) -> GpuAccess:
 
 
 def _suggest_gpu_setup(support: GpuSupport) -> str:
-    if support.missing_cdi_file:
-        return _("sudo nvidia-ctk cdi generate --output={cdi_file}").format(
-            cdi_file=(support.cdi_spec_files or ("/etc/cdi/nvidia.yaml",))[0]
-        )
     if support.cdi_spec_files and not support.is_cdi_enabled:
         return _('set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it')
     install = "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine"
     return _("{install}; without GPUs: --gpus none").format(install=install)
-
-
-def _why(offer: GpuSupport) -> str:
-    if offer.missing_cdi_file:
-        gone = f"its CDI specification names {offer.missing_cdi_file}, which is gone (was the driver updated?)"
-        return f"{offer.engine_address}: {gone}"
-    cdi = "no CDI device" if offer.is_cdi_enabled else "CDI is off"
-    return f"{offer.engine_address}: no runtime nvidia, {cdi}, {'a' if offer.device_nodes else 'no'} /dev/nvidia0"
-
-
-def _ids(request: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
-    """Return the ids of the wished GPUs; empty: all there are."""
-    known = {name.partition("=")[2] for name in offer.cdi_devices} | {
-        node.removeprefix("/dev/nvidia") for node in offer.device_nodes
-    }
-    missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
-    if missing:
-        have = ", ".join(sorted(known - {"all"})) or _("all")
-        raise NodeError(
-            _("this machine has no GPU {missing}").format(missing=missing[0]),
-            where=offer.engine_address,
-            next_step=_("it has: {have}").format(have=have),
-        )
-    if request.ids or request.count == ALL_GPUS:
-        return request.ids
-    if offer.machine_gpu_count and request.count > offer.machine_gpu_count:
-        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.machine_gpu_count)
-        raise NodeError(
-            _("{count} GPUs are wanted, this machine has {offer_count}").format(
-                count=request.count, offer_count=offer.machine_gpu_count
-            ),
-            where=offer.engine_address,
-            next_step=step,
-        )
-    if (
-        offer.methods[0] == "cdi" and offer.cdi_devices and not offer.machine_gpu_count
-    ):  # as on WSL, whose only device is `all`
-        return ()
-    numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(request.count)
-    return tuple(str(number) for number in list(numbers)[: request.count])
-
-
-def _everything(offer: GpuSupport) -> tuple[str, ...]:
-    names = [name.partition("=")[2] for name in offer.cdi_devices]
-    numbers = sorted(name for name in names if whole_number(name) is not None)
-    return tuple(numbers) if names and "all" not in names else ("all",)
 
 
 # Where the toolkit and the engine look for specifications; source: Docker's `cdi-spec-dirs`, CDI's SPEC.md.
@@ -268,13 +242,10 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
     `is_local`: The engine is on this machine, so its files and devices can be looked at.
     """
     folders = tuple(engine_info.get("CDISpecDirs") or ())
-    files = tuple(_spec_files(folders or CDI_FOLDERS)) if is_local else ()
-    texts = [_read_text(path) for path in files]
-    told = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
-    names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
-        name for text in texts for name in parse_cdi_qualified_gpu_names(text)
-    ]
-    named = [path for text in texts for path in parse_cdi_host_mount_paths(text)]
+    files = tuple(_list_spec_files(folders or CDI_FOLDERS)) if is_local else ()
+    discovered = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
+    names = [name for name in discovered if name.startswith(f"{CDI_KIND}=")]
+    names = names or [name for path in files for name in _read_cdi_gpu_names(path)]
     return GpuSupport(
         engine_address=engine_address,
         is_local=is_local,
@@ -283,44 +254,30 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
         is_cdi_enabled=bool(folders),
         cdi_devices=tuple(dict.fromkeys(names)),
         cdi_spec_files=files,
-        missing_cdi_file=next((path for path in named if not os.path.lexists(path)), ""),
         device_nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
     )
 
 
-def parse_cdi_qualified_gpu_names(spec_text: str) -> list[str]:
-    """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
-    kind, names, __ = _parse_cdi(spec_text)
-    return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
-
-
-def parse_cdi_host_mount_paths(spec_text: str) -> list[str]:
-    kind, __, paths = _parse_cdi(spec_text)
-    return paths if kind == CDI_KIND else []
-
-
-def _parse_cdi(text: str) -> tuple[str, list[str], list[str]]:
-    import yaml
-
-    try:
-        spec = yaml.safe_load(text)  # JSON is YAML
-    except yaml.YAMLError:
-        spec = None
-    if not isinstance(spec, dict):
-        return "", [], []
-    rows = spec.get("devices") or ()
-    edits = [row.get("containerEdits") or {} for row in (spec, *rows)]
-    paths = [str(mount["hostPath"]) for edit in edits for mount in edit.get("mounts") or ()]
-    return str(spec.get("kind", "")), [str(row["name"]) for row in rows], paths
-
-
-def _spec_files(folders: tuple[str, ...]) -> Iterator[str]:
+def _list_spec_files(folders: tuple[str, ...]) -> Iterator[str]:
     for folder in folders:
         yield from sorted(path for kind in ("yaml", "yml", "json") for path in glob.glob(f"{folder}/*.{kind}"))
 
 
-def _read_text(path: str) -> str:
+def _read_cdi_gpu_names(path: str) -> list[str]:
     try:
-        return Path(path).read_text("utf-8")
+        return parse_cdi_qualified_gpu_names(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
-        return ""
+        return []
+
+
+def parse_cdi_qualified_gpu_names(spec_text: str) -> list[str]:
+    """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
+    import yaml
+
+    try:
+        spec = yaml.safe_load(spec_text)  # JSON is YAML
+    except yaml.YAMLError:
+        return []
+    if not isinstance(spec, dict) or spec.get("kind") != CDI_KIND:
+        return []
+    return [f"{CDI_KIND}={device['name']}" for device in spec.get("devices") or ()]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.system.run_processes import INIT_PID, forbid_ptrace
+from rlbox.system.libc import forbid_ptrace
 from rlbox.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         return run_supervisor_and_clean_up(Path(argv[1]), int(argv[3]))
     interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
-    if os.getpid() == INIT_PID:  # of a container; programs of a run in place are the user's own in any case
+    if os.getpid() == 1:  # of a container; programs of a run in place are the user's own in any case
         forbid_ptrace()
     try:
         return _supervise(argv, interrupt)

@@ -28,7 +28,8 @@ from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
-from rlbox.system.run_processes import RunProcesses, become_subreaper
+from rlbox.system.libc import set_child_subreaper
+from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import find_files_named, replace_file
 from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
@@ -59,7 +60,7 @@ def supervise_run(
     on_event
         Called with every event after it was written.
     """
-    become_subreaper()
+    set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
     context = StageContext(

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from rlbox.system.command import ProcessHandle, start_command
-from rlbox.system.run_processes import RunProcesses, become_subreaper
+from rlbox.system.libc import set_child_subreaper
+from rlbox.system.run_processes import RunProcesses
 from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
 
@@ -29,7 +30,7 @@ def run_supervisor_and_clean_up(run_dir: Path, lock_handle: int) -> int:
 
     The supervisor inherits the open file `lock_handle`, which holds the data disk.
     """
-    become_subreaper()
+    set_child_subreaper()
     signal.signal(signal.SIGHUP, _stay)
     processes = RunProcesses(run_dir, StopSignal())  # before there is a child: all that comes later is the run's
     argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(lock_handle))

@@ -1,7 +1,4 @@
-"""The one place that starts processes.
-
-`run_command` waits for a short one, `start_command` leaves a long one be.
-"""
+"""The one place that starts processes: `run_command` waits for a short one, `start_command` leaves a long one be."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple, TypeAlias
 
 from rlbox.amounts import exact_duration_text
@@ -37,24 +34,17 @@ def start_command(
 ) -> ProcessHandle:
     """Start `command` and return its process; its `timeout_s` is for the caller to mind.
 
-    Parameters
-    ----------
-    environ
-        What `command.env` is added to, in place of the caller's environment.
-    stdin, stdout, stderr
-        `PIPE`, `DEVNULL`, `STDOUT`, an open file, or None for the caller's own.
-    new_session
-        Whether it leads a session of its own, which neither Ctrl-C nor a hang-up of the terminal reaches.
-    pass_fds
-        Open files that it inherits under the same numbers.
-    die_with_parent
-        Whether it is told to end when the thread that started it ends, however this process dies.
+    `environ`: What `command.env` is added to, in place of the caller's environment.
+    `new_session`: Neither Ctrl-C nor a hang-up of the terminal reaches it.
+    `die_with_parent`: It is told to end when the thread that started it ends, however this process dies.
 
     Raises
     ------
     OSError
         The program is missing or not executable, or no process can be started.
     """
+    from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
+
     return subprocess.Popen(
         command.argv,
         stdin=stdin,
@@ -64,14 +54,8 @@ def start_command(
         cwd=command.cwd or None,
         start_new_session=new_session,
         pass_fds=tuple(pass_fds),
-        preexec_fn=_end_with_parent() if die_with_parent else None,
+        preexec_fn=functools.partial(set_parent_death_signal, os.getpid()) if die_with_parent else None,
     )
-
-
-def _end_with_parent() -> Callable[[], None]:
-    from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
-
-    return functools.partial(set_parent_death_signal, os.getpid())
 
 
 class ProcessOutput(NamedTuple):
@@ -96,13 +80,7 @@ def wait_for_exit(process: ProcessHandle, timeout_s: float) -> int | None:
 
 
 def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = None) -> int:
-    """Give `command` this terminal until it ends, Ctrl-C with it, and return its exit code, negative for a signal.
-
-    Raises
-    ------
-    OSError
-        As `start_command`.
-    """
+    """Give `command` this terminal until it ends, Ctrl-C with it, and return its exit code, negative for a signal."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)  # not SIG_IGN, which would be inherited
     try:
         return start_command(command, environ=environ, stdin=None, new_session=False).wait()
@@ -112,11 +90,6 @@ def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = N
 
 def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str] | None = None) -> Outcome:
     """Run `command` to its end and return what it left behind, whatever its exit code.
-
-    Parameters
-    ----------
-    environ
-        What `command.env` is added to, in place of the caller's environment.
 
     Raises
     ------

@@ -29,8 +29,7 @@ class GpuShare(NamedTuple):
 class GpuStatus:
     """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
 
-    `memory_utilization` (0-100) is the share of time in which its memory was read or written. `shares`: for each
-    process that used it of late its id, its share of the computing time and of that of the memory (0-100).
+    `memory_utilization` (0-100) is the share of time in which its memory was read or written.
     """
 
     index: int
@@ -67,7 +66,7 @@ class GpuMemory:
 
 
 class NvmlUnavailableError(Exception):
-    """The management library refuses, or does not answer; the text says why."""
+    """The management library refuses, or does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +79,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDriver:
-    """The NVIDIA driver of a host.
-
-    `max_cuda_version` is the newest version that it takes, empty where there is no driver. `device_count` counts
-    the device files of GPUs.
-    """
+    """The NVIDIA driver of a host; `device_count` counts the device files of GPUs."""
 
     is_present: bool = False
     max_cuda_version: tuple[int, ...] = ()
@@ -170,7 +165,7 @@ def probe_cuda_driver() -> GpuDriver:
 def _read_model(nvml: Any, index: int) -> GpuModel:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
-    return GpuModel(name=_text(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
+    return GpuModel(name=str(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
 
 
 def _read_memory(nvml: Any, index: int) -> GpuMemory:
@@ -203,7 +198,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     rates = read("nvmlDeviceGetUtilizationRates", None)
     return GpuStatus(
         index=index,
-        name=_text(read("nvmlDeviceGetName", "")),
+        name=str(read("nvmlDeviceGetName", "")),
         utilization=int(rates.gpu) if rates else 0,
         power_w=read("nvmlDeviceGetPowerUsage", 0) / 1000,
         power_limit_w=read("nvmlDeviceGetEnforcedPowerLimit", 0) / 1000,
@@ -216,7 +211,6 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
 
 
 def _read_shares(nvml: Any, device: Any) -> tuple[GpuShare, ...]:
-    """Return for each process that used a GPU in the last seconds its id and its shares of computing and memory."""
     since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
@@ -224,7 +218,3 @@ def _read_shares(nvml: Any, device: Any) -> tuple[GpuShare, ...]:
         return ()
     newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
     return tuple(GpuShare(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)

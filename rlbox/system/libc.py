@@ -7,9 +7,7 @@ import os
 import signal
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-"""The library that this process runs with; a call that another system's lacks raises `AttributeError`."""
-
-_DEATH_SIGNAL, _SUBREAPER = 1, 36
+_DEATH_SIGNAL, _SET_DUMPABLE, _SUBREAPER = 1, 4, 36
 
 
 def check_result(name: str, result: int) -> int:
@@ -32,12 +30,20 @@ def prctl(error_label: str, *args: int) -> None:
 
 
 def set_child_subreaper() -> None:
-    """Make this process the parent of all below it that lose theirs; raises as `check_result`."""
+    """Make this process the parent of all below it that lose theirs."""
     prctl("adopt orphans", _SUBREAPER, 1)
 
 
+def forbid_ptrace() -> None:
+    """Keep other processes of this user out of this one: none can trace it, or open what it has open.
+
+    Those with CAP_SYS_PTRACE still can. Source: prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking.
+    """
+    prctl("guard memory", _SET_DUMPABLE, 0)
+
+
 def set_parent_death_signal(parent: int) -> None:
-    """Have this process told to end when the thread of process `parent` that started it ends; raises as `check_result`.
+    """Have this process told to end when the thread of process `parent` that started it ends.
 
     The kernel tells of what ends from now on alone: where `parent` has ended already, so does this process.
     """

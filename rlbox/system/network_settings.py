@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The package settings of this machine (pip's and uv's configuration, environment), as probed.
-
-    `find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used.
-    """
+    """`find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used."""
 
     find_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_url: str = ""
@@ -46,8 +43,8 @@ def read_pip_and_proxy_settings(environ: Mapping[str, str] = os.environ) -> Netw
 
 def find_custom_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
     """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
-    named = (environ.get(name, "") for name in _CA_NAMES)
-    return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))
+    paths = [environ.get(name, "") for name in _CA_NAMES] + [_pip_settings(environ).get("cert", "")]
+    return next((path for path in paths if path and Path(path).is_file()), "")
 
 
 def read_netrc() -> netrc | None:
@@ -58,11 +55,6 @@ def read_netrc() -> netrc | None:
         return netrc(os.environ.get("NETRC"))
     except (OSError, NetrcParseError, UnicodeDecodeError):
         return None
-
-
-def _cert(pip: Mapping[str, str]) -> str:
-    path = pip.get("cert", "")
-    return path if path and Path(path).is_file() else ""
 
 
 def _wheels(folder: Path) -> tuple[str, ...]:
@@ -84,19 +76,13 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_file(path: Path) -> dict[str, str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return {}
     from configparser import ConfigParser, Error
 
     parser = ConfigParser(interpolation=None)
     try:
-        parser.read_string(text)
-    except Error:  # pip itself reports a broken file
+        parser.read(path, encoding="utf-8")
+    except (Error, OSError):  # pip itself reports a broken file
         return {}
-    found: dict[str, str] = {}
-    for section in ("global", "install"):
-        if parser.has_section(section):
-            found |= parser[section]
-    return found
+    return {
+        key: value for name in ("global", "install") if parser.has_section(name) for key, value in parser[name].items()
+    }

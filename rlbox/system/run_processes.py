@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlbox.system.command import ProcessHandle, start_command
-from rlbox.system.libc import prctl, set_child_subreaper
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
@@ -46,25 +45,6 @@ Measured with Ray 2.60: a head that gets SIGTERM together with its raylet drains
 
 _KILL_S = 5.0
 _LOOK_S = 0.05
-_SET_DUMPABLE = 4
-
-INIT_PID = 1
-"""The id of a container's own process: the kernel lets no process of the container kill or stop it."""
-
-
-def become_subreaper() -> None:
-    """Have orphans below this process handed to it instead of to process 1 (Linux; elsewhere nothing happens)."""
-    with contextlib.suppress(OSError, AttributeError):
-        set_child_subreaper()
-
-
-def forbid_ptrace() -> None:
-    """Keep other processes of this user out of this one: none can trace it, or open what it has open (Linux).
-
-    Those with CAP_SYS_PTRACE still can. Source: prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        prctl("guard memory", _SET_DUMPABLE, 0)
 
 
 class ChildProcess:
@@ -79,10 +59,13 @@ class ChildProcess:
         """Return how it ended (negative for a signal), or None while it runs."""
         return self._popen.poll()
 
-    def _list_pid_unless_reused(self, table: Mapping[int, Process]) -> set[int]:
-        """Return its id, or nothing once the id was given to another process: then its session is empty too."""
+    def find_tree(self, table: Mapping[int, Process]) -> set[int]:
+        """Return the ids of it and of what it started; once its id was given to another process, its session is empty
+        too.
+        """
         now = table.get(self.pid)
-        return set() if now and self._born and now.start_ticks != self._born.start_ticks else {self.pid}
+        is_reused = now and self._born and now.start_ticks != self._born.start_ticks
+        return set() if is_reused else find_tree_and_led_sessions(table, {self.pid})
 
 
 class RunProcesses:
@@ -114,92 +97,71 @@ class RunProcesses:
         marks = {**self.make_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
-        popen = start_command(command, stdout=output, stderr=output)
-        child = ChildProcess(popen, stage, part)
+        child = ChildProcess(start_command(command, stdout=output, stderr=output), stage, part)
         self._children.append(child)
         return child
 
     def stop(self, child: ChildProcess) -> None:
         """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
-        self._end(lambda table: self._of(table, child), leader=child)
+        self._end(lambda table: self._find_child_members(table, child), leader=child)
 
     def stop_all_and_list_survivors(self, spared: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
         """End every process of the run but `spared` and what these started.
 
         Return those that even SIGKILL did not end (blocked in the kernel).
         """
-        return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in spared)))
+        return self._end(
+            lambda table: self._find_members(table).difference(*(self._find_child_members(table, c) for c in spared))
+        )
 
     def list_members(self) -> tuple[Process, ...]:
         table = probe_processes()
-        return self._alive(table, self._members(table))
+        return _select_living(table, self._find_members(table))
 
     def list_tree_pids(self) -> set[int]:
-        """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
+        """Return the ids of the run's processes by the tree alone, which is cheap."""
         table = probe_processes()
-        return find_tree_and_led_sessions(table, self._own(table)) & table.keys()
+        return self._find_own_trees(table) & table.keys()
 
     def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) & table.keys()
+        return child.find_tree(table) & table.keys()
 
     def list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
 
-        Orphans that have ended since an earlier look are collected.
+        Orphans that have ended since an earlier look are reaped.
         """
         table = probe_processes()
-        self._collect(table)
-        living = [child for child in tuple(self._children) if child.pid in table]
-        found = {
-            child.part: find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) & table.keys()
-            for child in living
+        self._reap_orphans(table)
+        parts = {
+            child.part: child.find_tree(table) & table.keys() for child in tuple(self._children) if child.pid in table
         }
-        other = (find_tree_and_led_sessions(table, self._own(table)) & table.keys()).difference(*found.values())
-        return {part: pids for part, pids in {**found, "other": other}.items() if pids}
+        parts["other"] = (self._find_own_trees(table) & table.keys()).difference(*parts.values())
+        return {part: pids for part, pids in parts.items() if pids}
 
-    def reap_orphans(self) -> None:
-        """Collect the orphans that ended, so that they do not stay as zombies."""
-        own = {child.pid for child in self._children}
-        for child in self._children:
-            child.poll()
-        for process in probe_processes().values():
-            if (
-                process.parent_pid == os.getpid()
-                and process.is_zombie
-                and process.pid not in own
-                and not self._stranger(process)
-            ):
-                _reap(process.pid)
-
-    def _collect(self, table: dict[int, Process]) -> None:
+    def _reap_orphans(self, table: dict[int, Process]) -> None:
         """Reap the orphans that were zombies at the look before, too: no thread of ours waits that long for its own."""
         own = {child.pid for child in self._children}
         zombies = {p.key for p in table.values() if p.parent_pid == os.getpid() and p.is_zombie and p.pid not in own}
         for pid, _ in (zombies & self._zombies) - self._strangers:
-            _reap(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         self._zombies = zombies
 
-    def _members(self, table: dict[int, Process]) -> set[int]:
-        return find_tree_and_led_sessions(table, self._own(table) | find_by_environment(table, self._marks))
+    def _find_own_trees(self, table: dict[int, Process]) -> set[int]:
+        """Return the ids of what this process started, of the orphans that came to it, and of all below them."""
+        own = {p.pid for p in table.values() if p.parent_pid == os.getpid() and p.key not in self._strangers}
+        return find_tree_and_led_sessions(table, own)
 
-    def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
+    def _find_members(self, table: dict[int, Process]) -> set[int]:
+        marked = find_by_environment(table, self._marks)
+        return find_tree_and_led_sessions(table, self._find_own_trees(table) | marked)
+
+    def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}
-        return find_tree_and_led_sessions(table, child._list_pid_unless_reused(table)) | find_by_environment(
-            table, marks
-        )
-
-    def _own(self, table: dict[int, Process]) -> set[int]:
-        """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
-        return {p.pid for p in table.values() if p.parent_pid == os.getpid() and not self._stranger(p)}
-
-    def _stranger(self, process: Process) -> bool:
-        return process.key in self._strangers
-
-    def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
-        spared = find_self_and_ancestors(table, os.getpid())
-        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].is_zombie)
+        return child.find_tree(table) | find_by_environment(table, marks)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None
@@ -207,35 +169,32 @@ class RunProcesses:
         begun = time.monotonic()
         told: set[ProcessKey] = set()
         while True:
-            self.reap_orphans()
+            for child in self._children:
+                child.poll()
             table = probe_processes()
-            alive = self._alive(table, choose(table))
+            self._reap_orphans(table)
+            living = _select_living(table, choose(table))
             now = time.monotonic()
             deadline = self._interrupt.cap_deadline(begun + GRACE_S)
-            if not alive or now > deadline + _KILL_S:
-                return alive
+            if not living or now > deadline + _KILL_S:
+                return living
             leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S
-            for process in alive:
+            for process in living:
                 if now > deadline:
-                    _signal(process, signal.SIGKILL)
+                    _send_signal(process, signal.SIGKILL)
                 elif process.key not in told and (not leading or (leader and process.pid == leader.pid)):
                     told.add(process.key)
-                    _signal(process, signal.SIGTERM)
+                    _send_signal(process, signal.SIGTERM)
             time.sleep(_LOOK_S)
 
 
-def _signal(process: Process, number: signal.Signals) -> None:
+def _select_living(table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
+    spared = find_self_and_ancestors(table, os.getpid())
+    return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].is_zombie)
+
+
+def _send_signal(process: Process, number: signal.Signals) -> None:
     now = probe_process(process.pid)
-    if now is None or now.start_ticks != process.start_ticks:
-        return
-    try:
-        os.kill(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def _reap(pid: int) -> None:
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+    if now and now.key == process.key:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)

@@ -33,10 +33,7 @@ def read_last_whole_lines(path: Path, max_bytes: int) -> bytes:
 
 
 def find_last_lines_offset(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin, as a terminal shows them.
-
-    A carriage return begins a line, too: what it would overwrite is shown.
-    """
+    """Return where the last `lines` lines of a file begin; a carriage return begins a line, too."""
     with open_regular_file(path) as file:
         end = file.seek(0, os.SEEK_END)
         if not lines:

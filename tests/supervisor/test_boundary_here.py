@@ -118,9 +118,10 @@ ORPHANS = """
 import os, pathlib, time
 from rlbox.system.stop_signal import StopSignal
 from rlbox.system.process_table import probe_processes
-from rlbox.system.run_processes import RunProcesses, become_subreaper
+from rlbox.system.libc import set_child_subreaper
+from rlbox.system.run_processes import RunProcesses
 from rlbox.values import Command
-become_subreaper()
+set_child_subreaper()
 processes = RunProcesses(pathlib.Path("/d/runs/r"), StopSignal())
 forks = "for i in $(seq 60); do (true &); done; exit 3"
 child = processes.start(Command(argv=("sh", "-c", forks)), 2, stage="s", part="main")

@@ -148,7 +148,7 @@ class Driver:
     def __getattr__(self, name: str) -> Any:
         answers: dict[str, Any] = {
             "nvmlDeviceGetHandleByIndex": "card",
-            "nvmlDeviceGetName": b"NVIDIA A800",
+            "nvmlDeviceGetName": "NVIDIA A800",
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=0),
             "nvmlDeviceGetPowerUsage": 95_000,
             "nvmlDeviceGetEnforcedPowerLimit": 400_000,

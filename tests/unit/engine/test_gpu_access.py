@@ -22,7 +22,6 @@ from rlbox.engine.gpu_access import (
     assume_cdi_access,
     choose_gpu_access,
     create_host_gpu_env,
-    parse_cdi_host_mount_paths,
     parse_cdi_qualified_gpu_names,
     parse_gpus_option,
     probe_gpu_support,
@@ -102,7 +101,6 @@ def test_a_specification_is_read() -> None:
     rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
     for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
         assert parse_cdi_qualified_gpu_names(text) == list(NAMES)
-        assert parse_cdi_host_mount_paths(text) == ["/usr/bin/nvidia-smi"]
         assert parse_cdi_qualified_gpu_names(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
     assert parse_cdi_qualified_gpu_names("{torn") == parse_cdi_qualified_gpu_names("") == []
 
@@ -113,7 +111,7 @@ def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
 
 def test_an_engine_without_any_way() -> None:
     found = offer({"Runtimes": {"runc": {}}, "CDISpecDirs": []})
-    assert (found.methods, found.machine_gpu_count) == ((), 0)
+    assert (found.methods, found.machine_gpu_count) == ((), None)
     assert offer({}).methods == ()
 
 
@@ -330,7 +328,7 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
     ("asked", "shell", "says"),
     [
         ("3", "", "3 GPUs are wanted, this machine has 2"),
-        ("device=2", "", "GPU 2 is wanted, this machine has 2"),
+        ("device=2", "", "this machine has no GPU 2"),
         ("2", "1", "2 GPUs are wanted, this machine has 1"),
         ("0:1", "", "MIG-"),
     ],
