@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _BETWEEN = bytes((*range(33), 127)) + b"\\'\""
@@ -27,44 +27,14 @@ def remove_separators(data: bytes) -> bytes:
     return data.translate(None, _BETWEEN)
 
 
-class _OriginalOffsets:
-    """Where the bytes of `remove_separators(data)` stand in `data`."""
-
-    def __init__(self, data: bytes) -> None:
-        rows = list(_kept(data))
-        self._data = data
-        self._view = [view for view, _ in rows]
-        self._at = [at for _, at in rows]
-        self._size = self._view[-1] + len(remove_separators(data[self._at[-1] :])) if rows else 0
-
-    def map_start(self, index: int) -> int:
-        """Return where the byte `index` of the squeezed text stands."""
-        row = bisect.bisect_right(self._view, index) - 1
-        return self._at[row] + index - self._view[row]
-
-    def map_end(self, index: int) -> int:
-        """Return where the squeezed text's first `index` bytes end."""
-        return self.map_start(index - 1) + 1
-
-    def count_line_offset(self, index: int) -> int:
-        """Return how many bytes of the squeezed text, from `index` on, stand on the same line; a large number: all."""
-        feed = self._data.find(b"\n", self.map_start(index))
-        if feed < 0:
-            return len(self._data) + 1
-        row = bisect.bisect_right(self._at, feed)
-        return (self._view[row] if row < len(self._view) else self._size) - index
-
-
-def _kept(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield, for each piece that is kept, where it begins in the squeezed text and in `data`."""
-    view = at = 0
+def _map_offsets(data: bytes) -> list[int]:
+    """Return where each byte of `remove_separators(data)` stands in `data`."""
+    offsets: list[int] = []
+    at = 0
     for filled in _FILLED.finditer(data):
-        if filled.start() > at:
-            yield view, at
-            view += filled.start() - at
+        offsets += range(at, filled.start())
         at = filled.end()
-    if at < len(data):
-        yield view, at
+    return [*offsets, *range(at, len(data))]
 
 
 MASK = "***"
@@ -156,9 +126,9 @@ class MaskStream:
         """Return what is settled of the rest (its first `_shown` bytes were returned before) and `data`."""
         data, place = self._rest + data, self._shown
         parts, end = [], _Span(len(data), len(data), len(data))
-        open_ends = [] if ended or not self._patterns else _open_ends(self._patterns, data)
+        open_ends = [] if ended or not self._patterns else _find_open_ends(self._patterns, data)
         waiting = next(iter(open_ends), end)
-        for span in _found(self._patterns, data) if self._patterns else ():
+        for span in _find_secrets(self._patterns, data) if self._patterns else ():
             if waiting.begin <= span.begin:
                 break
             parts += [data[place : max(span.masked, place)], _MASK]
@@ -169,30 +139,29 @@ class MaskStream:
         return b"".join((*parts, data[place:cut]))
 
 
-def _found(patterns: MaskPatterns, data: bytes) -> list[_Span]:
+def _find_secrets(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the secrets in `data`, the earliest first."""
     matches = list(patterns.regex.finditer(remove_separators(data)))
-    places = _OriginalOffsets(data) if matches else None
-    return [_span(places, match.start(), match.end()) for match in matches] if places else []
+    offsets = _map_offsets(data) if matches else []
+    return [_create_span(data, offsets, match.start(), match.end()) for match in matches]
 
 
-def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
+def _find_open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the beginnings of secrets at the end of `data`, the earliest first."""
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = remove_separators(data)
     starts = patterns.find_incomplete_start_offsets(view)
-    places = _OriginalOffsets(data) if starts else None
-    spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
+    offsets = _map_offsets(data) if starts else []
+    spans = (_create_span(data, offsets, start, len(view), is_open=True) for start in starts)
     return [_Span(*(skipped + at for at in span)) for span in spans]
 
 
-def _span(places: _OriginalOffsets, start: int, end: int, until: int = -1) -> _Span:
-    """Return where the squeezed bytes from `start` to `end` stand; the beginning of a secret goes up to `until`."""
-    begin = places.map_start(start)
-    behind = start + places.count_line_offset(start)
-    if behind - start >= _ON_A_LINE or behind > end or (behind == end and until < 0):
-        masked = begin
-    else:
-        masked = places.map_start(behind) if behind < end else until
-    return _Span(begin, masked, places.map_end(end) if until < 0 else until)
+def _create_span(data: bytes, offsets: list[int], start: int, end: int, *, is_open: bool = False) -> _Span:
+    """Return where the squeezed bytes from `start` to `end` stand; the beginning of a secret goes up to the end."""
+    begin, until = offsets[start], len(data) if is_open else offsets[end - 1] + 1
+    line_end = data.find(b"\n", begin)
+    next_line = bisect.bisect_left(offsets, line_end) if line_end >= 0 else end + 1
+    if next_line - start >= _ON_A_LINE or next_line > end or (next_line == end and not is_open):
+        return _Span(begin, begin, until)
+    return _Span(begin, offsets[next_line] if next_line < end else until, until)
