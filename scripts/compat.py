@@ -20,8 +20,9 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urljoin
 
@@ -73,9 +74,34 @@ LISTED = (
     "nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
     "nvidia-nvvm", "openai", "pyarrow", "xformers",
 )  # fmt: skip
+ENGINES = ("sglang", "vllm")
+"""A framework says in an extra of that name which versions of the engine it is made for, however that is installed."""
+OWN_BUILD = ("cuda-", "nvidia-")
+"""What torch's wheels on the package index require and those of a channel do not."""
 DEVELOPERS = re.compile(r"^(ci|dev|doc|lint|quality|test)|(^|-)(dev|docs?|tests?|testing)$")
 """Extras that nobody trains with."""
 NAMES = frozenset((*READ, *LISTED))
+Fact = dict[str, Any]
+"""A fact as `compat.toml` writes it."""
+
+
+class Need(NamedTuple):
+    """What a release requires of another package, where `extra` is asked for (empty: always).
+
+    `pythons` are empty where all of the release's are meant.
+    """
+
+    extra: str
+    pythons: tuple[str, ...]
+    text: str
+
+
+class Release(NamedTuple):
+    """The Pythons that a release is for, the glibc that it wants where that is a new one, and what it requires."""
+
+    pythons: tuple[str, ...]
+    glibc: str
+    needs: tuple[Need, ...]
 
 
 class RangeFile(io.RawIOBase):
@@ -153,10 +179,9 @@ def offered(page: dict[Version, list[dict[str, Any]]]) -> set[Version]:
     return final or set(page)
 
 
-def needed(rows: Iterable[dict[str, Any]]) -> list[tuple[str, SpecifierSet]]:
-    """Return what the releases require of a package, each once."""
-    texts = {text for row in rows for key, found in row.items() if key.startswith("needs") for text in found}
-    return [(canonicalize_name(asked.name), asked.specifier) for asked in map(Requirement, sorted(texts))]
+def needed(releases: Iterable[Release]) -> list[Requirement]:
+    """Return what the releases require of other packages, each once."""
+    return list(map(Requirement, sorted({need.text for release in releases for need in release.needs})))
 
 
 def day_of(files: list[dict[str, Any]]) -> str:
@@ -234,11 +259,8 @@ def _metadata(file: dict[str, Any]) -> bytes:
         return wheel.read(next(one for one in wheel.namelist() if one.endswith(".dist-info/METADATA")))
 
 
-def requirements_of(metadata: RawMetadata, pythons: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield what a release requires of the packages here: the extra that asks (or empty), Pythons, requirement.
-
-    The Pythons are empty where all of the release's are meant.
-    """
+def needs_of(metadata: RawMetadata, pythons: list[str]) -> Iterator[Need]:
+    """Yield what a release requires of the packages here."""
     names = [canonicalize_name(name) for name in metadata.get("provides_extra", [])]
     extras = [name for name in names if not DEVELOPERS.search(name)]
     for text in metadata.get("requires_dist", []):
@@ -251,7 +273,7 @@ def requirements_of(metadata: RawMetadata, pythons: list[str]) -> Iterator[tuple
         rows = {"": plain} if plain else {extra: [o for o in pythons if _applies(asked, o, extra)] for extra in extras}
         for extra, fits in rows.items():
             if fits:
-                yield extra, "" if fits == pythons else " ".join(fits), f"{words}{_sorted(asked.specifier)}"
+                yield Need(extra, () if fits == pythons else tuple(fits), f"{words}{_sorted(asked.specifier)}")
 
 
 def _sorted(specifier: SpecifierSet) -> str:
@@ -273,19 +295,86 @@ def _applies(asked: Requirement, python: str, extra: str) -> bool:
     return asked.marker is None or asked.marker.evaluate(here)
 
 
-def release_of(files: list[dict[str, Any]]) -> dict[str, Any]:
+def release_of(files: list[dict[str, Any]]) -> Release:
     """Return what is kept of a release."""
     pythons, glibc = pythons_of(files)
-    rows: dict[str, Any] = {"python": " ".join(pythons)}
-    rows |= {"glibc": glibc} if Version(glibc) > Version("2.28") else {}
-    needs: dict[str, dict[str, list[str]]] = {}
-    for extra, fits, text in requirements_of(metadata_of(files), pythons):
-        needs.setdefault(extra, {}).setdefault(fits, []).append(text)
-    for extra, groups in sorted(needs.items()):
-        for fits, texts in sorted(groups.items()):
-            key = f"[{extra}]" * bool(extra) + f" on {fits}" * bool(fits)
-            rows[f"needs{key}"] = sorted(set(texts))
-    return rows
+    needs = tuple(sorted(set(needs_of(metadata_of(files), pythons))))
+    return Release(tuple(pythons), glibc if Version(glibc) > Version("2.28") else "", needs)
+
+
+def facts_of(name: str, releases: dict[str, Release], extras: set[str]) -> Iterator[Fact]:
+    """Yield what the releases of a package need; those that follow each other and need the same are one fact."""
+    for (extra, pythons, needed_name), rows in needs_by_package(releases).items():
+        beside = [f"python{_python_range(pythons)}"] if pythons else []
+        if name == "torch" and needed_name.startswith(OWN_BUILD):
+            beside.append("default==1")
+        what = "-".join((needed_name, *pythons))
+        for newest, oldest, asked in runs(releases, rows):
+            wanted = f"{needed_name}{_sorted(asked.specifier)}"
+            needs = (wanted, *(one for item in sorted(asked.extras) if (one := f"{needed_name}[{item}]") in extras))
+            if not extra:
+                yield fact_of(name, newest, oldest, beside, needs, what)
+                continue
+            yield fact_of(name, newest, oldest, [f"{name}[{extra}]", *beside], needs, f"{extra}-{what}")
+            if extra in ENGINES and asked.specifier and needed_name in (extra, "torch"):
+                there = [*dict.fromkeys((extra, needed_name)), *beside]
+                yield fact_of(name, newest, oldest, there, (wanted,), f"with-{extra}-{what}")
+    for other, ranges in (
+        ("python", {version: _python_range(row.pythons) for version, row in releases.items()}),
+        ("glibc", {version: f">={row.glibc}" if row.glibc else "" for version, row in releases.items()}),
+    ):
+        needing = {version: span for version, span in ranges.items() if span}
+        for newest, oldest, span in runs(releases, needing):
+            yield fact_of(name, newest, oldest, (), (f"{other}{span}",), other)
+
+
+def needs_by_package(releases: dict[str, Release]) -> dict[tuple[str, tuple[str, ...], str], dict[str, Requirement]]:
+    """Return what each version requires, by extra, Pythons and the name of the required package."""
+    found: dict[tuple[str, tuple[str, ...], str], dict[str, Requirement]] = {}
+    for version, release in releases.items():
+        for need in release.needs:
+            asked = Requirement(need.text)
+            rows = found.setdefault((need.extra, need.pythons, asked.name), {})
+            if version in rows:  # two lines on the same package
+                asked.specifier &= rows[version].specifier
+                asked.extras |= rows[version].extras
+            rows[version] = asked
+    return found
+
+
+def runs(order: Iterable[str], values: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the newest and the oldest version of each run of the same value."""
+    for has_value, group in groupby(order, key=lambda version: (version in values, values.get(version))):
+        if has_value[0]:
+            versions = list(group)
+            yield versions[0], versions[-1], has_value[1]
+
+
+def fact_of(name: str, newest: str, oldest: str, beside: Iterable[str], needs: Iterable[str], what: str) -> Fact:
+    """Return a fact in the form of `compat.toml`."""
+    span = f"=={newest}" if newest == oldest else f">={oldest},<={newest}"
+    when = [f"{name}{span}", *beside]
+    return {"id": re.sub(r"[^a-z0-9]+", "-", f"{name}-{oldest}-{what}"), "when": when, "needs": list(needs)}
+
+
+def _python_range(pythons: tuple[str, ...]) -> str:
+    return f">={pythons[0]},<={pythons[-1]}" if 0 < len(pythons) < len(PYTHONS) else ""
+
+
+def build_facts_of(releases: dict[str, Release]) -> Iterator[Fact]:
+    """Yield which CUDA and which NCCL each torch of the package index is built with."""
+    for version, release in releases.items():
+        asked = [Requirement(need.text) for need in release.needs]
+        pins = {one.name: str(one.specifier)[2:] for one in asked if str(one.specifier).startswith("==")}
+        cuda = ".".join((pins.get("cuda-toolkit") or pins.get("nvidia-cuda-runtime-cu12", "")).split(".")[:2])
+        nccl = pins.get("nvidia-nccl-cu13") or pins.get("nvidia-nccl-cu12")
+        if cuda and nccl:
+            yield {
+                "id": f"torch-{version.replace('.', '-')}",
+                "says": f"torch {version} of the package index is built with CUDA {cuda} and NCCL {nccl}",
+                "when": [f"torch=={version}", "default==1"],
+                "needs": [f"cuda=={cuda}", f"nccl=={nccl}"],
+            }
 
 
 def main() -> int:
@@ -307,17 +396,13 @@ def main() -> int:
         rows = dict(zip(wanted, pool.map(release_of, wanted.values()), strict=True))
     read = {name: [one for one in pages[name] if (name, one) in rows] for name in names}
     kept = {name: set(read[name]) or offered(pages[name]) for name in names}
-    for name, specifier in needed(rows.values()):
-        if not any(specifier.contains(one, prereleases=True) for one in kept[name]):
-            kept[name] |= set([one for one in pages[name] if specifier.contains(one, prereleases=True)][:1])
-    packages = {
-        name: {
-            "versions": " ".join(str(one) for one in pages[name] if one in kept[name]),
-            "releases": alike([(str(one), rows[name, one]) for one in read[name]]),
-        }
-        for name in names
-    }
-    OUT.write_text(text_of({"schema": 1, "date": newest, "packages": packages}), encoding="utf-8")
+    for asked in needed(rows.values()):
+        fitting = [one for one in pages[asked.name] if asked.specifier.contains(one, prereleases=True)]
+        if kept[asked.name].isdisjoint(fitting):
+            kept[asked.name] |= set(fitting[:1])
+    versions = {name: [str(one) for one in pages[name] if one in kept[name]] for name in names}
+    releases = {name: {str(one): rows[name, one] for one in read[name]} for name in names if read[name]}
+    OUT.write_text(text_of(newest, versions, releases), encoding="utf-8")
     return 0
 
 
@@ -325,26 +410,27 @@ def _before(day: str, months: int) -> str:
     return (date.fromisoformat(day) - timedelta(days=months * 365 // 12)).isoformat()
 
 
-def alike(releases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the releases, those that follow each other and say the same as one row."""
-    found: list[dict[str, Any]] = []
-    for version, row in releases:
-        if found and {key: value for key, value in found[-1].items() if key != "versions"} == row:
-            found[-1]["versions"] += f" {version}"
-        else:
-            found.append({"versions": version, **row})
-    return found
-
-
-def text_of(table: dict[str, Any]) -> str:
-    """Return the file: a line a release, so that a diff reads well."""
-    lines = [f'{{"schema": {table["schema"]}, "date": "{table["date"]}", "packages": {{']
-    for name, row in table["packages"].items():
-        lines.append(f'"{name}": {{"versions": "{row["versions"]}", "releases": [')
-        lines.append(",\n".join(json.dumps(release) for release in row["releases"]))
-        lines.append("]},")
-    lines[-1] = "]}"
-    return "\n".join([*lines, "}}", ""])
+def text_of(newest: str, versions: dict[str, list[str]], releases: dict[str, dict[str, Release]]) -> str:
+    """Return the file: a line a fact, so that a diff reads well."""
+    extras = {
+        f"{name}[{need.extra}]"
+        for name, rows in releases.items()
+        for release in rows.values()
+        for need in release.needs
+        if need.extra
+    }
+    facts = [fact for name, rows in releases.items() for fact in facts_of(name, rows, extras)]
+    facts += build_facts_of(releases["torch"])
+    table = {
+        "schema": 2,
+        "date": newest,
+        "versions": {name: " ".join(rows) for name, rows in versions.items()} | dict.fromkeys(sorted(extras), "1"),
+        "versions_without_facts": {
+            name: " ".join(one for one in versions[name] if one not in rows) for name, rows in releases.items()
+        },
+    }
+    lines = ",\n".join(map(json.dumps, facts))
+    return f'{json.dumps(table)[:-1]}, "facts": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

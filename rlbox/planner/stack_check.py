@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlbox.app import App, own_requirements
+from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, StackProblem, UnknownVersion, VersionConstraint
+from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, load_compat, plan_problem
 from rlbox.planner.stack_solver import Fact, solve
 
 if TYPE_CHECKING:
-    from rlbox.planner.stack_facts import StackProblem
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
-
-_MOST_TRIED = 80
-_Row = TypeVar("_Row", VersionConstraint, Fact)
+_MAX_TRIED_VERSIONS = 80
+_Item = TypeVar("_Item", Constraint, Fact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +49,12 @@ class StackVerdict:
     """
 
     versions: dict[str, str]
-    conflicting_constraints: tuple[VersionConstraint, ...] = ()
+    conflicting_constraints: tuple[Constraint, ...] = ()
     conflicting_facts: tuple[Fact, ...] = ()
     proposed_changes: tuple[VersionChange, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether nothing contradicts."""
         return not self.conflicting_facts and not self.conflicting_constraints
 
 
@@ -65,105 +63,98 @@ def solve_problem(problem: StackProblem) -> StackVerdict:
 
     What no version can repair comes first: a machine or a base whose own properties contradict each other.
     """
-    values = solve(problem.domains(problem.wishes), problem.rules)
-    if values is not None:
-        return StackVerdict(versions=values)
-    given = replace(problem, wishes=tuple(wish for wish in problem.wishes if not wish.own))
-    if solve(given.domains(given.wishes), given.rules) is None:
-        rules, wishes = _clash(given)
-        movable = replace(given, wishes=tuple(replace(wish, own=True) for wish in given.wishes))
-        changes = _changes(movable, [replace(wish, own=True) for wish in wishes], fixed=("arch", "datacenter", "glibc"))
-    else:
-        rules, wishes = _clash(problem)
-        changes = _changes(problem, wishes, fixed=MACHINE)
-    return StackVerdict(versions={}, conflicting_constraints=wishes, conflicting_facts=rules, proposed_changes=changes)
+    versions = solve(problem.domains(problem.constraints), problem.facts)
+    if versions is not None:
+        return StackVerdict(versions=versions)
+    fixed: tuple[str, ...] = MACHINE
+    given = tuple(one for one in problem.constraints if not one.own)
+    if solve(problem.domains(given), problem.facts) is None:
+        fixed = ("arch", "datacenter", "glibc")
+        problem = replace(problem, constraints=tuple(one._replace(own=True) for one in given))
+    facts, constraints = _find_smallest_contradiction(problem)
+    changes = _find_changes(problem, constraints, fixed)
+    return StackVerdict(
+        versions={}, conflicting_constraints=constraints, conflicting_facts=facts, proposed_changes=changes
+    )
 
 
-def _clash(problem: StackProblem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint, ...]]:
-    named = {
-        wish.name for wish in problem.wishes
-    }  # facts that speak of nothing else explain best: what is last is kept
-    facts = sorted(problem.rules, key=lambda fact: named.issuperset(one.name for one in fact.conditions()))
-    rules = _smallest(facts, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
-    return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
+def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[Fact, ...], tuple[Constraint, ...]]:
+    # facts that speak of nothing else than what is fixed explain best: what is last is kept
+    fixed = {one.name for one in problem.constraints}
+    facts = sorted(problem.facts, key=lambda fact: fixed.issuperset(one.name for one in fact.conditions()))
+    domains = problem.domains(problem.constraints)
+    needed = _minimize(facts, lambda rows: solve(domains, rows) is None)
+    return needed, _minimize(problem.constraints, lambda rows: solve(problem.domains(rows), needed) is None)
 
 
-def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, values["cuda"] if name == "default" else values[name]) for name in names)
-
-
-def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -> tuple[_Row, ...]:
-    """Return rows of which none can be left out without the contradiction going away."""
-    kept = list(rows)
+def _minimize(items: Sequence[_Item], contradict: Callable[[Sequence[_Item]], bool]) -> tuple[_Item, ...]:
+    """Return items of which none can be left out without the contradiction going away."""
+    kept = list(items)
     step = max(1, len(kept) // 2)
     while True:
         start = 0
         while start < len(kept):
             rest = kept[:start] + kept[start + step :]
-            if clashes(rest):
+            if contradict(rest):
                 kept = rest
             else:
                 start += step
         if step == 1:
             return tuple(kept)
-        step = max(1, step // 2)
+        step //= 2
 
 
-def _changes(
-    problem: StackProblem, clash: Iterable[VersionConstraint], *, fixed: Sequence[str]
+def _find_changes(
+    problem: StackProblem, contradiction: Iterable[Constraint], fixed: Sequence[str]
 ) -> tuple[VersionChange, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
-    free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
-    others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *fixed)]
-    for count, absent in ((1, False), (2, False), (1, True), (3, False), (2, True)):
-        found = [
+    guilty = dict.fromkeys(one.name for one in contradiction if one.own and one.name not in fixed)
+    names = dict.fromkeys((*guilty, *(one.name for one in problem.constraints if one.own and one.name not in fixed)))
+    for count, may_be_absent in ((1, False), (2, False), (1, True), (2, True)):
+        changes = [
             change
-            for names in combinations([*free, *others], count)
-            if set(names) & set(free) and (change := _change(problem, names, absent))
+            for some in combinations(names, count)
+            if not guilty.keys().isdisjoint(some) and (change := _find_nearest_change(problem, some, may_be_absent))
         ]
-        if found:
-            return tuple(sorted(found, key=lambda change: (change.distance, change.new_versions)))
+        if changes:
+            return tuple(sorted(changes, key=lambda change: (change.distance, change.new_versions)))
     return ()
 
 
-def _change(problem: StackProblem, names: tuple[str, ...], absent: bool) -> VersionChange | None:
+def _find_nearest_change(problem: StackProblem, names: tuple[str, ...], may_be_absent: bool) -> VersionChange | None:
     """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
-    domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
-    before = problem.domains(problem.wishes)
+    domains = dict(problem.domains([one for one in problem.constraints if one.name not in names or not one.own]))
+    before = problem.domains(problem.constraints)
     for name in names:
-        offered = [
-            one
-            for one in domains[name]
-            if one in problem.versions_with_facts.get(name, ()) or not problem.versions_with_facts.get(name)
-        ]
-        domains[name] = tuple(_near(problem.versions[name], before[name], tuple(offered), absent))
+        with_facts = problem.versions_with_facts.get(name)
+        offered = [one for one in domains[name] if one and (not with_facts or one in with_facts)]
+        domains[name] = _order_by_distance(problem.versions[name], before[name], offered)
+        if may_be_absent and "" not in before[name]:
+            domains[name] += ("",)
     if "cuda" in names and domains["default"] == ("",):
         # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
         domains |= {"default": ("0",), "abi": problem.versions["abi"], "nccl": problem.versions["nccl"]}
-    if not all(domains.values()) or (free := solve(domains, problem.rules)) is None:
+    if not all(domains.values()) or (free := solve(domains, problem.facts)) is None:
         return None
     if "nvcc" in names and free["cuda"] in domains["nvcc"]:
         domains["nvcc"] = (free["cuda"],)  # of the versions that would do, that of torch
     ways = sorted(product(*(enumerate(domains[name]) for name in names)), key=lambda way: sum(at for at, __ in way))
-    for way in ways[:_MOST_TRIED]:
-        fixed = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
-        if values := solve({**domains, **fixed}, problem.rules):
-            return VersionChange(new_versions=_to(names, values), distance=sum(at for at, __ in way))
+    for way in ways[:_MAX_TRIED_VERSIONS]:
+        chosen = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
+        if found := solve({**domains, **chosen}, problem.facts):
+            versions = tuple((name, found["cuda" if name == "default" else name]) for name in names)
+            return VersionChange(new_versions=versions, distance=sum(at for at, __ in way))
     return None
 
 
-def _near(order: tuple[str, ...], before: tuple[str, ...], allowed: tuple[str, ...], absent: bool) -> Iterator[str]:
-    """Yield other versions than before, the nearest in the table first, the newer of two as near."""
+def _order_by_distance(order: tuple[str, ...], before: tuple[str, ...], offered: list[str]) -> tuple[str, ...]:
+    """Return other versions than before, the nearest in the table first, the newer of two as near."""
     at = order.index(before[0]) if before and before[0] in order else 0
-    yield from sorted(
-        (version for version in order if version in allowed and version not in before),
-        key=lambda version: (abs(order.index(version) - at), order.index(version)),
-    )
-    if absent and "" not in before:
-        yield ""
+    others = [version for version in order if version in offered and version not in before]
+    return tuple(sorted(others, key=lambda version: abs(order.index(version) - at)))
 
 
-_MOST_SHOWN = 9
+_MAX_SHOWN = 9
 
 _TITLES = {
     "abi": "C++11 ABI",
@@ -180,18 +171,14 @@ _TITLES = {
 }
 
 
-def _title(name: str) -> str:
-    return _TITLES.get(name) or name
-
-
 def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
     return {
         "fits": None if verdict.fits and problem.unknown else verdict.fits,
-        "unknown": [asdict(one) for one in problem.unknown],
+        "unknown": [one._asdict() for one in problem.unknown],
         "versions": {name: version for name, version in verdict.versions.items() if version},
-        "fixed": {wish.name: {"range": wish.range, "where": wish.where} for wish in problem.wishes},
-        "facts": sorted(rule.id for rule in _applied(problem, verdict)),
-        "clash": [{"name": w.name, "range": w.range, "where": w.where} for w in verdict.conflicting_constraints]
+        "fixed": {one.name: {"range": one.range, "where": one.where} for one in problem.constraints},
+        "facts": [fact.id for fact in _list_facts_in_force(problem, verdict)],
+        "clash": [{"name": one.name, "range": one.range, "where": one.where} for one in verdict.conflicting_constraints]
         + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.conflicting_facts],
         "changes": [dict(change.new_versions) for change in verdict.proposed_changes],
     }
@@ -201,62 +188,56 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     unknown = [f"  {line}" for line in unknown_version_lines(problem)]
     if not verdict.fits:
-        lines = [f"{target_name}  no solution, because these contradict each other:", *conflict_lines(verdict)]
-        lines += unknown
-        return "\n".join([*lines, f"nearest change: {format_changes_resolving_conflict(target_name, verdict)}"])
-    where = {wish.name: wish.where for wish in problem.wishes}
-    shown = [n for n, v in verdict.versions.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [f"  {_title(n).ljust(28)} {verdict.versions[n]:<16} {where.get(n, 'follows')}" for n in shown]
-    applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
-    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
-    head = "a set that fits" if spec_alone else "fits together"
-    said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
+        head = f"{target_name}  no solution, because these contradict each other:"
+        change = f"nearest change: {format_changes_resolving_conflict(target_name, verdict)}"
+        return "\n".join([head, *conflict_lines(verdict), *unknown, change])
+    facts = _list_facts_in_force(problem, verdict)
+    where = {one.name: one.where for one in problem.constraints}
+    shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
+    rows = [
+        f"  {_TITLES.get(name, name).ljust(28)} {version:<16} {where.get(name, 'follows')}"
+        for name, version in verdict.versions.items()
+        if version and name in shown
+    ]
+    said = f"{'a set that fits' if spec_alone else 'fits together'}, as far as {len(facts)} facts say"
     said = "nothing contradicts, but not all versions are known" if unknown else said
+    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in facts]
     return "\n".join([f"{target_name}  {said}", *unknown, *rows, "facts:", *kept])
 
 
 def unknown_version_lines(problem: StackProblem) -> list[str]:
-    """Return a line for each version that is not known."""
-    return [
-        f"not known: {one.name} {one.version} (known: {', '.join(_shown_versions(one))})" for one in problem.unknown
-    ]
+    return [f"not known: {one.name} {one.version} (known: {', '.join(_shorten(one.known))})" for one in problem.unknown]
 
 
-def _shown_versions(unknown: UnknownVersion) -> list[str]:
-    """Return the known versions, of many the newest and the oldest."""
-    known = [*unknown.known]
-    return known if len(known) <= _MOST_SHOWN else [*known[: _MOST_SHOWN - 1], "…", known[-1]]
+def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the versions, of many the newest and the oldest."""
+    return versions if len(versions) <= _MAX_SHOWN else (*versions[: _MAX_SHOWN - 1], "…", versions[-1])
 
 
 def conflict_lines(verdict: StackVerdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
+    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
 
 def format_changes_resolving_conflict(target_name: str, verdict: StackVerdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
-    ways = [_change_text(change) for change in verdict.proposed_changes[:3]]
-    facts = ", ".join(rule.id for rule in verdict.conflicting_facts)
+    facts = ", ".join(fact.id for fact in verdict.conflicting_facts)
     off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
         facts=facts
     )
-    others = "".join(f"; or else {way}" for way in ways[1:])
-    return (
-        _("{way}{others}; {off}").format(way=ways[0], others=others, off=off)
-        if ways
-        else _(
-            "no change of three versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
-        ).format(name=target_name, off=off)
-    )
+    changes = [
+        ", and ".join(_describe_change(name, version) for name, version in change.new_versions)
+        for change in verdict.proposed_changes[:3]
+    ]
+    if changes:
+        return f"{'; or else '.join(changes)}; {off}"
+    return _(
+        "no change of two versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
+    ).format(name=target_name, off=off)
 
 
-def _change_text(change: VersionChange) -> str:
-    first, *more = (_one_change(name, version) for name, version in change.new_versions)
-    return first + "".join(f", and {one}" for one in more)
-
-
-def _one_change(name: str, version: str) -> str:
+def _describe_change(name: str, version: str) -> str:
     match name:
         case "default" | "cuda":
             channel = f"cu{version.replace('.', '')}"
@@ -276,7 +257,7 @@ def _one_change(name: str, version: str) -> str:
         case _ if not version:
             return f"leave out {name}"
         case _:
-            return f"set {_title(name)} to {version}"
+            return f"set {_TITLES.get(name, name)} to {version}"
 
 
 def _compiler(cuda: str) -> str:
@@ -290,18 +271,14 @@ def _compiler(cuda: str) -> str:
 
 
 def _sentence(fact: Fact) -> str:
-    return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
+    return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.alternatives[0]))}"
 
 
-def _applied(problem: StackProblem, verdict: StackVerdict) -> Iterator[Fact]:
-    """Yield the rules whose conditions hold in the solution."""
-    for rule in problem.rules:
-        if verdict.versions and all(c.holds(verdict.versions[c.name]) for c in rule.when):
-            yield rule
-
-
-def _drawn(problem: StackProblem, verdict: StackVerdict) -> set[str]:
-    return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}
+def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[Fact]:
+    """Return the facts whose conditions hold in the solution, by name."""
+    facts = [fact for fact in problem.facts if verdict.versions]
+    held = [fact for fact in facts if all(one.holds(verdict.versions[one.name]) for one in fact.when)]
+    return sorted(held, key=lambda fact: fact.id)
 
 
 def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> str:
@@ -344,11 +321,8 @@ def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool
 
 def plan_stack(target: Target, lock: Lock | None) -> StackProblem:
     """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
-    from rlbox.config.schema import suggest_similar
-    from rlbox.planner.stack_facts import load_compat, plan_problem
-
     table = load_compat()
-    ids = [fact.id for fact in table.table_and_metadata_facts()]
+    ids = [fact.id for fact in table.facts]
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
             _("compat.off: there is no fact {unknown!r}{suggest}").format(

@@ -1,114 +1,203 @@
-"""What fits together: facts about packages, GPUs and drivers. The schema of `compat.toml`."""
+"""What fits together, and what a target fixes of it: the question that its stack puts to the solver.
+
+Facts are those of `compat.toml`, and what packages declare themselves: `requirements.json`, which `make compat` writes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import Field, model_validator
 
-from rlbox.config.schema import Name, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.planner.requirements import is_from_package_metadata, load_releases
-from rlbox.planner.stack_solver import Domains, Fact, VersionText, is_in_range
+from rlbox.foreign import parse_json
+from rlbox.planner.stack_solver import Domains, Fact, is_in_range, parse_condition
 from rlbox.target.lock import Lock
-from rlbox.target.target import GitSource, Target, Wheel
-
-_MACHINE = frozenset(("arch", "datacenter", "default", "driver", "python", "glibc"))
-CudaVersion = VersionText
-DriverBranch = VersionText
-
-
-class TorchChannels(SpecModel):
-    """The CUDA versions that torch has builds with beside that of the package index."""
-
-    versions: tuple[VersionText, ...] = Field(min_length=1)
-    channels: tuple[VersionText, ...] = Field(min_length=1)
-    source: str = Field(min_length=1)
-
-
-class CompatTable(SpecModel):
-    """The table as a file, to which what metadata says is added.
-
-    `versions` are those that the solver may choose of what metadata does not list, the newest first. `branches` map the
-    newest CUDA that a driver takes to the driver's branch.
-    """
-
-    versions: dict[Name, tuple[VersionText, ...]]
-    branches: dict[CudaVersion, DriverBranch] = Field(default_factory=dict)
-    torch: tuple[TorchChannels, ...]
-    fact: tuple[Fact, ...]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CompatTable:
-        facts = self.table_facts()
-        ids = [fact.id for fact in facts]
-        problems = [f"two facts have the id {one!r}" for one in sorted({one for one in ids if ids.count(one) > 1})]
-        named = {condition.name for fact in facts for condition in fact.conditions()}
-        problems += [f"versions: nothing is said of {name!r}" for name in sorted(named - set(self.all_versions))]
-        if problems:
-            raise ValueError("\n".join(problems))
-        return self
-
-    @property
-    def all_versions(self) -> dict[str, tuple[str, ...]]:
-        """Every name to the versions that the solver may choose."""
-        return {**load_releases().versions, **self.versions}
-
-    def versions_with_facts(self, name: str) -> tuple[str, ...]:
-        """Return the versions that facts speak of, where those of a name have facts of their own; else nothing."""
-        if read := load_releases().versions_with_metadata.get(name):
-            return read
-        conditions = (condition for fact in self.fact for condition in fact.when if condition.name == name)
-        own = name not in _MACHINE and any(one.range.startswith("==") for one in conditions)
-        return self.versions.get(name, ()) if own else ()
-
-    def table_facts(self) -> tuple[Fact, ...]:
-        return (*(fact for row in self.torch for fact in _channel_facts(row)), *self.fact)
-
-    def table_and_metadata_facts(self) -> tuple[Fact, ...]:
-        """Return every fact, those of metadata among them."""
-        return (*self.table_facts(), *load_releases().facts)
-
-
-def _channel_facts(row: TorchChannels) -> Iterator[Fact]:
-    for version in row.versions:
-        fact: dict[str, Any] = {
-            "id": f"torch-{version.replace('.', '-')}-channels",
-            "says": f"torch {version} has builds with CUDA {', '.join(row.channels)}",
-            "when": (f"torch=={version}", "default==0", "cuda"),
-            "any": tuple((f"cuda=={cuda}", *_nccl(version, cuda)) for cuda in row.channels),
-            "source": row.source,
-        }
-        yield Fact.model_validate(fact)
-
-
-def _nccl(version: str, cuda: str) -> tuple[str, ...]:
-    """Return the NCCL of a channel: that of the release, but for CUDA 11, which keeps an older one."""
-    nccl = load_releases().nccl_by_torch.get(version)
-    return (f"nccl=={nccl}",) if nccl and Version(cuda).major > 11 else ()
-
+from rlbox.target.target import Target, Wheel
 
 COMPAT = Path(__file__).with_name("compat.toml")
+REQUIREMENTS = Path(__file__).with_name("requirements.json")
+
+MACHINE = ("arch", "datacenter", "driver", "glibc")
+"""Names that a spec cannot choose: they say what the machine is."""
+_WITHOUT_OWN_FACTS = (*MACHINE, "default", "python")
+_BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
+_METADATA = "metadata of "
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompatTable:
+    """All facts, and the versions that the solver may choose of each name, the newest first.
+
+    `versions_with_facts` are those that facts speak of, of names whose versions have facts of their own. `branches` map
+    the newest CUDA that a driver takes to the driver's branch.
+    """
+
+    versions: Mapping[str, tuple[str, ...]]
+    versions_with_facts: Mapping[str, tuple[str, ...]]
+    branches: Mapping[str, str]
+    facts: tuple[Fact, ...]
 
 
 @cache
 def load_compat() -> CompatTable:
-    """Return the shipped table of what fits together."""
-    return validate_spec(CompatTable, load_toml(COMPAT), str(COMPAT))
+    table, metadata = load_toml(COMPAT), parse_json(REQUIREMENTS.read_bytes())
+    own = {name: tuple(versions) for name, versions in table["versions"].items()}
+    read = {name: tuple(text.split()) for name, text in metadata["versions"].items()}
+    facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
+    pinned = {one.name for fact in facts for one in fact.when if one.range.startswith("==")}
+    without = metadata["versions_without_facts"]
+    return CompatTable(
+        versions={**read, **own},
+        versions_with_facts={
+            **{name: own[name] for name in own if name in pinned and name not in _WITHOUT_OWN_FACTS},
+            **{name: tuple(v for v in read[name] if v not in without[name].split()) for name in without},
+        },
+        branches=table["branches"],
+        facts=(*facts, *(_parse_fact(row, f"{_METADATA}{metadata['date']}") for row in metadata["facts"])),
+    )
 
 
-MACHINE = ("arch", "datacenter", "driver", "glibc")
-"""Names that a spec cannot choose: they say what the machine is."""
+def _parse_fact(row: Mapping[str, Any], source: str) -> Fact:
+    return Fact(
+        id=row["id"],
+        says=row.get("says", ""),
+        when=tuple(map(parse_condition, row["when"])),
+        alternatives=tuple(tuple(map(parse_condition, one)) for one in row.get("any") or [row["needs"]]),
+        source=source,
+    )
 
-_BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
+
+def is_from_package_metadata(fact: Fact) -> bool:
+    """Return whether a package declares it itself: what a target leaves out by name overrides that."""
+    return fact.source.startswith(_METADATA)
+
+
+class Constraint(NamedTuple):
+    """One thing that a target fixes: a range of versions of `name` (empty: it is not there), and where that is said.
+
+    `own` says that the target may be changed there.
+    """
+
+    name: str
+    range: str
+    where: str
+    own: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.range}" if self.range else f"no {self.name}"
+
+
+class UnknownVersion(NamedTuple):
+    """A version of a package that no fact speaks of, and those that facts speak of, the newest first."""
+
+    name: str
+    version: str
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackProblem:
+    """What is asked of the solver: all versions there are, what the target fixes, and the facts in force.
+
+    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others, which are
+    `versions_with_facts`: none where facts speak of ranges alone.
+    """
+
+    versions: Mapping[str, tuple[str, ...]]
+    constraints: tuple[Constraint, ...]
+    facts: tuple[Fact, ...]
+    unknown: tuple[UnknownVersion, ...]
+    versions_with_facts: Mapping[str, tuple[str, ...]]
+
+    def domains(self, constraints: Iterable[Constraint]) -> Domains:
+        """Return what each name may be under some constraints; what none of them names is rather not there."""
+        ranges: dict[str, list[str]] = {}
+        for constraint in constraints:
+            ranges.setdefault(constraint.name, []).append(constraint.range)
+        found = {name: ("", *versions) for name, versions in self.versions.items()}
+        for name, texts in ranges.items():
+            if "" in texts:
+                found[name] = ("",)
+                continue
+            fit = tuple(v for v in self.versions[name] if all(is_in_range(text, v) for text in texts))
+            found[name] = tuple(v for v in fit if v in self.versions_with_facts.get(name, ())) or fit
+        return found
+
+
+def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
+    """Return the question that a target puts.
+
+    Parameters
+    ----------
+    lock
+        Its lock, whose versions are judged where the spec pins none; None for the spec alone.
+    """
+    listed = [*_list_constraints(table, target, lock)]
+    if lock and target.base.bootstrap:  # a whole lock says what is not there; which extras were asked for it does not
+        named = {one.name for one in listed} | {"python", *MACHINE, *_BUILD}
+        listed += [Constraint(name, "", _LOCK_FILE) for name in table.versions if name not in named and "[" not in name]
+    unique: dict[tuple[str, str], Constraint] = {}
+    for constraint in listed:
+        if constraint.name in table.versions:
+            unique.setdefault((constraint.name, constraint.range), constraint)
+    constraints = tuple(unique.values())
+    # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
+    out = {one.name for one in constraints if not one.range and one.where in (_EXCLUDED, _LOCK_FILE)}
+    facts = _select_applicable_facts(
+        [
+            fact
+            for fact in table.facts
+            if fact.id not in target.compat.off
+            and not (is_from_package_metadata(fact) and out & {one.name for one in fact.alternatives[0]})
+        ],
+        constraints,
+    )
+    named = {condition.name for fact in facts for condition in fact.conditions()} | {one.name for one in constraints}
+    versions = {name: _with_pins(rows, name, constraints) for name, rows in table.versions.items() if name in named}
+    return StackProblem(
+        versions=versions,
+        # where the table knows other versions only, nothing is judged
+        constraints=tuple(
+            one for one in constraints if not one.range or any(is_in_range(one.range, v) for v in versions[one.name])
+        ),
+        facts=facts,
+        unknown=tuple(
+            UnknownVersion(one.name, one.range.removeprefix("=="), known)
+            for one in constraints
+            if one.range and (known := table.versions_with_facts.get(one.name))
+            if not any(is_in_range(one.range, version) for version in known)
+        ),
+        versions_with_facts={name: rows for name, rows in table.versions_with_facts.items() if name in versions},
+    )
+
+
+def _select_applicable_facts(facts: Iterable[Fact], constraints: Iterable[Constraint]) -> tuple[Fact, ...]:
+    """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
+    there = {one.name for one in constraints if one.range} | set(MACHINE) | set(_BUILD)
+    waiting, found = list(facts), list[Fact]()
+    while True:
+        fit, left = list[Fact](), list[Fact]()
+        for fact in waiting:
+            (fit if all(one.absent or one.name in there for one in fact.when) else left).append(fact)
+        if not fit:
+            return tuple(found)
+        found, waiting = found + fit, left
+        there |= {one.name for fact in fit for row in fact.alternatives for one in row if not one.absent}
+
+
+def _with_pins(versions: tuple[str, ...], name: str, constraints: Iterable[Constraint]) -> tuple[str, ...]:
+    """Return the versions of a name, those among them that are pinned and that the table does not list."""
+    pins = [one.range[2:] for one in constraints if one.name == name and re.fullmatch(r"==[^*,]*", one.range)]
+    return tuple(sorted({*versions, *pins}, key=Version, reverse=True)) if set(pins) - set(versions) else versions
+
 
 # Source: Dao-AILab/flash-attention setup.py, `get_wheel_url`; causal-conv1d and mamba name theirs alike.
 _BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
@@ -122,280 +211,132 @@ _EXCLUDED, _LOCK_FILE = "python.exclude", "lock.json"
 _SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionConstraint:
-    """One thing that a target fixes: a range of versions of `name`, and which line of its spec says so."""
-
-    name: str
-    range: str
-    where: str
-    own: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.name}{self.range}" if self.range else f"no {self.name}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnknownVersion:
-    """A version of a package that the table does not know, and those that it knows, the newest first."""
-
-    name: str
-    version: str
-    known: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackProblem:
-    """What is asked of the solver: all versions there are, what the target fixes, and the rules in force.
-
-    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others, which are
-    `versions_with_facts`: none where facts speak of ranges alone.
-    """
-
-    versions: Mapping[str, tuple[str, ...]]
-    wishes: tuple[VersionConstraint, ...]
-    rules: tuple[Fact, ...]
-    unknown: tuple[UnknownVersion, ...] = ()
-    versions_with_facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def domains(self, wishes: Iterable[VersionConstraint]) -> Domains:
-        """Return what each name may be under some of the wishes; what none of them names is rather not there."""
-        asked: dict[str, list[VersionConstraint]] = {}
-        for wish in wishes:
-            asked.setdefault(wish.name, []).append(wish)
-        found: Domains = {}
-        for name, versions in self.versions.items():
-            rows = asked.get(name)
-            if rows is None:
-                found[name] = ("", *versions)
-            elif any(not row.range for row in rows):
-                found[name] = ("",)
-            else:
-                fit = tuple(v for v in versions if all(is_in_range(row.range, v) for row in rows))
-                found[name] = tuple(v for v in fit if v in self.versions_with_facts.get(name, ())) or fit
-        return found
-
-
-def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
-    """Return the question that a target puts.
-
-    Parameters
-    ----------
-    lock
-        Its lock, whose versions are judged where the spec pins none; None for the spec alone.
-    """
-    every = table.all_versions
-    said = [*_wishes(table, target, lock)]
-    if lock and target.base.bootstrap:
-        said += _missing(every, said)
-    wishes = tuple(_plain(wish for wish in said if wish.name in every))
-    # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
-    out = {wish.name for wish in wishes if not wish.range and wish.where in (_EXCLUDED, _LOCK_FILE)}
-    facts = (fact for fact in table.table_and_metadata_facts() if fact.id not in target.compat.off)
-    rules = _reached(
-        [fact for fact in facts if not (is_from_package_metadata(fact) and out & {one.name for one in fact.needs})],
-        wishes,
-    )
-    named = {condition.name for rule in rules for condition in rule.conditions()} | {wish.name for wish in wishes}
-    versions = {name: _with_pins(rows, name, wishes) for name, rows in every.items() if name in named}
-    # where the table knows other versions only, nothing is judged
-    known = tuple(one for one in wishes if not one.range or any(is_in_range(one.range, v) for v in versions[one.name]))
-    return StackProblem(
-        versions=versions,
-        wishes=known,
-        rules=rules,
-        unknown=tuple(_unknown(table, wishes)),
-        versions_with_facts={name: table.versions_with_facts(name) for name in versions},
-    )
-
-
-def _reached(facts: Iterable[Fact], wishes: Iterable[VersionConstraint]) -> tuple[Fact, ...]:
-    """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
-    there = {wish.name for wish in wishes if wish.range} | set(MACHINE) | set(_BUILD)
-    waiting = list(facts)
-    found: list[Fact] = []
-    while True:
-        fit = [fact for fact in waiting if all(one.absent or one.name in there for one in fact.when)]
-        if not fit:
-            return tuple(found)
-        found += fit
-        waiting = [fact for fact in waiting if not all(one.absent or one.name in there for one in fact.when)]
-        there |= {one.name for fact in fit for row in fact.satisfying_alternatives for one in row if not one.absent}
-
-
-def _unknown(table: CompatTable, wishes: Iterable[VersionConstraint]) -> Iterator[UnknownVersion]:
-    """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
-    for wish in wishes:
-        known = table.versions_with_facts(wish.name)
-        if wish.range and known and not any(is_in_range(wish.range, one) for one in known):
-            yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
-
-
-def _missing(every: Iterable[str], said: Iterable[VersionConstraint]) -> list[VersionConstraint]:
-    """Return what a whole lock says by not naming it; which extras were asked for it does not say."""
-    named = {wish.name for wish in said} | {"python", *MACHINE, *_BUILD}
-    return [
-        VersionConstraint(name=name, range="", where=_LOCK_FILE)
-        for name in every
-        if name not in named and "[" not in name
-    ]
-
-
-def _plain(wishes: Iterable[VersionConstraint]) -> Iterator[VersionConstraint]:
-    """Yield the wishes, of the same one only the first: what the spec pins is not said by the lock again."""
-    seen: set[tuple[str, str]] = set()
-    for wish in wishes:
-        if (wish.name, wish.range) not in seen:
-            seen.add((wish.name, wish.range))
-            yield wish
-
-
-def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[VersionConstraint]) -> tuple[str, ...]:
-    """Return the versions of a name, those among them that are pinned and that the table does not list."""
-    pins = [found[1] for wish in wishes if wish.name == name and (found := re.fullmatch(r"==([^*,]*)", wish.range))]
-    new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
-    return tuple(sorted((*versions, *new), key=Version, reverse=True))
-
-
-def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[VersionConstraint]:
-    yield from _machine(table, target)
-    python = not target.base.bootstrap  # Debian has one
-    yield VersionConstraint(name="python", range=f"=={target.python.version}", where="python.version", own=python)
-    for part in target.git:
-        yield from _git(part)
+def _list_constraints(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Constraint]:
+    yield from _constrain_machine(table, target)
+    python_is_own = not target.base.bootstrap  # Debian has one
+    yield Constraint("python", f"=={target.python.version}", "python.version", own=python_is_own)
+    for tree in target.git:
+        if version := _version_of_tag(tree.ref):
+            yield from _constrain_package(f"{tree.name}=={version}", f"git.{tree.name}.ref")
     for group in target.stack:
         for text in group.packages:
-            yield from _package(text, f"stack.{group.name}")
+            yield from _constrain_package(text, f"stack.{group.name}")
         for wheel in group.wheels:
-            yield from _wheel(wheel, f"stack.{group.name}.wheels")
-    yield from _compiled(table, target)
-    yield from _excluded(target)
-    yield from _locked(lock)
+            yield from _constrain_by_wheel(wheel, f"stack.{group.name}.wheels")
+    yield from _constrain_compiled(table, target)
+    yield from _constrain_excluded(target)
+    for locked in lock.groups if lock else ():
+        for package in locked.packages:
+            name = canonicalize_name(package.name)
+            yield Constraint(name, _exactly(package.version), _LOCK_FILE)
+            if name.startswith("nvidia-nccl-"):
+                yield Constraint("nccl", _exactly(package.version), _LOCK_FILE, own=False)
 
 
-def _wheel(wheel: Wheel, where: str) -> Iterator[VersionConstraint]:
+def _constrain_machine(table: CompatTable, target: Target) -> Iterator[Constraint]:
+    hardware = target.hardware
+    arch = re.fullmatch(r"sm_(\d+)(\d)", hardware.arch)
+    yield Constraint("arch", f"=={arch[1]}.{arch[2]}" if arch else "", "hardware.arch", own=False)
+    if hardware.grade:
+        is_datacenter = int(hardware.grade == "datacenter")
+        yield Constraint("datacenter", f"=={is_datacenter}", "hardware.grade", own=False)
+    if branch := table.branches.get(hardware.cuda_driver):
+        yield Constraint("driver", f"=={branch}", "hardware.cuda_driver", own=False)
+    if glibc := _GLIBC.get(target.base.bootstrap):
+        yield Constraint("glibc", f"=={glibc}", "base.bootstrap", own=False)
+    yield from _constrain_torch_build(target)
+    for name, version in target.base.holds.items():
+        yield Constraint(canonicalize_name(name), _exactly(version), "base.holds", own=False)
+    yield from _constrain_cuda_compiler(target)
+    if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
+        yield Constraint("cuda-compat", "", "base.packages")
+
+
+def _constrain_torch_build(target: Target) -> Iterator[Constraint]:
+    """Yield which build of torch it is: a channel, the base's own, or the index's default."""
+    group = next((group for group in target.stack if group.channel), None)
+    local = Version(target.base.holds["torch"]).local if "torch" in target.base.holds else None
+    channel, where = (group.channel, f"stack.{group.name}.channel") if group else (local or "", "base.holds")
+    if found := re.fullmatch(r"cu(\d+)(\d)", channel):
+        yield Constraint("default", "==0", where)
+        yield Constraint("cuda", f"=={found[1]}.{found[2]}", where)
+    elif channel == "cpu":
+        yield from (Constraint(name, "", where) for name in ("cuda", "nccl", "abi", "default"))
+    elif not channel:
+        yield Constraint("default", "==1", "stack")
+
+
+def _constrain_cuda_compiler(target: Target) -> Iterator[Constraint]:
+    """Yield which CUDA compiler there is: of a wheel or an apt package; a base image may have one that nobody names."""
+    for group in target.stack:
+        for constraint in (row for text in group.packages for row in _constrain_package(text, f"stack.{group.name}")):
+            if constraint.name == _NVCC_WHEEL:
+                yield constraint._replace(name="nvcc")
+                return
+    for package in target.base.packages:
+        if named := _NVCC_DEB.fullmatch(package):
+            yield Constraint("nvcc", f"=={named[1]}.{named[2]}", "base.packages")
+            return
+    if target.base.bootstrap:
+        yield Constraint("nvcc", "", "base.packages and the stack")
+
+
+def _constrain_by_wheel(wheel: Wheel, where: str) -> Iterator[Constraint]:
     """Yield the version of a wheel, and what its name says that it was built for."""
-    yield VersionConstraint(name=wheel.distribution_name, range=_exactly(wheel.version), where=where)
+    yield Constraint(wheel.distribution_name, _exactly(wheel.version), where)
     if built := _BUILT_FOR.search(wheel.version):
-        yield VersionConstraint(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
-        yield VersionConstraint(name="torch", range=f"=={built[2]}.*", where=where, own=False)
-        yield VersionConstraint(name="abi", range=f"=={int(built[3] == 'true')}", where=where, own=False)
+        yield Constraint("cuda", f"=={built[1]}.*", where, own=False)
+        yield Constraint("torch", f"=={built[2]}.*", where, own=False)
+        yield Constraint("abi", f"=={int(built[3] == 'true')}", where, own=False)
     if python := re.search(r"-cp(\d)(\d+)-cp", wheel.file):
-        yield VersionConstraint(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
+        yield Constraint("python", f"=={python[1]}.{python[2]}", where, own=False)
 
 
-def _compiled(table: CompatTable, target: Target) -> Iterator[VersionConstraint]:
+def _constrain_compiled(table: CompatTable, target: Target) -> Iterator[Constraint]:
     """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
     made = set()
     for group, entry in target.list_compile_entries:
         where, name = f"stack.{group.name}.compile", entry.distribution_name
-        version = entry.version or _version_of(entry.ref)
-        yield VersionConstraint(name=name, range=_exactly(version) if version else ">=0", where=where)
+        version = entry.version or _version_of_tag(entry.ref)
+        yield Constraint(name, _exactly(version) if version else ">=0", where)
         if entry.cuda:
             major = int(entry.cuda.partition(".")[0])
-            yield VersionConstraint(name="cuda", range=f">={major},<{major + 1}", where=where)
+            yield Constraint("cuda", f">={major},<{major + 1}", where)
         if all(entry.env.get(switch) == "1" for switch in _SWITCHES.get(name, ())):
             made.add(f"{name}{_COMPILED}")
-    for name in table.all_versions:
+    for name in table.versions:
         if name.endswith(_COMPILED):
-            yield VersionConstraint(name=name, range="==1" if name in made else "", where="stack.compile")
+            yield Constraint(name, "==1" if name in made else "", "stack.compile")
 
 
-def _version_of(ref: str) -> str:
+def _constrain_excluded(target: Target) -> Iterator[Constraint]:
+    held = {str(canonicalize_name(name)) for name in target.base.holds}
+    held |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
+    held |= {entry.distribution_name for _, entry in target.list_compile_entries}
+    for name in map(canonicalize_name, target.python.exclude):
+        if name not in held:
+            yield Constraint(name, "", _EXCLUDED)
+
+
+def _constrain_package(text: str, where: str) -> Iterator[Constraint]:
+    try:
+        asked = Requirement(text)
+        for spec in asked.specifier:
+            Version(spec.version.removesuffix(".*"))
+    except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
+        return
+    name = canonicalize_name(asked.name)
+    yield Constraint(name, str(asked.specifier) or ">=0", where)
+    yield from (Constraint(f"{name}[{extra}]", ">=0", where) for extra in sorted(asked.extras))
+
+
+def _version_of_tag(ref: str) -> str:
     """Return the version that a tag tells (`v0.2.2`, `core_v0.14.0`), empty where it tells none."""
     found = re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", ref)
     try:
         return str(Version(found[1])) if found else ""
     except InvalidVersion:
         return ""
-
-
-def _excluded(target: Target) -> Iterator[VersionConstraint]:
-    held: set[str] = {canonicalize_name(name) for name in target.base.holds}
-    held |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
-    held |= {entry.distribution_name for _, entry in target.list_compile_entries}
-    for name in (canonicalize_name(text) for text in target.python.exclude):
-        if name not in held:
-            yield VersionConstraint(name=name, range="", where=_EXCLUDED)
-
-
-def _machine(table: CompatTable, target: Target) -> Iterator[VersionConstraint]:
-    hardware = target.hardware
-    if arch := re.fullmatch(r"sm_(\d+)(\d)", hardware.arch):
-        yield VersionConstraint(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
-    else:
-        yield VersionConstraint(name="arch", range="", where="hardware.arch", own=False)
-    if hardware.grade:
-        yield VersionConstraint(
-            name="datacenter", range=f"=={int(hardware.grade == 'datacenter')}", where="hardware.grade", own=False
-        )
-    if branch := table.branches.get(hardware.cuda_driver):
-        yield VersionConstraint(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
-    if glibc := _GLIBC.get(target.base.bootstrap):
-        yield VersionConstraint(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)
-    yield from _torch_build(target)
-    held = {canonicalize_name(name): version for name, version in target.base.holds.items()}
-    for name, version in held.items():
-        yield VersionConstraint(name=name, range=_exactly(version), where="base.holds", own=False)
-    yield from _compiler(target)
-    if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
-        yield VersionConstraint(name="cuda-compat", range="", where="base.packages")
-
-
-def _compiler(target: Target) -> Iterator[VersionConstraint]:
-    """Yield which CUDA compiler there is: of a wheel or an apt package; a base image may have one that nobody names."""
-    wheels = [row for group in target.stack for text in group.packages for row in _package(text, f"stack.{group.name}")]
-    if found := next((row for row in wheels if row.name == _NVCC_WHEEL), None):
-        yield VersionConstraint(name="nvcc", range=found.range, where=found.where)
-        return
-    for package in target.base.packages:
-        if named := _NVCC_DEB.fullmatch(package):
-            yield VersionConstraint(name="nvcc", range=f"=={named[1]}.{named[2]}", where="base.packages")
-            return
-    if target.base.bootstrap:
-        yield VersionConstraint(name="nvcc", range="", where="base.packages and the stack")
-
-
-def _torch_build(target: Target) -> Iterator[VersionConstraint]:
-    """Yield which build of torch it is: a channel, the base's own, or the index's default."""
-    group = next((group for group in target.stack if group.channel), None)
-    local = Version(target.base.holds["torch"]).local if "torch" in target.base.holds else None
-    channel, where = (group.channel, f"stack.{group.name}.channel") if group else (local or "", "base.holds")
-    if found := re.fullmatch(r"cu(\d+)(\d)", channel):
-        yield VersionConstraint(name="default", range="==0", where=where)
-        yield VersionConstraint(name="cuda", range=f"=={found[1]}.{found[2]}", where=where)
-    elif channel == "cpu":
-        yield from (VersionConstraint(name=name, range="", where=where) for name in ("cuda", "nccl", "abi", "default"))
-    elif not channel:
-        yield VersionConstraint(name="default", range="==1", where="stack")
-
-
-def _git(part: GitSource) -> Iterator[VersionConstraint]:
-    """Yield the version of a git part, as far as its ref tells one (`v0.2.2`, `core_v0.14.0`)."""
-    if version := _version_of(part.ref):
-        yield from _package(f"{part.name}=={version}", f"git.{part.name}.ref")
-
-
-def _package(text: str, where: str) -> Iterator[VersionConstraint]:
-    try:
-        asked = Requirement(text)
-        ranges = str(asked.specifier)
-        for spec in asked.specifier:
-            Version(spec.version.removesuffix(".*"))
-    except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
-        return
-    name = canonicalize_name(asked.name)
-    yield VersionConstraint(name=name, range=ranges or ">=0", where=where)
-    yield from (VersionConstraint(name=f"{name}[{extra}]", range=">=0", where=where) for extra in sorted(asked.extras))
-
-
-def _locked(lock: Lock | None) -> Iterator[VersionConstraint]:
-    for group in lock.groups if lock else ():
-        for package in group.packages:
-            name = canonicalize_name(package.name)
-            yield VersionConstraint(name=name, range=_exactly(package.version), where="lock.json")
-            if name.startswith("nvidia-nccl-"):
-                yield VersionConstraint(name="nccl", range=_exactly(package.version), where="lock.json", own=False)
 
 
 def _exactly(version: str) -> str:

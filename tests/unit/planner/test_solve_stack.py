@@ -90,7 +90,7 @@ def test_a_machine_that_contradicts_itself_is_said_before_its_packages() -> None
     old = {**GPU_5090, "cuda_driver": "12.4"}
     found = verdict("torch==2.6.0", "vllm==0.12.0", hardware=old)
     assert {rule.id for rule in found.conflicting_facts} == {"sm-120-driver"}
-    assert {wish.name for wish in found.conflicting_constraints} == {"arch", "driver"}
+    assert {one.name for one in found.conflicting_constraints} == {"arch", "driver"}
     assert ways(found)[0] == {"driver": "570"}
     assert format_changes_resolving_conflict("t", found).startswith("take a machine with driver 570 or newer")
 
@@ -297,15 +297,15 @@ def _kept(rule: Fact, values: dict[str, str]) -> bool:
     def holds(row: tuple[Condition, ...]) -> bool:
         return all(condition.holds(values[condition.name]) for condition in row)
 
-    return not holds(rule.when) or any(map(holds, rule.satisfying_alternatives))
+    return not holds(rule.when) or any(map(holds, rule.alternatives))
 
 
 def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:
     def condition() -> Condition:
         absent = chance.random() < 0.3
         span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
-        return Condition(name=chance.choice(names), range=span, absent=absent)
+        return Condition(chance.choice(names), span, absent)
 
     when = tuple(condition() for _ in range(chance.randint(1, 2)))
     rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
-    return Fact(id=str(number), when=when, any=rows, source="-")
+    return Fact(id=str(number), when=when, alternatives=rows, source="-")
