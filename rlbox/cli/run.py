@@ -276,16 +276,24 @@ def plan(
     """
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings_last_wins
-    from rlbox.planner.fit import CostEstimateOptions, print_plan_and_require_fit
+    from rlbox.planner.fit import print_plan_and_require_fit
     from rlbox.planner.suggest import RunCommand
     from rlbox.run.history import load_durations_of_one_run, load_stage_durations
 
-    wish = RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings))
     place = target or load_job(app.project, name).target
-    runs = (
+    measurements = (
         load_durations_of_one_run(app, name, calibrate, place, data)
         if calibrate
         else load_stage_durations(app, name, place, data)
     )
-    budget = CostEstimateOptions(measurements=runs, ignore_params=bool(calibrate), hourly_price=price)
-    return print_plan_and_require_fit(app, name, wish, target or "", machine or "", gpus, budget)
+    return print_plan_and_require_fit(
+        app,
+        name,
+        RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings)),
+        target or "",
+        machine or "",
+        gpus,
+        measurements,
+        ignore_measured_params=bool(calibrate),
+        hourly_price=price,
+    )

@@ -16,7 +16,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import select_stages
-from rlbox.planner.needs import build_formula_variables, evaluate_stage_formula
+from rlbox.planner.needs import Formulas
 from rlbox.target.target import Target
 
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
@@ -43,8 +43,7 @@ class StageHours:
     measured: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class HourlyPrice:
+class HourlyPrice(NamedTuple):
     """Dollars an hour between `low` and `high`; `basis` says whose they are."""
 
     low: float
@@ -66,13 +65,13 @@ def parse_price_range(text: str) -> HourlyPrice:
             _("invalid --price {text!r}").format(text=text),
             next_step=_("say dollars an hour, a price or a range (1.60-2.40)"),
         )
-    return HourlyPrice(low=low, high=high, basis="--price")
+    return HourlyPrice(low, high, "--price")
 
 
 def get_target_max_price(target: Target) -> HourlyPrice | None:
     """Return what an hour on a rented target costs at most; None where it does not say."""
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
-    return HourlyPrice(low=most, high=most, basis="the target's ceiling, disk included") if most else None
+    return HourlyPrice(most, most, "the target's ceiling, disk included") if most else None
 
 
 def estimate_stage_hours(
@@ -91,62 +90,42 @@ def estimate_stage_hours(
         Stages that passed, the latest first. One counts whose parameters are those of `values`, but for those that
         the number of steps is made of; with `ignore_params` whatever its parameters.
     """
-    return tuple(
-        _hours(job, stage.name, values, bytes_per_gpu, measurements, ignore_params)
-        for stage in select_stages(job, values.profile)
-    )
+    fits = job.fits or Fits()
+    formulas = Formulas(job, values.params, bytes_per_gpu)
+
+    def estimate(stage: str) -> StageHours:
+        table = fits.stages.get(stage, StageFits())
+        key = f"stages.{stage}"
+        for run in measurements:
+            if run.stage == stage and (ignore_params or _takes_as_long(fits, table.steps, run.params, values.params)):
+                before = Formulas(job, run.params, bytes_per_gpu).evaluate_number(f"{key}.steps", table.steps)
+                return _scale_measurement(run, before, formulas.evaluate_number(f"{key}.steps", table.steps))
+        if table.hours:
+            low, high = (formulas.evaluate_number(f"{key}.hours", formula) for formula in table.hours)
+            return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
+        return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
+
+    return tuple(estimate(stage.name) for stage in select_stages(job, values.profile))
 
 
-def _hours(
-    job: Job, stage: str, values: ParamValues, card: float, runs: Sequence[StageMeasurement], calibrated: bool
-) -> StageHours:
-    table = job.fits.stages.get(stage, StageFits()) if job.fits else StageFits()
-    free = _free_params(job.fits, table.steps) if job.fits else frozenset()
-    for run in runs:
-        if run.stage == stage and (calibrated or _same_params(job, run.params, values.params, free)):
-            return _measured(job, stage, table, values, card, run)
-    if job.fits and table.hours:
-        names = build_formula_variables(job, values.params, card)
-        low, high = (evaluate_stage_formula(job, stage, "hours", formula, names) for formula in table.hours)
-        return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
-    return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
-
-
-def _measured(
-    job: Job, stage: str, table: StageFits, values: ParamValues, card: float, run: StageMeasurement
-) -> StageHours:
+def _scale_measurement(run: StageMeasurement, before: float, now: float) -> StageHours:
     """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
-    now = before = 0.0
-    if job.fits:
-        now, before = (
-            evaluate_stage_formula(job, stage, "steps", table.steps, build_formula_variables(job, params, card))
-            for params in (values.params, run.params)
-        )
     hours = run.seconds / 3600
     scaled = hours * now / before if now and before else hours
-    basis = f"measured, run {run.run}"
-    if scaled != hours:
-        basis += f": {before:g} steps, scaled to {now:g}"
-    return StageHours(stage=stage, low=min(hours, scaled), high=max(hours, scaled), basis=basis, measured=True)
+    basis = f"measured, run {run.run}" + (f": {before:g} steps, scaled to {now:g}" if scaled != hours else "")
+    return StageHours(stage=run.stage, low=min(hours, scaled), high=max(hours, scaled), basis=basis, measured=True)
 
 
-def _free_params(fits: Fits, formula: str) -> frozenset[str]:
-    """Return the parameters that a formula is made of, through the amounts of `let`."""
-    names, seen = set(find_names(formula)), set[str]()
-    while names - seen:
-        name = (names - seen).pop()
-        seen.add(name)
-        names |= find_names(fits.let[name]) if name in fits.let else set()
-    return frozenset(seen - set(fits.let))
-
-
-def _same_params(job: Job, run: Mapping[str, Scalar], now: Mapping[str, Scalar], free: frozenset[str]) -> bool:
-    """Return whether what decides the time is the same; texts that name no model, such as paths, do not."""
-    models = set(job.fits.size.values()) if job.fits else set()
+def _takes_as_long(fits: Fits, steps: str, run: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> bool:
+    """Return whether what decides the time of a step is the same; texts that name no model, such as paths, do not."""
+    of_steps = set(find_names(steps))
+    while more := {name for let in of_steps & fits.let.keys() for name in find_names(fits.let[let])} - of_steps:
+        of_steps |= more
+    models = set(fits.size.values())
     return all(
         run.get(name) == value
         for name, value in now.items()
-        if name not in free and (name in models or not isinstance(value, str))
+        if name not in of_steps and (name in models or not isinstance(value, str))
     )
 
 

@@ -1,8 +1,7 @@
-"""What a run needs and what there is, for people and as JSON."""
+"""Whether a run fits: what it needs beside what there is, for people and as JSON, and the refusal of what does not."""
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
@@ -44,68 +43,52 @@ _SHOWN = 0.05 * GIB
 
 def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> dict[str, Any]:
     """Return the needs of a run beside the room that there is; bytes."""
-    stages = [
-        {
-            "stage": row.stage,
-            "nodes": row.nodes,
-            "gpus": row.gpus,
-            "card": dict(row.card),
-            "host": dict(row.host),
-            "disk": dict(row.disk),
-        }
-        for row in needs.stages
-    ]
+    keys = ("stage", "nodes", "gpus", "card", "host", "disk")
     have = {"nodes": room.nodes, "gpus": room.gpus_per_node, "card": room.bytes_per_gpu}
-    have |= {"host": room.host_bytes_per_node, "disk": room.disk_bytes}
-    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
-    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(describe_unchecked_needs(needs, room))}
+    return {
+        "stages": [{key: getattr(row, key) for key in keys} for row in needs.stages],
+        "room": {**have, "host": room.host_bytes_per_node, "disk": room.disk_bytes},
+        "lacks": [lack._asdict() for lack in lacks],
+        "not_judged": list(describe_unchecked_needs(needs, room)),
+    }
 
 
 def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
     """Return the table of a run's needs, a row for each stage, then what there is and what was not judged."""
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
-    rows += [
-        (
-            row.stage,
-            f"{row.nodes} x {row.gpus}" if row.gpus else "-",
-            _card(row.card_bytes),
-            _size(row.host_bytes),
-            _size(sum(row.disk.values())),
-        )
-        for row in needs.stages
-        if row.gpus or row.card or row.host or row.disk
-    ]
+    for row in needs.stages:
+        if row.gpus or row.card or row.host or row.disk:
+            sizes = _format_sizes(row.card_bytes, row.host_bytes, sum(row.disk.values()))
+            rows.append((row.stage, f"{row.nodes} x {row.gpus}" if row.gpus else "-", *sizes))
     gpus = "all" if room.gpus_per_node < 0 else str(room.gpus_per_node)
-    sizes = (_card(room.bytes_per_gpu), _size(room.host_bytes_per_node), _size(room.disk_bytes))
+    sizes = _format_sizes(room.bytes_per_gpu, room.host_bytes_per_node, room.disk_bytes)
     rows.append((_SOURCES[room.source], f"{room.nodes} x {gpus}", *sizes))
     return [*columns(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
 
 
+def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
+    host, disk = (decimal_size_text(size) if size else "-" for size in (host_bytes, disk_bytes))
+    return gpu_memory_text(gpu_bytes) if gpu_bytes else "-", host, disk
+
+
 def _part_lines(needs: RunNeeds) -> list[str]:
-    found = []
-    for row in needs.stages:
-        for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
-            text = _card if parts is row.card else _size
-            shown = ((name.replace("_", " "), size) for name, size in parts.items() if size >= _SHOWN)
-            found += [(row.stage, kind, text(size), name) for name, size in shown]
-    return columns(found) if found else []
+    rows = [
+        (row.stage, kind, format_size(size), name.replace("_", " "))
+        for row in needs.stages
+        for kind, parts, format_size in (
+            ("a GPU", row.card, gpu_memory_text),
+            ("host", row.host, decimal_size_text),
+            ("disk", row.disk, decimal_size_text),
+        )
+        for name, size in parts.items()
+        if size >= _SHOWN
+    ]
+    return columns(rows) if rows else []
 
 
 def format_shortages(lacks: Sequence[Shortage]) -> str:
     lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
-    return (
-        lines[0]
-        if len(lines) == 1
-        else "\n".join([f"{len(lines)} things do not fit", *(f"  {line}" for line in lines)])
-    )
-
-
-def _card(size: float) -> str:
-    return gpu_memory_text(size) if size else "-"
-
-
-def _size(size: float) -> str:
-    return decimal_size_text(size) if size else "-"
+    return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} things do not fit", *lines])
 
 
 _IMAGE = "/opt"
@@ -131,7 +114,7 @@ def find_user_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> 
     return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FitResult:
     needs: RunNeeds
     capacity: Capacity
@@ -149,8 +132,8 @@ def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
     """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
     spec = load_target(app.project, target).target
     hardware = spec.hardware
-    wish = parse_gpus_option(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
-    return declare_capacity(spec, len(wish.ids) or wish.count)
+    request = parse_gpus_option(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
+    return declare_capacity(spec, len(request.ids) or request.count)
 
 
 def replace_declared_by_measured_capacity(
@@ -167,7 +150,7 @@ def replace_declared_by_measured_capacity(
     ]
     fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)
     limit = load_target(app.project, target).target.run.memory_gib * GIB
-    return dataclasses.replace(
+    return replace(
         declared,
         source_label=f"this machine, {data_dir}",
         source="measured",
@@ -197,7 +180,7 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand
     raise NodeError(
         _("job {job} does not fit: {refusal}").format(job=job.name, refusal=format_shortages(fit.shortages)),
         where=fit.capacity.source_label,
-        next_step=_next(job, fit, requested),
+        next_step=_suggest_next_step(job, fit, requested),
     )
 
 
@@ -209,10 +192,10 @@ def require_resume_fit_except_disk(
     `plan` holds the `settings` of the command line that takes it up.
     """
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-    room = dataclasses.replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
+    room = replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
     fit = check_fit(job, values, room)
-    wish = RunCommand(command_words=("run", "--resume", plan.run_id), settings=settings, resumed_params=values)
-    require_fit(app, job, fit, wish, force=force)
+    requested = RunCommand(command_words=("run", "--resume", plan.run_id), settings=settings, resumed_params=values)
+    require_fit(app, job, fit, requested, force=force)
 
 
 def require_user_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
@@ -227,25 +210,15 @@ def require_user_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -
         )
 
 
-def _next(job: Job, fit: FitResult, wish: RunCommand) -> str:
-    if unsized := [lack for lack in fit.shortages if lack.kind == "size"]:
-        name = unsized[0].text.partition(" ")[0]
+def _suggest_next_step(job: Job, fit: FitResult, requested: RunCommand) -> str:
+    if wrong_sizes := [lack for lack in fit.shortages if lack.kind == "size"]:
+        name = wrong_sizes[0].text.partition(" ")[0]
         return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
-    nearest = suggest_fitting_command(job, wish, fit.capacity)
-    if nearest:
+    if nearest := suggest_fitting_command(job, requested, fit.capacity):
         return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words_after_rlbox()))
     return _(
         "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostEstimateOptions:
-    """What hours and cost are computed from; with `ignore_params` the runs count whatever their parameters."""
-
-    measurements: tuple[StageMeasurement, ...] = ()
-    ignore_params: bool = False
-    hourly_price: str = ""
 
 
 def print_plan_and_require_fit(
@@ -255,9 +228,17 @@ def print_plan_and_require_fit(
     target: str,
     machine: str,
     gpus: str,
-    cost_estimate_options: CostEstimateOptions,
+    measurements: Sequence[StageMeasurement],
+    *,
+    ignore_measured_params: bool,
+    hourly_price: str,
 ) -> int:
     """Show what a run of the job `job_name` needs and what there is; `requested` has its profiles and settings.
+
+    Parameters
+    ----------
+    ignore_measured_params
+        Hours of runs count whatever their parameters.
 
     Raises
     ------
@@ -271,29 +252,18 @@ def print_plan_and_require_fit(
     if machine:
         room = parse_machine(machine, room)
     fit = check_fit(job, values, room)
-    hours = estimate_stage_hours(
-        job,
-        values,
-        room.bytes_per_gpu,
-        cost_estimate_options.measurements,
-        ignore_params=cost_estimate_options.ignore_params,
-    )
-    price = (
-        parse_price_range(cost_estimate_options.hourly_price)
-        if cost_estimate_options.hourly_price
-        else get_target_max_price(spec)
-    )
-    time = budget_json(hours, price)
-    times = "\n".join(budget_lines(hours, price))
+    hours = estimate_stage_hours(job, values, room.bytes_per_gpu, measurements, ignore_params=ignore_measured_params)
+    price = parse_price_range(hourly_price) if hourly_price else get_target_max_price(spec)
+    time, time_text = budget_json(hours, price), "\n".join(budget_lines(hours, price))
     if fit is None:
         silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
-        app.result({"needs": None, "time": time}, f"{silent}\n\n{times}")
+        app.result({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
         app.print_status(f"next: rlbox run {job_name} --dry-run")
         return 0
     text = "\n".join([*needs_lines(fit.needs, room), "", *_part_lines(fit.needs)]).rstrip()
-    app.result({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{times}")
-    told = {"--target": target, "--machine": machine, "--gpus": gpus}
-    beside = tuple(word for option, value in told.items() if value for word in (option, value))
+    app.result({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{time_text}")
+    given = {"--target": target, "--machine": machine, "--gpus": gpus}
+    options = tuple(word for option, value in given.items() if value for word in (option, value))
     start = ("plan" if machine else "run", job_name)  # a run asks the machine that it takes place on
-    require_fit(app, job, fit, replace(requested, command_words=start, option_words=beside))
+    require_fit(app, job, fit, replace(requested, command_words=start, option_words=options))
     return 0

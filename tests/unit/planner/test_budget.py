@@ -92,7 +92,7 @@ def test_unknown_stage_is_left_out_of_the_total() -> None:
 
 def test_price_of_a_rented_target_is_its_ceiling() -> None:
     ceiling = get_target_max_price(load_target(PROJECT, "vast-5090").target)
-    assert ceiling == HourlyPrice(low=2.5, high=2.5, basis="the target's ceiling, disk included")
+    assert ceiling == HourlyPrice(2.5, 2.5, "the target's ceiling, disk included")
     assert get_target_max_price(load_target(PROJECT, "hopper").target) is None
 
 
