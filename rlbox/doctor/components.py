@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, StringConstraints
+from typing import Any, Literal
 
 from rlbox.amounts import duration_text
-from rlbox.config.schema import SingleLine, SpecModel, validate_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
     check_all_reduce,
@@ -40,60 +37,42 @@ from rlbox.i18n import _
 from rlbox.system.gpu import probe_cuda_driver
 
 NO_GPU = "no GPU here"
-NOT_INSTALLED = "not in this stack"
-COMPONENTS_FILE = Path(__file__).with_name("components.toml")
 _DRIVER = "libcuda.so.1"
-_TORCH_CODE = "import torch; torch.ones(2, 2) @ torch.ones(2, 2)"
-_RAY_CODE = "import ray; ray.init()"
-_GPU_CODE = "import torch; torch.ones(1).cuda()"
-_DRIVER_CODE = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
-_DEFAULT_ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
 _LIST_TIMEOUT_S = 120.0
 _MAX_WORKERS = 8  # an import of an inference engine takes more than a GiB
 
 ComponentState = Literal["ok", "failed", "late", "no-gpu", "absent"]
-_LABELS: dict[ComponentState, str] = {
-    "ok": "ok", "failed": "failed", "late": "late", "no-gpu": "no GPU", "absent": "absent"
-}  # fmt: skip
-_COUNTS: dict[ComponentState, str] = {
+_STATE_TEXTS: dict[ComponentState, str] = {
     "ok": "ok",
     "failed": "failed",
     "late": "not done in time",
     "no-gpu": "not tested: there is no GPU here",
     "absent": "not in this stack",
 }
-ImportPath = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
 
 
-class Component(SpecModel):
-    """A package, or git tree, of a stack."""
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """A package of a stack, or a git tree; `packages` are names that it can have in a lock.
 
-    name: SingleLine
-    package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
-    also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
-    imports: tuple[ImportPath, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
-    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
+    `imports` are MODULE or MODULE:ATTRIBUTE, imported in turn; `kernel` lines of Python with torch that run a first
+    kernel of its own.
+    """
+
+    name: str
+    packages: Sequence[str] = ()
+    imports: Sequence[str]
+    kernel: str = ""
 
     @property
     def first_import_module(self) -> str:
         return self.imports[0].partition(":")[0]
 
-    @property
-    def alternative_package_names(self) -> tuple[str, ...]:
-        """The names that it can have in a lock."""
-        return (self.package, *self.also) if self.package else self.also
-
-
-class ComponentList(SpecModel):
-    part: tuple[Component, ...]
-
 
 @cache
 def load_stack_components() -> tuple[Component, ...]:
-    from rlbox.config.toml_files import load_toml
-
-    return validate_spec(ComponentList, load_toml(COMPONENTS_FILE), str(COMPONENTS_FILE)).part
+    return tuple(Component(**row) for row in load_toml(Path(__file__).with_name("components.toml"))["part"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +80,7 @@ class ComponentResult:
     """`late`: a busy machine did not come to its end; `absent`: the stack has no such component."""
 
     name: str
-    state: Literal["ok", "failed", "late", "no-gpu", "absent"]
+    state: ComponentState
     detail: str = ""
     next_step: str = ""
     seconds: float = 0.0
@@ -134,33 +113,25 @@ class StackInfo:
         return self.interpreter_path.removesuffix("/bin/python")
 
 
-def _build_component_result(
-    name: str, facts: ProgramFacts, stack: StackInfo, findings: Iterable[Finding], detail: str, code: str
-) -> ComponentResult:
-    """Return a component's result: what its program did not end with, its first error, or `detail`.
+def _no_gpu(name: str, detail: str = NO_GPU, seconds: float = 0.0) -> ComponentResult:
+    return ComponentResult(name=name, state="no-gpu", detail=detail, seconds=seconds)
 
-    Parameters
-    ----------
-    code
-        Does the same by hand, for a program that was ended.
-    """
+
+def _absent(name: str, detail: str = _STATE_TEXTS["absent"]) -> ComponentResult:
+    return ComponentResult(name=name, state="absent", detail=detail)
+
+
+def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: str) -> ComponentResult:
+    """Return a component's result: that its program was ended, its first error, or `detail`."""
     if facts.exit_code is None:
-        python = f"{shlex.quote(stack.interpreter_path)} -X faulthandler -c {shlex.quote(code)}"
-        return ComponentResult(
-            name=name, state="late", detail=f"no answer in {duration_text(facts.seconds)}", seconds=facts.seconds,
-            # In the foreground, or timeout sends ABRT once more, which ends the interpreter while it writes its stacks.
-            next_step=f"a larger --timeout; where it waits shows: timeout --foreground -s ABRT 60 {python}",
-        )  # fmt: skip
+        detail, next_step = f"no answer in {duration_text(facts.seconds)}", "a larger --timeout"
+        return ComponentResult(name=name, state="late", detail=detail, next_step=next_step, seconds=facts.seconds)
     error = next((finding for finding in findings if finding.level == "error"), None)
     if error is None:
         return ComponentResult(name=name, state="ok", detail=detail, seconds=facts.seconds)
     seen = f"{error.title}: {error.seen}" if error.seen else error.title
     seen += f" ({error.where})" if error.where.startswith("/") and error.where not in seen else ""
-    return _failed(name, seen, error.remedy, facts.seconds)
-
-
-def _failed(name: str, detail: str, next_step: str = "", seconds: float = 0.0) -> ComponentResult:
-    return ComponentResult(name=name, state="failed", detail=detail, next_step=next_step, seconds=seconds)
+    return ComponentResult(name=name, state="failed", detail=seen, next_step=error.remedy, seconds=facts.seconds)
 
 
 def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
@@ -168,145 +139,105 @@ def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[C
     steps = {str(step["step"]): step for step in facts.steps}
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
-    version = steps.get("import", {}).get("version", "")
-    yield _build_component_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", _TORCH_CODE)
-    if not steps.get("import", {}).get("ok"):
+    imported = steps.get("import", {})
+    yield _judge("torch", cpu, findings, f"{imported.get('version', '')}, multiplies on the CPU")
+    if not imported.get("ok"):
         return
     untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
-    yield _report_torch_on_gpus(untimed, stack, str(steps["import"].get("cuda", "")))
-    yield _report_triton(untimed, stack, steps)
-
-
-def _report_torch_on_gpus(facts: ProgramFacts, stack: StackInfo, cuda: str) -> ComponentResult:
-    name = "torch on GPUs"
-    if not cuda:
-        return ComponentResult(name=name, state="absent", detail="this torch is built for the CPU")
-    if not stack.gpu_device_count:
-        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
-    gpus = [step for step in facts.steps if step["step"] == "gpu"]
-    good, bad = [step for step in gpus if step.get("ok")], [step for step in gpus if not step.get("ok")]
-    findings = [
-        finding for finding in check_torch_and_triton_kernels(facts, stack.requirements) if finding.id != "jit-triton"
-    ]
-    if bad and not findings:
-        findings = [Finding(id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(bad[0].get("error")))]
-    if not gpus and not findings:
-        findings = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
-    models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in good}))
-    return _build_component_result(
-        name, facts, stack, findings, f"multiplies on {len(good)} x {models}, CUDA {cuda}", _GPU_CODE
-    )
-
-
-def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Mapping[str, Any]]) -> ComponentResult:
-    name = "Triton JIT"
+    gpu_findings = list(check_torch_and_triton_kernels(facts, replace(stack.requirements, gpu="GPU")))
+    torch_findings = [finding for finding in gpu_findings if finding.id != "jit-triton"]
+    if not imported.get("cuda"):
+        yield _absent("torch on GPUs", "this torch is built for the CPU")
+    elif not stack.gpu_device_count:
+        yield _no_gpu("torch on GPUs")
+    else:
+        gpus = [step for step in facts.steps if step["step"] == "gpu" and step.get("ok")]
+        if not gpus and not torch_findings:
+            torch_findings = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
+        models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in gpus}))
+        detail = f"multiplies on {len(gpus)} x {models}, CUDA {imported['cuda']}"
+        yield _judge("torch on GPUs", untimed, torch_findings, detail)
     if "triton" not in stack.packages:
-        return ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
-    if not stack.gpu_device_count:  # it can still show that it makes machine code
-        compiled = steps.get("triton-compile")
-        if compiled is None:
-            return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
-        if compiled.get("ok"):
-            detail = f"compiles a kernel for {compiled['arch']}; not run: {NO_GPU}"
-            return ComponentResult(name=name, state="ok", detail=detail)
-        next_step = "the error names what it misses; TRITON_CACHE_DIR must be writable"
-        return _failed(name, f"Triton cannot compile: {compiled.get('error')}", next_step)
-    findings = [
-        finding for finding in check_torch_and_triton_kernels(facts, stack.requirements) if finding.id == "jit-triton"
-    ]
-    if "triton" not in steps and not findings:
-        findings = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
-    detail = f"{stack.packages['triton']}, compiles and runs a kernel"
-    return _build_component_result(name, facts, stack, findings, detail, _GPU_CODE)
+        yield _absent("Triton JIT")
+    elif not stack.gpu_device_count:
+        yield _no_gpu("Triton JIT")
+    else:
+        triton_findings = [finding for finding in gpu_findings if finding.id == "jit-triton"]
+        if "triton" not in steps:
+            triton_findings = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
+        detail = f"{stack.packages['triton']}, compiles and runs a kernel"
+        yield _judge("Triton JIT", untimed, triton_findings, detail)
 
 
 def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
-    name = "CUDA driver"
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.gpu_device_count:
-        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
+        return _no_gpu("CUDA driver")
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return _build_component_result(
-        name, facts.cuda, stack, check_cuda_nvml_gpu_memory(facts, stack.requirements), detail, _DRIVER_CODE
-    )
+    return _judge("CUDA driver", facts.cuda, check_cuda_nvml_gpu_memory(facts, stack.requirements), detail)
 
 
-def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentResult:
+def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
     findings = list(check_all_reduce(facts, count))
     if not findings and facts.exit_code:
-        return _failed("NCCL", facts.last_error, seconds=facts.seconds)
+        findings = [Finding(id="nccl-self-test", title=facts.last_error)]
     done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
-    return _build_component_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
-
-
-def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
-    findings = check_ray_task(facts, stack.venv_dir)
-    detail = f"{stack.packages.get('ray', '')}, one node did one task"
-    return _build_component_result("Ray", facts, stack, findings, detail, _RAY_CODE)
+    return _judge("NCCL", done, findings, f"{count} processes added up a tensor")
 
 
 def report_c_compiler_and_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
-    ended, name = ProgramFacts(), "C compiler"
-    compiler = _build_component_result(
-        name, ended, stack, check_linker(replace(facts, error_by_library={})), facts.compiler, ""
-    )
-    if not facts.compiler and compiler.state == "ok":
-        compiler = ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
-    yield compiler
+    ended = ProgramFacts()
+    compiler = _judge("C compiler", ended, check_linker(replace(facts, error_by_library={})), facts.compiler)
+    yield compiler if facts.compiler or compiler.state == "failed" else _absent("C compiler")
     for library in ("cudart", "cuda") if facts.compiler else ():
         name = f"link -l{library}"
         if library not in facts.error_by_library:
-            detail = "needs a C compiler that works" if compiler.state == "failed" else NOT_INSTALLED
-            yield ComponentResult(name=name, state="absent", detail=detail)
+            yield _absent(name, "needs a C compiler that works") if facts.compile_error else _absent(name)
             continue
         linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
-        result = _build_component_result(name, ended, stack, check_linker(linked), "links", "")
+        result = _judge(name, ended, check_linker(linked), "links")
         if result.state == "failed" and library == "cuda" and not stack.gpu_device_count:
-            detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
-            result = ComponentResult(name=name, state="no-gpu", detail=detail)
+            result = _no_gpu(name, f"{NO_GPU}, and no stub of its driver: {result.detail}")
         yield result
 
 
 def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     last = facts.steps[-1] if facts.steps else {}
-    version = next((stack.packages[name] for name in component.alternative_package_names if name in stack.packages), "")
+    version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
     if imported or facts.exit_code is None:
         detail = f"{version}, " if version else ""
         detail += f"imports {', '.join(component.imports).replace(':', '.')}"
         detail += ", runs a kernel" if last.get("step") == "kernel" and stack.gpu_device_count else ""
-        ended = replace(facts, exit_code=0) if imported else facts
-        return _build_component_result(
-            component.name, ended, stack, (), detail, f"import {component.first_import_module}"
-        )
+        return _judge(component.name, replace(facts, exit_code=0) if imported else facts, (), detail)
+    if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
+        return _no_gpu(component.name, f"{NO_GPU}: it needs {_DRIVER}", facts.seconds)
+    ended = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
+    error = str(last.get("error") or ended or facts.last_error or "ended without a word")
+    detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
+    shown = f"{stack.interpreter_path} -c 'import {component.first_import_module}' shows all of it"
+    next_step = f"{shown}; compare the versions with the lock"
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
-        return _failed(component.name, detail, next_step, facts.seconds)
-    if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
-        detail = f"{NO_GPU}: it needs {_DRIVER}"
-        return ComponentResult(name=component.name, state="no-gpu", detail=detail, seconds=facts.seconds)
-    signal = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
-    error = str(last.get("error") or signal or facts.last_error or "ended without a word")
-    detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
-    shown = (
-        f"{stack.interpreter_path} -c 'import {component.first_import_module}' shows all of it;"
-        " compare the versions with the lock"
+    return ComponentResult(
+        name=component.name, state="failed", detail=detail, next_step=next_step, seconds=facts.seconds
     )
-    return _failed(component.name, detail, shown, facts.seconds)
 
 
 def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
     """Return the result of a component whose module is not there: a failure where the lock has it."""
-    locked = next((name for name in component.alternative_package_names if name in stack.requirements.packages), "")
-    if not locked:
-        return ComponentResult(name=component.name, state="absent", detail=NOT_INSTALLED)
-    detail = f"the lock has {locked}, and {component.first_import_module} is not there"
-    return _failed(
-        component.name, detail, "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
+    locked = next((name for name in component.packages if name in stack.requirements.packages), None)
+    if locked is None:
+        return _absent(component.name)
+    return ComponentResult(
+        name=component.name,
+        state="failed",
+        detail=f"the lock has {locked}, and {component.first_import_module} is not there",
+        next_step="start a new container, or bring the machine to its lock again: rlbox apply TARGET",
     )
 
 
@@ -325,10 +256,11 @@ def run_component_checks(
     with open_scratch_dir_stack_probe(stack, environ) as probe:
         try:
             info = _probe_stack(probe, stack)
-            yield ComponentResult(
-                name="Python", state="ok", detail=f"{info.python_version}, {len(info.packages)} packages"
-            )
-            futures = [workers.submit(check) for check in _list_checks(probe, info, deadline)]
+            detail = f"{info.python_version}, {len(info.packages)} packages"
+            yield ComponentResult(name="Python", state="ok", detail=detail)
+            futures = [
+                workers.submit(lambda check: list(check()), check) for check in _list_checks(probe, info, deadline)
+            ]
             for future in as_completed(futures):
                 yield from future.result()
         finally:
@@ -357,57 +289,57 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
 
 def _list_checks(
     probe: StackProbe, stack: StackInfo, deadline: float
-) -> Iterator[Callable[[], Sequence[ComponentResult]]]:
+) -> Iterator[Callable[[], Iterable[ComponentResult]]]:
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
-    arch = (stack.requirements.arch or _DEFAULT_ARCH).removeprefix("sm_")
-    missing = [component for component in load_stack_components() if component.first_import_module not in stack.modules]
+    run = partial(probe.run, monotonic_deadline=deadline)
     if "torch" in stack.packages:
-        yield lambda: list(
-            report_torch_and_triton(probe.run("probe_torch.py", arch, monotonic_deadline=deadline), stack)
-        )
+        yield lambda: report_torch_and_triton(run("probe_torch.py"), stack)
     else:
-        missing.append(Component(name="torch", package="torch", imports=("torch",)))
+        yield lambda: [report_missing(Component(name="torch", packages=("torch",), imports=("torch",)), stack)]
     if "ray" in stack.packages:
-        yield lambda: [report_ray(probe.run_cpu_ray_task(deadline), stack)]
+        yield lambda: [_check_ray(probe, stack, deadline)]
     else:
-        missing.append(Component(name="Ray", package="ray", imports=("ray",)))
+        yield lambda: [report_missing(Component(name="Ray", packages=("ray",), imports=("ray",)), stack)]
     yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
-    yield lambda: list(
-        report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
-    )
+    yield lambda: report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
     for component in load_stack_components():
-        if component not in missing:
-            yield partial(_import_component, probe, stack, deadline, component)
+        if component.first_import_module in stack.modules:
+            yield partial(_check_component, run, stack, component)
+        else:
+            yield partial(lambda missing: [report_missing(missing, stack)], component)
     yield lambda: [_check_nccl(probe, stack, deadline)]
-    yield lambda: [report_missing(component, stack) for component in missing]
 
 
-def _import_component(
-    probe: StackProbe, stack: StackInfo, deadline: float, component: Component
-) -> list[ComponentResult]:
-    facts = probe.run("probe_import.py", component.kernel, *component.imports, monotonic_deadline=deadline)
-    return [report_import_or_kernel(component, facts, stack)]
+def _check_ray(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
+    facts = probe.run_cpu_ray_task(deadline)
+    return _judge(
+        "Ray", facts, check_ray_task(facts, stack.venv_dir), f"{stack.packages['ray']}, one node did one task"
+    )
+
+
+def _check_component(run: Callable[..., ProgramFacts], stack: StackInfo, component: Component) -> list[ComponentResult]:
+    return [report_import_or_kernel(component, run("probe_import.py", component.kernel, *component.imports), stack)]
 
 
 def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
     if not stack._uses_cuda or "torch" not in stack.packages:
-        return ComponentResult(name="NCCL", state="absent", detail=NOT_INSTALLED)
+        return _absent("NCCL")
     if not stack.gpu_device_count:
-        return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
+        return _no_gpu("NCCL")
     count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
-    return report_nccl(probe.run("probe_allreduce.py", str(count), monotonic_deadline=deadline), count, stack)
+    return report_nccl(probe.run("probe_allreduce.py", str(count), monotonic_deadline=deadline), count)
 
 
 def format_result(result: ComponentResult) -> str:
     """Return one line, with the next step below it when it failed."""
-    line = f"{_LABELS[result.state]:<7} {result.name:<18} {result.detail}"
+    line = f"{'no GPU' if result.state == 'no-gpu' else result.state:<7} {result.name:<18} {result.detail}"
     line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
     return f"{line}\n{'':<8}next: {result.next_step}" if result.next_step else line
 
 
 def format_summary(results: Sequence[ComponentResult], seconds: float) -> str:
     """Return one line: `components: 9 ok, 1 failed, 4 not in this stack, 8.2 s`."""
-    counts = [(sum(result.state == state for result in results), state, text) for state, text in _COUNTS.items()]
+    counts = [(sum(result.state == state for result in results), state, text) for state, text in _STATE_TEXTS.items()]
     shown = [f"{count} {text}" for count, state, text in counts if count or state == "ok"]
     return f"components: {', '.join(shown)}, {duration_text(seconds)}"
 

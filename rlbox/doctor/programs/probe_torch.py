@@ -1,7 +1,7 @@
 """Run by the stack's own interpreter: import torch, calculate on CPU and GPUs, load compiled extensions.
 
 It writes one JSON object a line, so that what it reached is known when it dies: {"step": "import", "ok": true, …}.
-Argument: `extensions`, or what Triton compiles for where no GPU is (120).
+Argument: `extensions`, to load compiled extensions.
 Nothing of rlbox is imported; torch is imported by name, for rlbox lives without it.
 """
 
@@ -88,37 +88,19 @@ def _add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads t
 
 def _compile_kernel(torch: Any) -> None:
     """Let Triton compile and run one kernel, which needs a C compiler and the driver's library."""
-    if not torch.version.cuda or not (torch.cuda.is_available() or sys.argv[1:] != ["extensions"]):
+    if not torch.version.cuda or not torch.cuda.is_available():
         return
     try:
         triton = importlib.import_module("triton")
     except ImportError:
         return
     globals()["tl"] = importlib.import_module("triton.language")
-    if not torch.cuda.is_available():
-        _compile_kernel_for_arch(triton, int(sys.argv[1]))
-        return
     numbers = torch.zeros(100, device="cuda")
     try:
         triton.jit(_add_one)[(1,)](numbers, 100)
         _emit("triton", ok=bool((numbers == 1).all()), error="")
     except Exception as error:
         _emit("triton", ok=False, error=_format_error(error))
-
-
-def _compile_kernel_for_arch(triton: Any, arch: int) -> None:
-    """Let Triton compile the kernel to machine code for an architecture, which takes no driver; nothing is run."""
-    try:
-        source = importlib.import_module("triton.compiler").ASTSource
-        target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
-        kernel = source(fn=triton.jit(_add_one), signature={"pointer": "*fp32", "length": "i32"}, constexprs={})
-    except (ImportError, AttributeError, TypeError):
-        return  # a Triton that is called in another way
-    try:
-        made = triton.compile(kernel, target=target)
-        _emit("triton-compile", ok="cubin" in made.asm, arch=f"sm_{arch}", error="")
-    except Exception as error:
-        _emit("triton-compile", ok=False, arch=f"sm_{arch}", error=_format_error(error))
 
 
 def list_absolute_torch_extension_paths(site: Path) -> list[str]:
