@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rlbox.doctor.checks import FIXES, QUICK_CHECKS, SLOW_CHECKS, CheckContext, CheckThreads, select_checks
-from rlbox.doctor.disks import list_run_directories
-from rlbox.doctor.fix_checks import let_findings_explain_fix_checks, select_fix_checks
-from rlbox.doctor.gpus import DriverRequirements, find_stack_cuda_version
-from rlbox.doctor.network import run_ray_start_to_list_ports
-from rlbox.doctor.processes import list_processes_in_same_container
-from rlbox.doctor.report import Report, merge_and_split_off_explained
+from rlbox.doctor.checks import Check, CheckThreads
+from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
+from rlbox.doctor.environment import check_environment
+from rlbox.doctor.fix_checks import let_findings_explain_fix_checks, run_fix_checks, select_fix_checks
+from rlbox.doctor.gpus import (
+    DriverRequirements,
+    check_all_reduce,
+    check_cuda_nvml_gpu_memory,
+    check_driver,
+    check_torch_and_triton_kernels,
+    find_stack_cuda_version,
+    probe_cuda_and_nvml,
+)
+from rlbox.doctor.limits import check_limits, probe_limits
+from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
+from rlbox.doctor.packages import check_packages
+from rlbox.doctor.paths import check_search_paths
+from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
+from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
+from rlbox.doctor.sandbox import check_sandbox
 from rlbox.doctor.stack import (
     StackProbe,
+    check_linker,
+    check_ray_task,
+    check_torch_and_extensions,
     create_bytecode_dir_removing_others,
     get_install_dir,
     get_venv_beside_install_dir,
@@ -29,92 +46,170 @@ from rlbox.doctor.stack import (
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
-from rlbox.system.gpu import probe_cuda_driver
+from rlbox.system.gpu import GpuDriver, probe_cuda_driver
 from rlbox.system.json_files import read_json_object_or_empty
 
 BUDGET_S = 60.0
 """Seconds for an examination, which takes less than ten on an idle machine: on a busy one the limit decides nothing."""
+_SPARE_S = 0.2  # before the deadline, for ending what a check started
+_FIXES = "fixes"
 
 
 def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
-    context = _make_context(environ, start + budget_s)
-    quick, slow = CheckThreads(context.monotonic_deadline - 0.3 * budget_s), CheckThreads(context.monotonic_deadline)
-    quick.start_thread_per_check(QUICK_CHECKS, context)
-    quick.wait_and_collect_until_deadline()
-    early = [finding for findings in quick.findings.values() for finding in findings]
-    directory = _make_temporary_directory()
-    try:
-        context = replace(context, stack=_make_stack_probe(context, early, directory))
-        slow_checks = select_checks(SLOW_CHECKS, context, early)
-        slow.start_thread_per_check(slow_checks, context)
-        slow.wait_and_collect_until_deadline()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
-    fix_checks = select_fix_checks(context.manifest, "doctor")
-    own = let_findings_explain_fix_checks([*early, *late], fix_checks, context.requirements.data_mount)
-    findings, follows = merge_and_split_off_explained(own, slow.findings.get(FIXES, ()))
+    checks = ContainerChecks.of_environment(environ, start + budget_s)
+    quick_checks = checks.list_quick()
+    quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
+    early = [finding for findings in quick.wait().values() for finding in findings]
+    with _temporary_directory() as directory:
+        slow_checks = checks.list_slow(early, checks.create_stack_probe(early, directory) if directory else None)
+        slow = CheckThreads(slow_checks, checks.monotonic_deadline)
+        late = slow.wait()
+    failed_fix_checks = late.pop(_FIXES)
+    fix_checks = select_fix_checks(checks.manifest, "doctor")
+    own = [*early, *(finding for findings in late.values() for finding in findings)]
+    own = let_findings_explain_fix_checks(own, fix_checks, checks.requirements.data_mount)
+    findings, follows = merge_and_split_off_explained(own, failed_fix_checks)
     return Report(
         findings=findings,
         follows=follows,
-        checks=len(QUICK_CHECKS) + len(slow_checks) + len(fix_checks),
-        unfinished=(*quick.unfinished_messages, *slow.unfinished_messages, *context.unfinished_messages),
+        checks=len(quick_checks) + len(slow_checks) + len(fix_checks),
+        unfinished=(*quick.list_unfinished(), *slow.list_unfinished()),
         seconds=time.monotonic() - start,
     )
 
 
-def _make_context(environ: Mapping[str, str], deadline_s: float) -> CheckContext:
-    lock, manifest = (read_json_object_or_empty(path, follow_links=True) for path in _image_files(environ))
-    venv = get_venv_beside_install_dir(get_install_dir(environ))
-    requirements = parse_requirements(override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
-    requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))
-    driver_requirements = DriverRequirements(
-        require_cuda_variable=environ.get("NVIDIA_REQUIRE_CUDA", ""),
-        torch_cuda=find_stack_cuda_version(requirements.packages),
-        has_compat_libraries=bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1")),
-    )
-    return CheckContext(
-        environ=environ,
-        requirements=requirements,
-        monotonic_deadline=deadline_s,
-        dotenv_dirs=tuple(dict.fromkeys((os.getcwd(), requirements.data_mount, environ.get("HOME", "/")))),
-        directories_to_check=list_run_directories(environ, requirements.data_mount),
-        get_driver_requirements=lambda: driver_requirements,
-        get_required_ports=partial(_list_required_ports, requirements, venv),
-        manifest=manifest,
-        driver=probe_cuda_driver(),
-        venv=venv,
-    )
-
-
-def _image_files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    install_dir = get_install_dir(environ)
-    return Path(install_dir, "share/lock.json"), Path(install_dir, "share/fixes.json")
-
-
-def _make_temporary_directory() -> str:
-    """Return a new directory for what checks write; empty where none can be made."""
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[str | None]:
+    """Yield a new directory for what checks write; None where none can be made."""
     try:
-        return tempfile.mkdtemp(prefix="rlbox-doctor-")
+        directory = tempfile.TemporaryDirectory(prefix="rlbox-doctor-", ignore_cleanup_errors=True)
     except OSError:
-        return ""
+        yield None
+        return
+    with directory as path:
+        yield path
 
 
-def _make_stack_probe(context: CheckContext, early: Sequence[Finding], directory: str) -> StackProbe:
-    bytecode = ""
-    if not any(finding.id.startswith("data-disk") for finding in early):
-        lock, __ = _image_files(context.environ)
-        bytecode = create_bytecode_dir_removing_others(context.environ, context.requirements.data_mount, lock)
-    token = f"{os.getpid()}-{time.monotonic_ns()}"
-    return StackProbe(context.environ, f"{context.venv}/bin/python", directory, token, bytecode)
+@dataclass(frozen=True, kw_only=True)
+class ContainerChecks:
+    """The checks of a container, by name, and what they are judged by; `manifest` is the image's."""
 
+    environ: Mapping[str, str]
+    requirements: Requirements
+    venv: str
+    lock_file: Path
+    manifest: Mapping[str, Any]
+    driver: GpuDriver
+    monotonic_deadline: float
 
-def _list_required_ports(requirements: Requirements, venv: str) -> Mapping[str, int]:
-    """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
-    if any(process.is_in_live_run for process in list_processes_in_same_container(venv)) or find_lock_owner(
-        Path(requirements.data_mount).resolve()
-    ):
-        return {}
-    return {**(run_ray_start_to_list_ports() if requirements.has_package("ray") else {}), **requirements.ports}
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str], monotonic_deadline: float) -> ContainerChecks:
+        install_dir = get_install_dir(environ)
+        lock_file = Path(install_dir, "share/lock.json")
+        lock = read_json_object_or_empty(lock_file, follow_links=True)
+        manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
+        limited = override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", ""))
+        return cls(
+            environ=environ,
+            requirements=override_gpus(parse_requirements(limited, lock), environ.get(GPUS_VARIABLE, "")),
+            venv=get_venv_beside_install_dir(install_dir),
+            lock_file=lock_file,
+            manifest=manifest,
+            driver=probe_cuda_driver(),
+            monotonic_deadline=monotonic_deadline,
+        )
+
+    def list_quick(self) -> dict[str, Check]:
+        """Return those that run first: what they find may explain what the others would."""
+        environ, requirements = self.environ, self.requirements
+        directories = list_run_directories(environ, requirements.data_mount)
+        dotenv_dirs = tuple(dict.fromkeys((os.getcwd(), requirements.data_mount, environ.get("HOME", "/"))))
+        return {
+            "limits": lambda: check_limits(probe_limits(), requirements),
+            "disks": lambda: check_directories_by_writing(directories, requirements),
+            "paths": lambda: check_search_paths(environ, requirements, self.venv),
+            "environment": lambda: check_environment(environ, dotenv_dirs, requirements),
+            "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container(self.venv)),
+        }
+
+    def list_slow(self, early: Sequence[Finding], stack: StackProbe | None) -> dict[str, Check]:
+        """Return those that run after the quick ones, without what `early` findings explain or nothing here can start.
+
+        Those that take longest come first.
+        """
+        requirements, has_gpus = self.requirements, self.driver.is_present and not self.driver.error
+        checks: dict[str, Check] = {"sandbox": lambda: check_sandbox(self._remaining_s)}
+        if stack and requirements.has_package("ray") and not is_explained("ray-task", early):
+            checks["ray task"] = partial(self._check_ray, stack)
+        if stack and requirements.has_package("torch") and not is_explained("torch-op", early):
+            checks["torch"] = partial(self._check_torch, stack)
+        if stack and not is_explained("jit-link", early):
+            checks["link"] = partial(self._check_linker, stack)
+        if self.driver.is_present or requirements.wants_gpu:
+            checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
+        if stack and has_gpus:
+            checks["gpus"] = lambda: check_cuda_nvml_gpu_memory(
+                probe_cuda_and_nvml(stack, self._program_deadline), requirements
+            )
+        if stack and has_gpus and self.driver.device_count > 1 and requirements.has_package("torch"):
+            checks["all-reduce"] = partial(self._check_all_reduce, stack)
+        return checks | {
+            "packages": lambda: check_packages(self.venv, requirements),
+            "network": lambda: check_network(self.environ, self._list_required_ports()),
+            _FIXES: lambda: run_fix_checks("doctor", self.manifest, self._remaining_s, environ=self.environ),
+        }
+
+    def create_stack_probe(self, early: Sequence[Finding], directory: str) -> StackProbe:
+        bytecode = ""
+        if not any(finding.id.startswith("data-disk") for finding in early):
+            data_mount = self.requirements.data_mount
+            bytecode = create_bytecode_dir_removing_others(self.environ, data_mount, self.lock_file)
+        token = f"{os.getpid()}-{time.monotonic_ns()}"
+        return StackProbe(self.environ, f"{self.venv}/bin/python", directory, token, bytecode)
+
+    @property
+    def _program_deadline(self) -> float:
+        return self.monotonic_deadline - _SPARE_S
+
+    @property
+    def _remaining_s(self) -> float:
+        return self._program_deadline - time.monotonic()
+
+    def _check_ray(self, stack: StackProbe) -> Iterator[Finding]:
+        facts = stack.run_cpu_ray_task(self._program_deadline)
+        yield from check_ray_task(facts, self.venv)
+        facts.require_step("task")
+
+    def _check_torch(self, stack: StackProbe) -> Iterator[Finding]:
+        facts = stack.run("probe_torch.py", "extensions", monotonic_deadline=self._program_deadline)
+        yield from check_torch_and_extensions(facts, self.requirements, self.venv)
+        yield from check_torch_and_triton_kernels(facts, self.requirements)
+        facts.require_step("end")
+
+    def _check_linker(self, stack: StackProbe) -> Iterator[Finding]:
+        has_runtime = self.requirements.has_package("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+        return check_linker(stack.probe_linker(self.requirements, cuda=self.requirements.wants_gpu or has_runtime))
+
+    def _check_all_reduce(self, stack: StackProbe) -> Iterator[Finding]:
+        count = min(self.driver.device_count, self.requirements.gpus or self.driver.device_count)
+        facts = stack.run("probe_allreduce.py", str(count), monotonic_deadline=self._program_deadline)
+        yield from check_all_reduce(facts, count)
+        facts.require_step("sum")
+
+    def _get_driver_requirements(self) -> DriverRequirements:
+        return DriverRequirements(
+            require_cuda_variable=self.environ.get("NVIDIA_REQUIRE_CUDA", ""),
+            torch_cuda=find_stack_cuda_version(self.requirements.packages),
+            has_compat_libraries=bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1")),
+        )
+
+    def _list_required_ports(self) -> Mapping[str, int]:
+        """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
+        if any(process.is_in_live_run for process in list_processes_in_same_container(self.venv)):
+            return {}
+        if find_lock_owner(Path(self.requirements.data_mount).resolve()):
+            return {}
+        ray_ports = run_ray_start_to_list_ports() if self.requirements.has_package("ray") else {}
+        return {**ray_ports, **self.requirements.ports}

@@ -28,6 +28,7 @@ _BREAKS = {
     "data": ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported"),
     "tmp": ("ray-*", "torch-*", "jit-*", "extension-*", "compile-caches", "unknown-uid", "dataset-lock-held"),
 }
+_DISK_FULL = ("disk-full", "paths-off-data-disk")
 # Variables whose folder a program of the stack makes and writes to; it need not be there, but it must be possible.
 DIRECTORY_VARIABLES = (
     "FLASHINFER_WORKSPACE_BASE", "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "RAY_TMPDIR",
@@ -42,36 +43,39 @@ class RunDirectory(NamedTuple):
     data_tmp_or_variable_name: str
     path: str
 
+    @property
+    def is_data(self) -> bool:
+        return self.data_tmp_or_variable_name == "data"
 
-def _make_finding(
-    directory: RunDirectory, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
-    covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
-) -> Finding:  # fmt: skip
-    titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
-    subject = titles.get(
-        directory.data_tmp_or_variable_name, _("the folder of {role}").format(role=directory.data_tmp_or_variable_name)
-    )
-    prefix = {"data": "data-disk", "tmp": "tmp"}.get(directory.data_tmp_or_variable_name, "folder")
-    return Finding(
-        id=f"{prefix}-{problem}",
-        title=title.format(title=subject),
-        level=level,
-        seen=seen,
-        where=directory.path
-        if directory.data_tmp_or_variable_name in titles
-        else f"{directory.data_tmp_or_variable_name}={directory.path}",
-        remedy=remedy,
-        repair=repair,
-        breaks=_BREAKS.get(directory.data_tmp_or_variable_name, ("compile-caches",)) if level == "error" else (),
-        covers=covers,
-    )
+    @property
+    def is_tmp(self) -> bool:
+        return self.data_tmp_or_variable_name == "tmp"
+
+    def make_finding(
+        self, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
+        covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
+    ) -> Finding:  # fmt: skip
+        """Return a finding; `title` names the directory as {title}."""
+        name = self.data_tmp_or_variable_name
+        subject = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}.get(name)
+        return Finding(
+            id=f"{ {'data': 'data-disk', 'tmp': 'tmp'}.get(name, 'folder') }-{problem}",
+            title=title.format(title=subject or _("the folder of {role}").format(role=name)),
+            level=level,
+            seen=seen,
+            where=self.path if subject else f"{name}={self.path}",
+            remedy=remedy,
+            repair=repair,
+            breaks=_BREAKS.get(name, ("compile-caches",)) if level == "error" else (),
+            covers=covers,
+        )
 
 
 @dataclass
 class _Examination:
-    """What was found of one directory, and the disk that it is on (0: not known)."""
+    """What was found of one directory, and the disk that it is on (None: not known)."""
 
-    device: int = 0
+    device: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -100,24 +104,25 @@ def check_directories_by_writing(
     on_host
         The data disk is to be made on this host, not mounted into a container.
     """
-    done: dict[int, _Examination] = {}
+    done: dict[RunDirectory, _Examination] = {}
 
-    def examine(number: int, directory: RunDirectory) -> None:
-        done[number] = _examine(directory, requirements, on_host)
+    def examine(directory: RunDirectory) -> None:
+        done[directory] = _examine(directory, requirements, on_host)
 
     # A dead network disk holds a thread in the kernel.
-    threads = [threading.Thread(target=examine, args=row, daemon=True) for row in enumerate(directories)]
+    threads = [threading.Thread(target=examine, args=(directory,), daemon=True) for directory in directories]
     for thread in threads:
         thread.start()
-    full_disks: set[tuple[str, int]] = set()
-    for number, thread in enumerate(threads):
+    full_disks: set[tuple[str, int | None]] = set()
+    for directory, thread in zip(directories, threads, strict=True):
         thread.join(_SLOW_S)
-        for finding in done[number].findings if number in done else [_make_slow_finding(directories[number])]:
-            shared = (finding.id.rpartition("-")[2], done[number].device if number in done else 0)
-            if shared not in full_disks:
+        examination = done.get(directory) or _Examination(findings=[_make_slow_finding(directory)])
+        for finding in examination.findings:
+            problem = finding.id.rpartition("-")[2]
+            if (problem, examination.device) not in full_disks:
                 yield finding
-            if shared[0] in ("full", "inodes"):
-                full_disks.add(shared)
+            if problem in ("full", "inodes"):
+                full_disks.add((problem, examination.device))
 
 
 @functools.cache
@@ -130,58 +135,46 @@ def is_responsive(path: str) -> bool:
 
 
 def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool) -> _Examination:
-    is_main = directory.data_tmp_or_variable_name in ("data", "tmp")
-    path = directory.path if is_main else _find_existing_parent(directory.path)
+    path = directory.path
+    if not (directory.is_data or directory.is_tmp):
+        while path != "/" and not os.path.lexists(path):  # the directory in which it would be made
+            path = os.path.dirname(path)
     if not os.path.isdir(path):
         return _Examination(findings=[_make_missing_finding(directory, path, on_host)])
     status, space = os.stat(path), os.statvfs(path)
-    examination = _Examination(device=status.st_dev)
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"\0" * _PROBE_BYTES)
             file.flush()
     except OSError as error:
-        examination.findings.append(_make_write_finding(directory, path, error, status, space))
-        return examination
-    if space.f_files and space.f_favail < _INODES:
-        seen = _("{inodes_free} of {inodes} inodes are free").format(inodes_free=space.f_favail, inodes=space.f_files)
-        remedy = _("remove old sessions, caches and checkpoints: many small files fill it, not large ones")
-        title = _("{title} can take hardly any more files")
-        examination.findings.append(_make_finding(directory, "inodes", title, seen, remedy, covers=("disk-full",)))
-    elif is_main and space.f_blocks:
-        examination.findings += _check_free_space(directory, requirements, space)
-    return examination
-
-
-def _find_existing_parent(path: str) -> str:
-    """Return the path itself, or the directory in which it would be made."""
-    while path != "/" and not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
+        return _Examination(status.st_dev, [_make_write_finding(directory, path, error, status, space)])
+    return _Examination(status.st_dev, list(_check_free_space(directory, requirements, space)))
 
 
 def _check_free_space(
     directory: RunDirectory, requirements: Requirements, space: os.statvfs_result
 ) -> Iterator[Finding]:
-    is_data = directory.data_tmp_or_variable_name == "data"
-    free = space.f_bavail * space.f_frsize
-    need = requirements.disk_gib * GIB if is_data else _TMP_WARNING
-    if free >= need:
+    if space.f_files and space.f_favail < _INODES:
+        yield directory.make_finding(
+            "inodes", _("{title} can take hardly any more files"),
+            _("{inodes_free} of {inodes} inodes are free").format
+                (inodes_free=space.f_favail, inodes=space.f_files),
+            _("remove old sessions, caches and checkpoints: many small files fill it, not large ones"),
+            covers=("disk-full",),
+        )  # fmt: skip
         return
-    tight = free < (min(need, _DATA_ERROR) if is_data else _TMP_ERROR)
-    more = (
-        _(", or name another disk with --data DIR; `rlbox plan JOB` prints the space that a job needs")
-        if is_data
-        else ""
-    )
-    yield _make_finding(
-        directory,
+    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    need = {"data": requirements.disk_gib * GIB, "tmp": _TMP_WARNING}.get(directory.data_tmp_or_variable_name, 0)
+    if free >= need or not total:
+        return
+    more = _(", or name another disk with --data DIR; `rlbox plan JOB` prints the space that a job needs")
+    yield directory.make_finding(
         "full", _("{title} is too full"),
         _("{free} free of {total}, {need} are needed").format
-            (free=decimal_size_text(free), total=decimal_size_text(space.f_blocks * space.f_frsize),
-             need=decimal_size_text(need)),
-        _("free space there{more}").format(more=more), level="error" if tight else "warning",
-        covers=("disk-full", "paths-off-data-disk"),
+            (free=decimal_size_text(free), total=decimal_size_text(total), need=decimal_size_text(need)),
+        _("free space there{more}").format(more=more if directory.is_data else ""),
+        level="error" if free < (min(need, _DATA_ERROR) if directory.is_data else _TMP_ERROR) else "warning",
+        covers=_DISK_FULL,
     )  # fmt: skip
 
 
@@ -194,13 +187,13 @@ def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> 
     else:
         title, seen = _("{title} is missing"), _("no such folder")
         remedy = _("mkdir -p {path}").format(path=quoted)
-        repair = ("folder", directory.path) if directory.data_tmp_or_variable_name != "data" else ()
-    if directory.data_tmp_or_variable_name == "data" and on_host:
+        repair = () if directory.is_data else ("folder", directory.path)
+    if directory.is_data and on_host:
         remedy = _("mkdir -p {where} (or mount it there), or name another with --data DIR").format(where=quoted)
-    elif directory.data_tmp_or_variable_name == "data":
+    elif directory.is_data:
         remedy = _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=directory.path)
-    covers = ("disk-full", "paths-off-data-disk") if directory.data_tmp_or_variable_name == "data" else ()
-    return _make_finding(directory, "missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
+    covers = _DISK_FULL if directory.is_data else ()
+    return directory.make_finding("missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
 
 
 def _make_write_finding(
@@ -210,29 +203,26 @@ def _make_write_finding(
     match error.errno:
         case errno.EROFS:
             remedy = _("mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`")
-            return _make_finding(
-                directory, "read-only", _("{title} is read-only"), reason, remedy, covers=("permission-denied",)
-            )
+            title = _("{title} is read-only")
+            return directory.make_finding("read-only", title, reason, remedy, covers=("permission-denied",))
         case errno.ENOSPC | errno.EDQUOT:
             seen = _("{error}: {free} free of {total}").format(
                 error=reason, free=decimal_size_text(space.f_bavail * space.f_frsize),
                 total=decimal_size_text(space.f_blocks * space.f_frsize),
             )  # fmt: skip
-            more = _(", or name another disk with --data DIR") if directory.data_tmp_or_variable_name == "data" else ""
+            more = _(", or name another disk with --data DIR") if directory.is_data else ""
             remedy = _("free space there{role}").format(role=more)
-            covers = ("disk-full", "paths-off-data-disk")
-            return _make_finding(directory, "full", _("{title} is full"), seen, remedy, covers=covers)
+            return directory.make_finding("full", _("{title} is full"), seen, remedy, covers=_DISK_FULL)
         case errno.EIO:
             remedy = _("name another path: `dmesg` shows the problem of this disk")
-            return _make_finding(directory, "broken", _("{title} has errors"), reason, remedy)
+            return directory.make_finding("broken", _("{title} has errors"), reason, remedy)
         case __:
             user = _("uid {getuid}").format(getuid=os.getuid())
             owner = _("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
                 target=path, st_uid=status.st_uid, s_imode=stat.S_IMODE(status.st_mode)
             )
-            mode = "1777" if directory.data_tmp_or_variable_name == "tmp" else "0755"
-            return _make_finding(
-                directory,
+            mode = "1777" if directory.is_tmp else "0755"
+            return directory.make_finding(
                 "denied",
                 _("{title} cannot be written by this user"),
                 _("{error} for {who}; {owner}").format(error=reason, who=user, owner=owner),
@@ -244,8 +234,7 @@ def _make_write_finding(
 
 def _make_slow_finding(directory: RunDirectory) -> Finding:
     unmount = _("umount -f -l {path}").format(path=shlex.quote(directory.path))
-    return _make_finding(
-        directory,
+    return directory.make_finding(
         "slow", _("{title} does not answer"), _("no answer in {slow_s}").format(slow_s=exact_duration_text(_SLOW_S)),
         _("bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}").format
             (taken_off=unmount), level="warning",

@@ -17,18 +17,20 @@ from pathlib import Path
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
-from rlbox.doctor.checks import HOST_CHECKS, CheckContext, CheckThreads, select_checks
+from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.container import BUDGET_S, examine_container
-from rlbox.doctor.disks import RunDirectory, is_responsive
-from rlbox.doctor.engine import note_missing_or_outdated_image
+from rlbox.doctor.disks import RunDirectory, check_host_data_by_writing, is_responsive
+from rlbox.doctor.engine import check_engine, note_missing_or_outdated_image
+from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
     get_gpus_option_or_env,
     load_driver_requirements,
     make_visible_gpus_env,
 )
-from rlbox.doctor.gpus import DriverRequirements
-from rlbox.doctor.network import Endpoint
+from rlbox.doctor.gpus import DriverRequirements, check_driver
+from rlbox.doctor.network import Endpoint, check_network
+from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import (
     Report,
     format_report,
@@ -52,6 +54,7 @@ from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import doctor_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.target import load_target
@@ -72,24 +75,46 @@ def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_op
     gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
     directory = _find_data_dir(image, data_dir)
     requirements = override_gpus(_load_requirements(app, image), gpus.count_all_or_none)
-    context = _make_context(app, image, requirements, directory, start + budget_s)
-    threads = CheckThreads(context.monotonic_deadline)
-    checks = select_checks(HOST_CHECKS, context)
+    checks = _list_checks(app, image, requirements, directory)
     in_container = _ImageCheck(app, image, directory, gpus_option, budget_s) if image else None
+    if in_container:
+        checks = {"image": in_container.run, **checks}
+    threads = CheckThreads(checks, start + budget_s)
     try:
-        if in_container:
-            threads.start("image", in_container.run)
-        threads.start_thread_per_check(checks, context)
-        threads.wait_and_collect_until_deadline()
+        found = threads.wait()
     finally:
         if in_container and in_container.has_started and threads.is_running("image"):
             in_container.end(partial(threads.is_running, "image"))
-    findings, follows = merge_and_split_off_explained(row for found in threads.findings.values() for row in found)
-    host = Report(
-        findings=findings, follows=follows, checks=len(threads.findings), unfinished=tuple(threads.unfinished_messages)
-    )
+    findings, follows = merge_and_split_off_explained(row for rows in found.values() for row in rows)
+    unfinished = tuple(threads.list_unfinished())
+    host = Report(findings=findings, follows=follows, checks=len(checks) - len(unfinished), unfinished=unfinished)
     reports = [in_container.report] if in_container and in_container.report else []
     return merge_reports([host, *reports], time.monotonic() - start)
+
+
+def _list_checks(
+    app: App, image: ImagePlan | None, requirements: Requirements, data_dir: Path | None
+) -> dict[str, Check]:
+    is_usable = data_dir is not None and is_responsive(str(data_dir))
+    dotenv_dirs = list(map(str, (app.project.folder, os.getcwd(), *((data_dir,) if is_usable else ()))))
+    shares_network = image is not None and image.container.network == "host"
+    driver_requirements = partial(load_driver_requirements, app, image, {}) if image else DriverRequirements
+    checks: dict[str, Check] = {
+        "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container()),
+        "network": lambda: check_network(
+            os.environ,
+            requirements.ports if shares_network and is_engine_local() else {},
+            _list_mirrors(app, image) if image else (),
+        ),
+        "engine": lambda: check_engine(requirements),
+        "driver": lambda: check_driver(probe_cuda_driver(), driver_requirements(), requirements),
+        "tokens": lambda: check_tokens_and_dotenv_files(os.environ, dotenv_dirs, requirements),
+    }
+    is_made_by_run = image and data_dir and is_usable and would_create_default_data_dir(data_dir, image.container)
+    if (image or data_dir) and not is_made_by_run:
+        directories = [RunDirectory("data", str(data_dir))] if data_dir else []
+        checks["data disk"] = lambda: check_host_data_by_writing(directories, requirements)
+    return checks
 
 
 def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
@@ -112,25 +137,6 @@ def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None
         return resolve_nonsystem_data_dir(image.container.host, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
-
-
-def _make_context(
-    app: App, image: ImagePlan | None, requirements: Requirements, data_dir: Path | None, deadline_s: float
-) -> CheckContext:
-    usable = data_dir if data_dir and is_responsive(str(data_dir)) else None
-    is_made_by_run = image is not None and usable is not None and would_create_default_data_dir(usable, image.container)
-    directories = [RunDirectory("data", str(data_dir))] if data_dir else []
-    shares_network = image is not None and image.container.network == "host"
-    return CheckContext(
-        environ=dict(os.environ),
-        requirements=requirements,
-        monotonic_deadline=deadline_s,
-        dotenv_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
-        directories_to_check=directories if (image or data_dir) and not is_made_by_run else None,
-        get_driver_requirements=lambda: load_driver_requirements(app, image, {}) if image else DriverRequirements(),
-        get_required_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
-        list_mirrors=lambda: _list_mirrors(app, image) if image else (),
-    )
 
 
 def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:

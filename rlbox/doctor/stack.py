@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import duration_text
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
@@ -35,6 +36,11 @@ class ProgramFacts:
     exit_code: int | None = 0
     last_error: str = ""
     seconds: float = 0.0
+
+    def require_step(self, step: str) -> None:
+        """Raise `TimedOut` when it was ended before `step`, which is no finding: the machine may be busy."""
+        if self.exit_code is None and all(row["step"] != step for row in self.steps):
+            raise TimedOut(_("no answer in {seconds}").format(seconds=duration_text(self.seconds)))
 
 
 def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
@@ -189,10 +195,6 @@ class StackProbe:
         self._environ = {**cache, **environ, "PYTHONUNBUFFERED": "1"}
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
-
-    @property
-    def has_scratch_dir(self) -> bool:
-        return bool(self._folder)
 
     def run(
         self, script: str, *args: str, monotonic_deadline: float, environ: Mapping[str, str] | None = None

@@ -62,7 +62,7 @@ def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], 
 @pytest.mark.allow("sockets", "processes")
 def test_a_host_without_an_engine(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    monkeypatch.setattr("rlbox.doctor.checks.list_processes_in_same_container", lambda stack: ())
+    monkeypatch.setattr("rlbox.doctor.host.list_processes_in_same_container", lambda: ())
     said = rlbox("doctor")
     assert said.code == 1
     assert said.out.startswith("error: engine-missing: the container engine cannot be used: no Docker engine answers\n")
@@ -75,8 +75,8 @@ def test_names_of_dotenv_that_are_not_exported(
 ) -> None:
     engine.answers["/info"] = (200, b"{}")
     folder.write(".env", "RLBOX_TEST_TOKEN=secret\n")
-    monkeypatch.setattr("rlbox.doctor.checks.check_engine", lambda requirements: ())
-    monkeypatch.setattr("rlbox.doctor.checks.list_processes_in_same_container", lambda stack: ())
+    monkeypatch.setattr("rlbox.doctor.host.check_engine", lambda requirements: ())
+    monkeypatch.setattr("rlbox.doctor.host.list_processes_in_same_container", lambda: ())
     said = rlbox("doctor")
     assert said.code == 1
     assert "env-not-exported: names of .env are not in the environment: RLBOX_TEST_TOKEN" in said.out

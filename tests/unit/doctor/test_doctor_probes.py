@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.checks import SLOW_CHECKS, CheckContext, CheckThreads, select_checks
+from rlbox.doctor.checks import CheckThreads
+from rlbox.doctor.container import ContainerChecks
 from rlbox.doctor.fix_checks import run_fix_checks
-from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.host import repair_findings
 from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import list_processes_in_same_container
@@ -32,35 +33,35 @@ from rlbox.system.gpu import GpuDriver
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_process
 
-ANY = CheckContext(
-    environ={}, requirements=Requirements(), monotonic_deadline=0.0, dotenv_dirs=(), directories_to_check=(),
-    get_driver_requirements=DriverRequirements, get_required_ports=dict,
+ANY = ContainerChecks(
+    environ={}, requirements=Requirements(), venv="/v", lock_file=Path("/none"), manifest={}, driver=GpuDriver(),
+    monotonic_deadline=0.0,
 )  # fmt: skip
+PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder", "token")
+TWO_GPUS = GpuDriver(is_present=True, device_count=2)
 
 
 @pytest.mark.parametrize(
-    ("changes", "names"),
+    ("changes", "stack", "names"),
     [
-        ({}, set()),
-        ({"requirements": Requirements(gpu="A800")}, {"gpu driver"}),
-        ({"driver": GpuDriver(is_present=True, device_count=2)}, {"gpu driver", "gpus"}),
+        ({}, None, set()),
+        ({"requirements": Requirements(gpu="A800")}, None, {"gpu driver"}),
+        ({"driver": TWO_GPUS}, PROBE, {"link", "gpu driver", "gpus"}),
         (
-            {
-                "requirements": Requirements(packages={"torch": "2", "ray": "2"}),
-                "stack": StackProbe({}, "/v/bin/python", "/tmp/folder", "token"),
-                "driver": GpuDriver(is_present=True, device_count=2),
-            },
+            {"requirements": Requirements(packages={"torch": "2", "ray": "2"}), "driver": TWO_GPUS},
+            PROBE,
             {"torch", "ray task", "link", "gpu driver", "gpus", "all-reduce"},
         ),
     ],
 )
-def test_checks_that_make_no_sense_are_not_run(changes: dict[str, Any], names: set[str]) -> None:
-    context = replace(ANY, **changes)
-    checks = select_checks(SLOW_CHECKS, context)
-    assert {check.name for check in checks} == names | {"sandbox", "packages", "network", "fixes"}
+def test_checks_that_make_no_sense_are_not_run(
+    changes: dict[str, Any], stack: StackProbe | None, names: set[str]
+) -> None:
+    checks = replace(ANY, **changes)
+    assert checks.list_slow((), stack).keys() == names | {"sandbox", "packages", "network", "fixes"}
     earlier = Finding(id="lib64-missing", title="", breaks=("jit-*", "ray-*"))
-    left = select_checks(SLOW_CHECKS, context, [earlier])
-    assert {check.name for check in checks if check not in left} == names & {"ray task", "link"}
+    left = checks.list_slow([earlier], stack)
+    assert names - left.keys() == names & {"ray task", "link"}
 
 
 def record(site: Path, name: str, files: dict[str, bytes]) -> None:
@@ -147,25 +148,25 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
 
 
 def test_checks_that_hang_or_fail_are_named() -> None:
-    threads = CheckThreads(time.monotonic() + 0.2)
     fine = Finding(id="a", title="")
 
-    def fail() -> list[Finding]:
+    def fail() -> Iterator[Finding]:
+        yield fine
         raise ValueError("no such thing")
 
     def hang() -> list[Finding]:
         time.sleep(0.6)
         return [fine]
 
-    threads.start("fine", lambda: [fine])
-    threads.start("fails", fail)
-    threads.start("hangs", hang)
-    threads.wait_and_collect_until_deadline()
-    assert threads.findings == {"fine": (fine,)}
-    assert sorted(threads.unfinished_messages) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
+    threads = CheckThreads({"fine": lambda: [fine], "fails": fail, "hangs": hang}, time.monotonic() + 0.2)
+    found = threads.wait()
+    assert found == {"fine": (fine,), "fails": (fine,), "hangs": ()}
+    assert sorted(threads.list_unfinished()) == [
+        "fails: ValueError: no such thing (fail)", "hangs: not done in time",
+    ]  # fmt: skip
     while threads.is_running("hangs"):
         time.sleep(0.02)
-    assert threads.findings == {"fine": (fine,)}  # what was told stays so
+    assert found["hangs"] == ()  # what was told stays so
 
 
 @pytest.mark.allow("processes")
