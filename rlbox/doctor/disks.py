@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, decimal_size_text, exact_duration_text
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
 from rlbox.i18n import _
@@ -28,7 +29,6 @@ _BREAKS = {
     "data": ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported"),
     "tmp": ("ray-*", "torch-*", "jit-*", "extension-*", "compile-caches", "unknown-uid", "dataset-lock-held"),
 }
-_DISK_FULL = ("disk-full", "paths-off-data-disk")
 # Variables whose folder a program of the stack makes and writes to; it need not be there, but it must be possible.
 DIRECTORY_VARIABLES = (
     "FLASHINFER_WORKSPACE_BASE", "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "RAY_TMPDIR",
@@ -52,22 +52,20 @@ class RunDirectory(NamedTuple):
         return self.data_tmp_or_variable_name == "tmp"
 
     def make_finding(
-        self, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
-        covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
-    ) -> Finding:  # fmt: skip
-        """Return a finding; `title` names the directory as {title}."""
+        self, problem: str, text_id: str, *, level: Level = "error", repair: tuple[str, ...] = (), **values: object
+    ) -> Finding:
         name = self.data_tmp_or_variable_name
         subject = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}.get(name)
-        return Finding(
+        return make_finding(
+            f"directory-{text_id}",
             id=f"{ {'data': 'data-disk', 'tmp': 'tmp'}.get(name, 'folder') }-{problem}",
-            title=title.format(title=subject or _("the folder of {role}").format(role=name)),
             level=level,
-            seen=seen,
             where=self.path if subject else f"{name}={self.path}",
-            remedy=remedy,
             repair=repair,
             breaks=_BREAKS.get(name, ("compile-caches",)) if level == "error" else (),
-            covers=covers,
+            title=subject or _("the folder of {role}").format(role=name),
+            quoted=shlex.quote(self.path),
+            **values,
         )
 
 
@@ -89,8 +87,7 @@ def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[Ru
 def check_host_data_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with a directory of this host that is to be the data disk."""
     if not directories:
-        remedy = _("give --data DIR, or set RLBOX_DATA or disk.host")
-        yield Finding(id="data-disk-unnamed", title=_("no data disk is named"), where="disk.host", remedy=remedy)
+        yield make_finding("data-disk-unnamed")
     yield from check_directories_by_writing(directories, requirements, on_host=True)
 
 
@@ -155,13 +152,7 @@ def _check_free_space(
     directory: RunDirectory, requirements: Requirements, space: os.statvfs_result
 ) -> Iterator[Finding]:
     if space.f_files and space.f_favail < _INODES:
-        yield directory.make_finding(
-            "inodes", _("{title} can take hardly any more files"),
-            _("{inodes_free} of {inodes} inodes are free").format
-                (inodes_free=space.f_favail, inodes=space.f_files),
-            _("remove old sessions, caches and checkpoints: many small files fill it, not large ones"),
-            covers=("disk-full",),
-        )  # fmt: skip
+        yield directory.make_finding("inodes", "inodes", inodes_free=space.f_favail, inodes=space.f_files)
         return
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     need = {"data": requirements.disk_gib * GIB, "tmp": _TMP_WARNING}.get(directory.data_tmp_or_variable_name, 0)
@@ -169,31 +160,19 @@ def _check_free_space(
         return
     more = _(", or name another disk with --data DIR; `rlbox plan JOB` prints the space that a job needs")
     yield directory.make_finding(
-        "full", _("{title} is too full"),
-        _("{free} free of {total}, {need} are needed").format
-            (free=decimal_size_text(free), total=decimal_size_text(total), need=decimal_size_text(need)),
-        _("free space there{more}").format(more=more if directory.is_data else ""),
+        "full", "too-full",
         level="error" if free < (min(need, _DATA_ERROR) if directory.is_data else _TMP_ERROR) else "warning",
-        covers=_DISK_FULL,
+        free=decimal_size_text(free), total=decimal_size_text(total), need=decimal_size_text(need),
+        more=more if directory.is_data else "",
     )  # fmt: skip
 
 
 def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> Finding:
-    quoted = shlex.quote(directory.path)
-    repair: tuple[str, ...] = ()
     if os.path.lexists(path):
-        title, seen = _("{title} is not a directory"), _("there is something else")
-        remedy = _("move the existing files away, then: mkdir -p {path}").format(path=quoted)
-    else:
-        title, seen = _("{title} is missing"), _("no such folder")
-        remedy = _("mkdir -p {path}").format(path=quoted)
-        repair = () if directory.is_data else ("folder", directory.path)
-    if directory.is_data and on_host:
-        remedy = _("mkdir -p {where} (or mount it there), or name another with --data DIR").format(where=quoted)
-    elif directory.is_data:
-        remedy = _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=directory.path)
-    covers = _DISK_FULL if directory.is_data else ()
-    return directory.make_finding("missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
+        return directory.make_finding("missing", "missing-file", path=path)
+    if directory.is_data:
+        return directory.make_finding("missing", "missing-on-host" if on_host else "missing-in-container", path=path)
+    return directory.make_finding("missing", "missing", path=path, repair=("folder", directory.path))
 
 
 def _make_write_finding(
@@ -202,40 +181,24 @@ def _make_write_finding(
     reason = error.strerror or str(error)
     match error.errno:
         case errno.EROFS:
-            remedy = _("mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`")
-            title = _("{title} is read-only")
-            return directory.make_finding("read-only", title, reason, remedy, covers=("permission-denied",))
+            return directory.make_finding("read-only", "read-only", reason=reason)
         case errno.ENOSPC | errno.EDQUOT:
-            seen = _("{error}: {free} free of {total}").format(
-                error=reason, free=decimal_size_text(space.f_bavail * space.f_frsize),
+            return directory.make_finding(
+                "full", "full", reason=reason,
+                free=decimal_size_text(space.f_bavail * space.f_frsize),
                 total=decimal_size_text(space.f_blocks * space.f_frsize),
+                more=_(", or name another disk with --data DIR") if directory.is_data else "",
             )  # fmt: skip
-            more = _(", or name another disk with --data DIR") if directory.is_data else ""
-            remedy = _("free space there{role}").format(role=more)
-            return directory.make_finding("full", _("{title} is full"), seen, remedy, covers=_DISK_FULL)
         case errno.EIO:
-            remedy = _("name another path: `dmesg` shows the problem of this disk")
-            return directory.make_finding("broken", _("{title} has errors"), reason, remedy)
+            return directory.make_finding("broken", "broken", reason=reason)
         case __:
-            user = _("uid {getuid}").format(getuid=os.getuid())
-            owner = _("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
-                target=path, st_uid=status.st_uid, s_imode=stat.S_IMODE(status.st_mode)
-            )
             mode = "1777" if directory.is_tmp else "0755"
             return directory.make_finding(
-                "denied",
-                _("{title} cannot be written by this user"),
-                _("{error} for {who}; {owner}").format(error=reason, who=user, owner=owner),
-                _("give it to {who}: chown or chmod on the host, or start the container as its owner").format(who=user),
+                "denied", "denied", reason=reason, path=path, uid=os.getuid(), owner=status.st_uid,
+                mode=stat.S_IMODE(status.st_mode),
                 repair=("mode", directory.path, mode) if status.st_uid == os.getuid() else (),
-                covers=("permission-denied",),
-            )
+            )  # fmt: skip
 
 
 def _make_slow_finding(directory: RunDirectory) -> Finding:
-    unmount = _("umount -f -l {path}").format(path=shlex.quote(directory.path))
-    return directory.make_finding(
-        "slow", _("{title} does not answer"), _("no answer in {slow_s}").format(slow_s=exact_duration_text(_SLOW_S)),
-        _("bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}").format
-            (taken_off=unmount), level="warning",
-    )  # fmt: skip
+    return directory.make_finding("slow", "slow", level="warning", slow_s=exact_duration_text(_SLOW_S))

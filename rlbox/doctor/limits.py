@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, decimal_and_gib_size_text, decimal_size_text
-from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
-from rlbox.findings import Finding, Level
+from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.limits import get_available_memory, read_cgroup_number
 
@@ -60,37 +60,32 @@ def check_limits(facts: LimitFacts, requirements: Requirements) -> Iterator[Find
     yield from _check_shm(facts, requirements)
     yield from _check_pids(facts, requirements)
     yield from _check_memory(facts, requirements)
-    yield from _check_rlimits(facts)
+    for name, floor, unit, what, fails in _RLIMITS:
+        limit = facts.rlimits.get(name, UNLIMITED)
+        if limit != UNLIMITED and limit < floor:
+            yield make_finding(
+                "ulimit", id=f"ulimit-{name}", level="warning" if name == "nofile" and limit >= 1024 else "error",
+                name=name, fails=fails, what=what, limit=limit // unit, floor=floor // unit,
+                recommended=_RECOMMENDED_RLIMITS.get(name, floor),
+                covers=("soft-limits",) if name == "nofile" else (),
+            )  # fmt: skip
 
 
 def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    wanted, total = requirements.shm_gib or _SHM_FLOOR_GIB, facts.shm_total
-    level: Level = "error"
-    remedy = _("start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host").format(
-        shm_wanted=wanted
-    )
+    wanted, total, free = requirements.shm_gib or _SHM_FLOOR_GIB, facts.shm_total, facts.shm_free
     if total is None:
-        name, title, seen = "shm-missing", _("there is no shared memory"), _("{shm} is not a directory").format(shm=SHM)
+        yield make_finding("shm-missing", shm=SHM, shm_wanted=wanted)
     elif total < 0.9 * wanted * GIB:
-        name, title = "shm-too-small", _("shared memory is too small")
-        seen = _("{shm_total}, the target wants {asked_text}").format(
-            shm_total=decimal_size_text(total), asked_text=decimal_and_gib_size_text(wanted)
-        )
-        level = "error" if total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB else "warning"
-    elif facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
-        name, title = "shm-full", _("shared memory is nearly full")
-        seen = _("{shm_free} free of {total}; largest: {files}").format(
-            shm_free=decimal_size_text(facts.shm_free), total=decimal_size_text(total),
-            files=", ".join(f"{path} {decimal_size_text(count)}" for path, count in facts.shm_largest),
+        yield make_finding(
+            "shm-too-small", level="error" if total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB else "warning",
+            shm_total=decimal_size_text(total), asked_text=decimal_and_gib_size_text(wanted), shm_wanted=wanted,
         )  # fmt: skip
-        level = "error" if facts.shm_free < 128 * MIB else "warning"
-        remedy = _("remove what ended jobs left there, or end the job that uses it")
-    else:
-        return
-    yield Finding(
-        id=name, title=title, level=level, seen=seen, where=SHM, remedy=remedy,
-        breaks=("ray-*", "torch-*", "gpu-*", "nccl-*"), covers=("shm-too-small", "ray-object-store"),
-    )  # fmt: skip
+    elif free < min(0.25 * total, 0.5 * wanted * GIB):
+        files = ", ".join(f"{path} {decimal_size_text(count)}" for path, count in facts.shm_largest)
+        yield make_finding(
+            "shm-full", level="error" if free < 128 * MIB else "warning",
+            shm_free=decimal_size_text(free), total=decimal_size_text(total), files=files,
+        )  # fmt: skip
 
 
 def _check_pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
@@ -101,58 +96,25 @@ def _check_pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Findi
     tight = limit < max(_PIDS_FLOOR, facts.pids_now + _PIDS_FLOOR // 2)
     known = requirements.pid_limit and limit >= requirements.pid_limit
     wanted = min(requirements.pids or _PIDS_PER_CORE * facts.cores, _PIDS_PER_CORE * max(facts.cores, _PIDS_FLOOR))
-    if not tight and (known or limit >= 0.9 * wanted):
-        return
-    yield Finding(
-        id="pids-limit", title=_("too few processes and threads are allowed"), level="error" if tight else "warning",
-        seen=_("limit {limit}, {pids_now} in use, {cores} cores; wanted: {wanted}").format
-            (limit=limit, pids_now=facts.pids_now, cores=facts.cores, wanted=max(wanted, _PIDS_FLOOR)),
-        where="pids.max" if limit == facts.pids_max else "ulimit -u",
-        remedy=_("start the container with --pids-limit={wanted} (rlbox does), or set *_NUM_THREADS=1").format
-            (wanted=max(wanted, 4096)),
-        breaks=(*STACK_PROGRAM_FINDINGS, "torch-ext-*", "libnuma-missing") if tight else (),
-        covers=("pthread-create-failed",),
-    )  # fmt: skip
+    if tight or not (known or limit >= 0.9 * wanted):
+        yield make_finding(
+            "pids-limit", level="error" if tight else "warning",
+            where="pids.max" if limit == facts.pids_max else "ulimit -u",
+            limit=limit, pids_now=facts.pids_now, cores=facts.cores, wanted=max(wanted, _PIDS_FLOOR),
+            recommended=max(wanted, 4096), breaks=None if tight else (),
+        )  # fmt: skip
 
 
 def _check_memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    breaks = ("ray-*", "torch-*", "extension-*")
-    wanted = requirements.memory_gib * GIB
-    if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
-        yield Finding(
-            id="memory-limit", title=_("the memory limit is too low"),
-            level="error" if facts.memory_max < _MEMORY_FLOOR else "warning",
-            seen=_("{memory_max}, the target wants {size}").format
-                (memory_max=decimal_size_text(facts.memory_max), size=decimal_size_text(max(wanted, _MEMORY_FLOOR))),
-            where="memory.max",
-            remedy=_("start the container with --memory={memory_gib:g}g").format
-                (memory_gib=max(requirements.memory_gib, 4)),
-            breaks=breaks, covers=("host-oom-killed",),
+    wanted = max(requirements.memory_gib * GIB, _MEMORY_FLOOR)
+    if facts.memory_max is not None and facts.memory_max < max(0.9 * requirements.memory_gib * GIB, _MEMORY_FLOOR):
+        yield make_finding(
+            "memory-limit", level="error" if facts.memory_max < _MEMORY_FLOOR else "warning",
+            memory_max=decimal_size_text(facts.memory_max), size=decimal_size_text(wanted),
+            memory_gib=max(requirements.memory_gib, 4),
         )  # fmt: skip
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
-        yield Finding(
-            id="memory-low", title=_("hardly any memory is free"),
-            seen=_("{memory_free} free").format(memory_free=decimal_size_text(facts.memory_free)),
-            where=_("memory"), remedy=_("end what uses it (`ps aux --sort=-rss | head`)"), breaks=breaks,
-        )  # fmt: skip
-
-
-def _check_rlimits(facts: LimitFacts) -> Iterator[Finding]:
-    for name, floor, unit, what, fails in _RLIMITS:
-        limit = facts.rlimits.get(name, UNLIMITED)
-        if limit != UNLIMITED and limit < floor:
-            yield Finding(
-                id=f"ulimit-{name}", title=_("a limit of the shell is too low: {fails}").format(fails=fails),
-                level="warning" if name == "nofile" and limit >= 1024 else "error",
-                seen=_("{limit} {what}, {floor} are the least").format
-                    (limit=limit // unit, what=what, floor=floor // unit),
-                where=_("ulimit, {name}").format(name=name),
-                remedy=_(
-                    "start the container with --ulimit {name}={limit}, or raise it in /etc/security/limits.conf"
-                ).format(name=name, limit=_RECOMMENDED_RLIMITS.get(name, floor)),
-                breaks=("ray-*", "torch-*", "extension-*", "jit-*"),
-                covers=("soft-limits",) if name == "nofile" else (),
-            )  # fmt: skip
+        yield make_finding("memory-low", memory_free=decimal_size_text(facts.memory_free))
 
 
 def probe_limits() -> LimitFacts:

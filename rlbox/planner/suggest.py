@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.errors import SpecError
@@ -13,8 +14,8 @@ from rlbox.job.params import ParamValues, apply_overrides, resolve_params
 from rlbox.planner.capacity import Capacity
 from rlbox.planner.needs import evaluate_fits, find_shortages
 
-_MAX_VALUES, _MAX_VALUES_OF_PAIR = 200, 40
-"""How many values of a parameter are tried alone, and together with another's."""
+_MAX_VALUES, _MAX_VALUES_OF_SET_PAIR, _MAX_VALUES_OF_PAIR = 200, 40, 8
+"""How many values of a parameter are tried alone, with another's that the command line set, and with any other's."""
 _SMALL = 64
 
 
@@ -47,16 +48,25 @@ def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> 
     """Return the setting nearest to `requested` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two
-    parameters that the command line set itself, then some of these left out, at last of another profile. The model
-    stays.
+    parameters that the command line set itself, then some of these left out, then any two, at last another profile with
+    some left out. The model stays.
     """
     sizes = job.fits.size if job.fits else {}
     before = requested.resolve_params(job).params
     models = {name: before[name] for name in (*sizes, *sizes.values())}
 
+    required = {name: text for name, text in requested.settings.items() if job.params[name].required}
+
+    @functools.cache  # thousands of settings lie over the same profiles
+    def resolve_profiles(profiles: tuple[str, ...]) -> ParamValues:
+        return resolve_params(job, profiles, required)
+
     def fits(command: RunCommand) -> bool:
+        if not required.keys() <= command.settings.keys():
+            return False
         try:
-            values = command.resolve_params(job)
+            base = command.resumed_params or resolve_profiles(command.profiles)
+            values = apply_overrides(job, base, False, command.settings)
             needs = evaluate_fits(job, values, room.bytes_per_gpu)
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
@@ -74,11 +84,23 @@ def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scala
         yield from (_with_settings(requested, {name: value}) for value in values[name])
     others = [replace(requested, profiles=profiles) for profiles in _list_other_profiles(job, requested)]
     yield from others
-    for first, second in itertools.combinations([name for name in names if name in requested.settings], 2):
-        rows = [list(enumerate(values[name][:_MAX_VALUES_OF_PAIR])) for name in (first, second)]
-        for one, other in sorted(itertools.product(*rows), key=lambda pair: pair[0][0] + pair[1][0]):
+    set_names = [name for name in names if name in requested.settings]
+    yield from _list_pairs(requested, {name: values[name][:_MAX_VALUES_OF_SET_PAIR] for name in set_names})
+    yield from _list_with_fewer_settings([requested])
+    yield from _list_pairs(requested, {name: values[name][:_MAX_VALUES_OF_PAIR] for name in names})
+    yield from _list_with_fewer_settings(others)
+
+
+def _list_pairs(requested: RunCommand, values: Mapping[str, Sequence[Scalar]]) -> Iterator[RunCommand]:
+    """Yield two parameters changed at once, by how far both are away together."""
+    for first, second in itertools.combinations(values, 2):
+        rows = itertools.product(enumerate(values[first]), enumerate(values[second]))
+        for one, other in sorted(rows, key=lambda pair: pair[0][0] + pair[1][0]):
             yield _with_settings(requested, {first: one[1], second: other[1]})
-    for command in (requested, *others):
+
+
+def _list_with_fewer_settings(commands: Iterable[RunCommand]) -> Iterator[RunCommand]:
+    for command in commands:
         for number in range(len(command.settings) - 1, -1, -1):
             for left in itertools.combinations(command.settings.items(), number):
                 yield replace(command, settings=dict(left))

@@ -1,0 +1,57 @@
+"""The findings of doctor's own checks: `findings.toml` has their texts, and what each explains or means, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.toml_files import load_toml
+from rlbox.findings import Finding, Level, RepairNameAndArguments
+from rlbox.i18n import _
+
+FINDINGS_FILE = Path(__file__).with_name("findings.toml")
+
+
+@cache
+def load_finding_texts() -> Mapping[str, Mapping[str, Any]]:
+    return load_toml(FINDINGS_FILE)
+
+
+def make_finding(
+    text_id: str,
+    *,
+    id: str | None = None,
+    level: Level = "error",
+    seen: str | None = None,
+    where: str = "",
+    repair: RepairNameAndArguments = (),
+    breaks: Sequence[str] | None = None,
+    covers: Sequence[str] | None = None,
+    **values: object,
+) -> Finding:
+    """Return a finding with the texts of `text_id`, in which `values` are filled in.
+
+    Parameters
+    ----------
+    id
+        Where several findings have the same texts.
+    seen, breaks, covers
+        In the place of those of the file.
+    """
+    row = load_finding_texts()[text_id]
+    texts = {
+        key: _(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "where", "remedy")
+    }
+    return Finding(
+        id=id or text_id,
+        title=texts["title"],
+        level=level,
+        seen=texts["seen"] if seen is None else seen,
+        where=where or texts["where"],
+        remedy=texts["remedy"],
+        repair=repair,
+        breaks=tuple(row.get("breaks", ()) if breaks is None else breaks),
+        covers=tuple(row.get("covers", ()) if covers is None else covers),
+    )
