@@ -1,6 +1,7 @@
 """Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
 
-Extracts every `_()` of `rlbox/`, the help of the commands, and what click says, into the .po file. `--check` writes
+Extracts every `_()` of `rlbox/`, the texts of doctor's findings, the help of the commands, and what click says, into
+the .po file. `--check` writes
 nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters or options than
 its msgid.
 """
@@ -25,6 +26,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 from rlbox.cli.help import unwrap_help_paragraphs  # noqa: E402 - from this checkout
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
+from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 OPTION = re.compile(r"--[a-z][\w-]+")
@@ -55,6 +57,9 @@ def extract() -> Catalog:
     catalog = Catalog(locale="zh")
     for _file, _line, text, _comments, _context in extract_from_dir(CHECKOUT / "rlbox", keywords=KEYWORDS):
         catalog.add(text)
+    for row in load_finding_texts().values():
+        for key in TRANSLATED_KEYS & row.keys():
+            catalog.add(row[key])
     for name in CLICK:
         for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
             catalog.add(text)

@@ -11,12 +11,12 @@ from rlbox.config.toml_files import load_toml
 from rlbox.findings import Finding, Level, RepairNameAndArguments
 from rlbox.i18n import _
 
-FINDINGS_FILE = Path(__file__).with_name("findings.toml")
+TRANSLATED_KEYS = frozenset(("title", "seen", "remedy"))
 
 
 @cache
 def load_finding_texts() -> Mapping[str, Mapping[str, Any]]:
-    return load_toml(FINDINGS_FILE)
+    return load_toml(Path(__file__).with_name("findings.toml"))
 
 
 def make_finding(
@@ -26,6 +26,7 @@ def make_finding(
     level: Level = "error",
     seen: str | None = None,
     where: str = "",
+    remedy: str | None = None,
     repair: RepairNameAndArguments = (),
     breaks: Sequence[str] | None = None,
     covers: Sequence[str] | None = None,
@@ -37,20 +38,18 @@ def make_finding(
     ----------
     id
         Where several findings have the same texts.
-    seen, breaks, covers
+    seen, remedy, breaks, covers
         In the place of those of the file.
     """
     row = load_finding_texts()[text_id]
-    texts = {
-        key: _(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "where", "remedy")
-    }
+    texts = {key: _(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "where", "remedy")}
     return Finding(
         id=id or text_id,
         title=texts["title"],
         level=level,
         seen=texts["seen"] if seen is None else seen,
-        where=where or texts["where"],
-        remedy=texts["remedy"],
+        where=where or row.get("where", "").format(**values),
+        remedy=texts["remedy"] if remedy is None else remedy,
         repair=repair,
         breaks=tuple(row.get("breaks", ()) if breaks is None else breaks),
         covers=tuple(row.get("covers", ()) if covers is None else covers),

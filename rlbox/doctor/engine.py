@@ -1,17 +1,16 @@
-"""The engine of a host, what rlbox left on it, and whether the image of a target is current."""
+"""The engine of a host, and what rlbox left on it."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlbox.amounts import GIB, decimal_size_text, duration_text
-from rlbox.doctor.processes import make_live_runs_finding
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
 from rlbox.engine.container import ACTIVE_STATES, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
@@ -36,101 +35,57 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
     try:
         info, rows = connect_engine().info(), connect_engine().list_containers(TARGET_LABEL)
     except EngineError as error:
-        yield Finding(
-            id="engine-missing", title=_("the container engine cannot be used"), seen=error.what, where=error.where,
-            remedy=error.next_step, breaks=("image-*",),
-        )  # fmt: skip
+        yield make_finding("engine-missing", seen=error.what, where=error.where, remedy=error.next_step)
         return
     yield from check_engine_and_probe_host(info, requirements)
-    yield from check_containers([_parse_container(row) for row in rows if (row.get("Labels") or {}).get(RUN_LABEL)])
+    yield from check_run_containers(rows)
 
 
 def check_engine_and_probe_host(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with an engine by what its API says of it."""
     address = open_engine_tunnel_if_remote()
-    version = parse_version(str(info.get("ServerVersion", "")))
+    version = _parse_version(str(info.get("ServerVersion", "")))
     if version and version < _OLDEST_ENGINE:
-        yield Finding(
-            id="engine-old", title=_("the container engine is too old"), seen=str(info["ServerVersion"]), where=address,
-            remedy=_("install Docker {dotted} or newer").format(dotted=".".join(map(str, _OLDEST_ENGINE))),
-            breaks=("image-*",),
-        )  # fmt: skip
+        oldest = ".".join(map(str, _OLDEST_ENGINE))
+        yield make_finding("engine-old", seen=str(info["ServerVersion"]), where=address, dotted=oldest)
     is_local = is_engine_local()
     support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
     if requirements.wants_gpu and not support.methods:
-        yield Finding(
-            id="gpu-runtime-missing", title=_("the engine cannot give a GPU to a container"),
-            seen=_("neither a runtime nvidia nor a CDI specification"), where=address,
-            remedy="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine",
-        )  # fmt: skip
+        yield make_finding("gpu-runtime-missing", where=address)
     root = Path(str(info.get("DockerRootDir", "")))
     if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ROOM:
-        yield Finding(
-            id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
-            seen=_("{room} free").format(room=decimal_size_text(free)), where=str(root),
-            remedy=_("remove unused images (`docker image ls`), or move its data-root"),
-            covers=("disk-full",),
-        )  # fmt: skip
+        yield make_finding("engine-disk-full", level="warning", where=str(root), room=decimal_size_text(free))
     skew = _compute_skew(str(info.get("SystemTime", "")))
     if abs(skew) > _MAX_CLOCK_SKEW_S:
-        yield Finding(
-            id="clock-skew", title=_("the engine's clock differs from this machine's"), seen=duration_text(abs(skew)),
-            where=address, remedy=_("set both by NTP"),
-        )  # fmt: skip
+        yield make_finding("engine-clock-skew", id="clock-skew", seen=duration_text(abs(skew)), where=address)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunContainer:
-    """A container of a run; `is_live`: the run goes on, or is being started."""
-
-    name: str
-    run: str
-    state: str
-    owner: str
-    is_live: bool
-
-
-def check_containers(containers: list[RunContainer]) -> Iterator[Finding]:
-    """Yield which runs go on, and which ended ones left a container."""
-    if alive := [container for container in containers if container.is_live]:
-        rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
-        yield make_live_runs_finding(rows, place_phrase=_("on this engine"), finding_where="engine", stop_args=stop)
-    if stale := [container for container in containers if not container.is_live]:
-        yield Finding(
-            id="stale-containers", title=_("containers of ended runs are still there"), level="warning",
-            seen=listed([f"{row.name} ({row.state}, {row.owner})" for row in stale]), where=_("engine"),
-            remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
-        )  # fmt: skip
+def check_run_containers(containers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield which runs go on, and which ended ones left a container; `containers` are rows of the engine's API."""
+    alive, stale, stale_names = [], [], []
+    for row in containers:
+        labels, state = row.get("Labels") or {}, str(row.get("State", ""))
+        if not (run := labels.get(RUN_LABEL)):
+            continue
+        owner = _("uid {labels}").format(labels=labels.get(OWNER_LABEL, "unknown"))
+        disks = [Path(str(mount.get("Source", ""))) for mount in row.get("Mounts") or ()]
+        if state in ACTIVE_STATES or any(map(_may_be_locked, disks)):  # it goes on, or is being started
+            alive.append((run, owner))
+        else:
+            stale_names.append(str(row["Names"][0]).lstrip("/") if row.get("Names") else str(row.get("Id", ""))[:12])
+            stale.append(f"{stale_names[-1]} ({state}, {owner})")
+    if alive:
+        seen, stop = listed([f"{run} ({owner})" for run, owner in alive]), f"{alive[0][0]} --data ITS-DATA-DISK"
+        place = _("on this engine")
+        yield make_finding("live-runs", level="note", seen=seen, where="engine", place=place, stop=stop)
+    if stale:
+        yield make_finding("stale-containers", level="warning", seen=listed(stale), names=" ".join(stale_names[:10]))
 
 
-def note_missing_or_outdated_image(state: Literal["current", "missing", "outdated"], target: str) -> Iterator[Finding]:
-    if state != "current":
-        says = {"missing": _("is not built yet"), "outdated": _("is out of date")}
-        yield Finding(
-            id=f"image-{state}",
-            title=_("the image of {target} {says}").format(target=target, says=says[state]), level="note",
-            where=f"rlbox/{target}",
-            remedy=f"rlbox build {target}",
-        )  # fmt: skip
-
-
-def parse_version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     """Return the numbers of a version: `20.10.24+dfsg1` is (20, 10, 24)."""
     parts = text.partition("+")[0].partition("-")[0].split(".")
     return tuple(number for part in parts if (number := whole_number(part)) is not None)
-
-
-def _parse_container(row: Mapping[str, Any]) -> RunContainer:
-    labels, state = row["Labels"], str(row.get("State", ""))
-    names = [str(name).lstrip("/") for name in row.get("Names") or ()]
-    disks = [Path(str(mount.get("Source", ""))) for mount in row.get("Mounts") or ()]
-    return RunContainer(
-        name=names[0] if names else str(row.get("Id", ""))[:12],
-        run=str(labels[RUN_LABEL]),
-        state=state,
-        owner=_("uid {labels}").format(labels=labels.get(OWNER_LABEL, "unknown")),
-        is_live=state in ACTIVE_STATES or any(map(_may_be_locked, disks)),
-    )
 
 
 def _may_be_locked(directory: Path) -> bool:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
-from rlbox.findings import Finding
+from rlbox.findings import Finding, Level
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
@@ -74,27 +75,13 @@ def check_environment(
     """Yield what is wrong with the environment of a shell in a container."""
     yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
     if wrong := [f"{name}={environ[name]}" for name in _THREADS if not _are_positive(environ.get(name, "1"))]:
-        yield Finding(
-            id="threads-value", title=_("a number of threads is none"), seen=", ".join(wrong), where=_("environment"),
-            remedy=_("set it to 1 or more, or unset it"), breaks=("torch-*",),
-        )  # fmt: skip
+        yield make_finding("threads-value", seen=", ".join(wrong))
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}
     if proxies and "*" not in spared and (missing := [name for name in _LOCAL if name not in spared]):
-        yield Finding(
-            id="proxy-for-localhost", title=_("requests to this machine go through the proxy"),
-            seen=_("{proxies} set, no_proxy lacks {missing}").format
-                (proxies=', '.join(proxies), missing=' and '.join(missing)), where="no_proxy",
-            remedy=_("export no_proxy=localhost,127.0.0.1,::1 NO_PROXY=localhost,127.0.0.1,::1"),
-            breaks=("ray-task*",), covers=("proxy-intercepts-localhost",),
-        )  # fmt: skip
+        yield make_finding("proxy-for-localhost", proxies=", ".join(proxies), missing=" and ".join(missing))
     if len(folder := environ.get("RAY_TMPDIR", "")) > _RAY_FOLDER:
-        yield Finding(
-            id="ray-tmpdir-long", title=_("Ray's temporary folder has a path too long for its sockets"),
-            seen=_("{count} characters, {ray_folder} are the most").format
-                (count=len(folder), ray_folder=_RAY_FOLDER), where=f"RAY_TMPDIR={folder}",
-            remedy="export RAY_TMPDIR=/tmp", covers=("ray-temp-dir",),
-        )  # fmt: skip
+        yield make_finding("ray-tmpdir-long", count=len(folder), ray_folder=_RAY_FOLDER, folder=folder)
 
 
 def _are_positive(numbers: str) -> bool:
@@ -115,43 +102,18 @@ def check_tokens_and_dotenv_files(
     empty = {name for name in required if not environ.get(name, "").strip()}
     empty |= {name for name, value in given.items() if not value}
     if unset := sorted(empty - in_files):
-        yield _make_unset_finding(unset, "environment")
+        yield make_finding("token-unset", where="environment", names=", ".join(unset), name=unset[0])
     placeholders = [name for name, value in given.items() if _PLACEHOLDER.match(value) or value != environ[name]]
     if wrong := sorted(name for name in placeholders if given[name]):
-        yield Finding(
-            id="token-placeholder", title=_("a token is a placeholder, or has blanks around it"), seen=", ".join(wrong),
-            where=_("environment"), remedy=_("write the real token into .env and export it"),
-            covers=("placeholder-left",),
-        )  # fmt: skip
+        yield make_finding("token-placeholder", seen=", ".join(wrong))
 
 
 def _check_dotenv(file: DotEnvFile, environ: Mapping[str, str]) -> Iterator[Finding]:
     if file.broken_line_messages:
-        yield Finding(
-            id="env-file-broken", title=_("a shell reads lines of .env differently"),
-            seen="; ".join(file.broken_line_messages[:4]),
-            where=file.path,
-            remedy=_("write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)"),
-            breaks=("env-not-exported", "token-*"), covers=("windows-line-ends",),
-        )  # fmt: skip
-    missing = sorted(name for name, value in file.values.items() if value and name not in environ)
-    if missing:
-        yield Finding(
-            id="env-not-exported", title=_("names of .env are not in the environment"),
-            level="error" if any(map(is_secret_name, missing)) else "warning", seen=", ".join(missing),
-            where=file.path, remedy=f"set -a; . {file.path}; set +a", breaks=("token-*",),
-            covers=("env-not-exported",),
-        )  # fmt: skip
-    secrets = sorted(name for name, value in file.values.items() if not value and is_secret_name(name))
-    if empty := [name for name in secrets if not environ.get(name)]:
-        yield _make_unset_finding(empty, file.path)
-
-
-def _make_unset_finding(names: list[str], where: str) -> Finding:
-    return Finding(
-        id="token-unset", title=_("a token is asked for and not given"),
-        seen=_("{names}: no value").format(names=', '.join(names)), where=where,
-        remedy=_("write it into .env (mode 0600) and export it: set -a; . ./.env; set +a   # {name}").format
-            (name=names[0]),
-        covers=("wandb-key-missing", "hf-unauthorized"),
-    )  # fmt: skip
+        yield make_finding("env-file-broken", seen="; ".join(file.broken_line_messages[:4]), where=file.path)
+    if missing := sorted(name for name, value in file.values.items() if value and name not in environ):
+        level: Level = "error" if any(map(is_secret_name, missing)) else "warning"
+        yield make_finding("env-not-exported", level=level, seen=", ".join(missing), where=file.path, path=file.path)
+    empty = sorted(name for name, value in file.values.items() if not (value or environ.get(name)))
+    if secrets := [name for name in empty if is_secret_name(name)]:
+        yield make_finding("token-unset", where=file.path, names=", ".join(secrets), name=secrets[0])

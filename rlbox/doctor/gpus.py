@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import GIB, gpu_memory_text
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.gpu import GpuDriver, GpuMemory, GpuModel, NvmlUnavailableError, probe_gpu_memory_or_raise
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,30 +33,19 @@ class DriverRequirements:
 def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with the driver for a target with GPUs."""
     if requirements.wants_gpu and not driver.is_present:
-        yield Finding(
-            id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
-            seen=_("wanted: {gpus} x {gpu}").format(gpus=requirements.gpus or 1, gpu=requirements.gpu or 'GPU'),
-            where="/dev/nvidia*",
-            remedy=_("run it on a machine with the GPU; inside a container: start it with --gpus all"),
-            breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
-        )  # fmt: skip
+        yield make_finding("gpu-driver-missing", gpus=requirements.gpus or 1, gpu=requirements.gpu or "GPU")
     elif requirements.wants_gpu and driver.error:
-        yield Finding(
-            id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
-            where="libcuda.so.1",
-            remedy=_("restart the container; if the host's nvidia-smi fails too, reload the driver or reboot"),
-            breaks=("gpu-*",),
-        )  # fmt: skip
+        yield make_finding("gpu-driver-broken", seen=driver.error)
     else:
         yield from _check_driver_version(driver, needs, requirements)
         if driver.device_count:
-            yield from check_gpu_count(driver.device_count, requirements)
+            yield from _check_gpu_count(driver.device_count, requirements)
 
 
 def _check_driver_version(
     driver: GpuDriver, needs: DriverRequirements, requirements: Requirements
 ) -> Iterator[Finding]:
-    wanted = parse_required_cuda(needs.require_cuda_variable) or _version(needs.torch_cuda)[:1]
+    wanted = _parse_required_cuda(needs.require_cuda_variable) or _parse_version(needs.torch_cuda)[:1]
     has_compat = needs.has_compat_libraries and requirements.grade == "datacenter"
     is_new_enough = not driver.max_cuda_version or driver.max_cuda_version >= wanted
     if not requirements.wants_gpu or not wanted or is_new_enough or has_compat:
@@ -70,46 +56,28 @@ def _check_driver_version(
         "workstation": "(a workstation card has no forward compatibility), ",
         "consumer": "(a consumer card has no forward compatibility), ",
     }.get(requirements.grade, "")
-    variant = (
-        _("take the target {variant}, ").format(variant=needs.target_for_older_drivers)
-        if needs.target_for_older_drivers
-        else ""
+    variant = needs.target_for_older_drivers
+    branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
+    yield make_finding(
+        "cuda-driver-old",
+        dotted=".".join(map(str, driver.max_cuda_version)),
+        dotted2=".".join(map(str, wanted)),
+        least=_(" to {branch} or newer").format(branch=branch) if branch else "",
+        variant=_("take the target {variant}, ").format(variant=variant) if variant else "",
+        forward=forward,
     )
-    # A minor version is NVIDIA_REQUIRE_CUDA's.
-    branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
-    least = _(" to {branch} or newer").format(branch=branch) if branch else ""
-    yield Finding(
-        id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
-        seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
-            (dotted=_dotted(driver.max_cuda_version), dotted2=_dotted(wanted)), where="driver",
-        remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
-            (least=least, variant=variant, forward=forward),
-        breaks=("gpu-*",),
-        covers=("driver-too-old",),
-    )  # fmt: skip
 
 
-def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
+def _check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
     if count < requirements.gpus:
-        yield Finding(
-            id="gpu-count", title=_("there are fewer GPUs than the target uses"),
-            seen=_("{count} of {gpus}").format(count=count, gpus=requirements.gpus),
-            where="/dev/nvidia*",
-            remedy=_("start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus"),
-            covers=("invalid-device-ordinal",),
-        )  # fmt: skip
+        yield make_finding("gpu-count", count=count, gpus=requirements.gpus)
 
 
 def find_gpus_of_other_arch(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
-    others = [card for card in models if requirements.arch and card.arch and card.arch != requirements.arch]
-    if others:
-        yield Finding(
-            id="gpu-other-arch", title=_("the GPU is not the one that the target is made for"), level="warning",
-            seen=_("{name} is {arch}, the target {demands_arch}").format
-                (name=others[0].name, arch=others[0].arch, demands_arch=requirements.arch), where="hardware.arch",
-            remedy=_("choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again"),
-        )  # fmt: skip
+    wanted = requirements.arch
+    if other := next((card for card in models if wanted and card.arch and card.arch != wanted), None):
+        yield make_finding("gpu-other-arch", level="warning", name=other.name, arch=other.arch, demands_arch=wanted)
 
 
 OLDEST_DRIVERS = {11: "450", 12: "525", 13: "580"}
@@ -132,38 +100,24 @@ def find_stack_cuda_version(packages: Mapping[str, str]) -> str:
     return "" if torch else ".".join(runtime.split(".")[:2])
 
 
-def parse_required_cuda(require_cuda_variable: str) -> tuple[int, ...]:
+def _parse_required_cuda(require_cuda_variable: str) -> tuple[int, ...]:
     """Return the least CUDA of `NVIDIA_REQUIRE_CUDA`: `cuda>=12.8 brand=tesla,driver>=470` is (12, 8)."""
     found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", require_cuda_variable)
-    return _version(found.group(1)) if found else ()
+    return _parse_version(found.group(1)) if found else ()
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
 
 
-# What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
-_COMPAT_REMEDY = _("take …/compat off the loader's paths")
+# What cuInit's codes are for doctor; their texts are those of `cuinit-CODE`.
 _DRIVER_ERRORS = {
-    34: (
-        "cuda-stubs-order",
-        _("the loader takes CUDA's stub for the driver"),
-        _("take …/stubs off LD_LIBRARY_PATH"),
-    ),
-    100: (
-        "no-gpu-visible",
-        _("the driver shows no GPU to this container"),
-        _("start it with --gpus all; unset CUDA_VISIBLE_DEVICES"),
-    ),
-    803: ("cuda-compat-shadows-driver", _("another driver library hides the host's"), _COMPAT_REMEDY),
-    804: ("cuda-compat-shadows-driver", _("forward compatibility does not support this GPU"), _COMPAT_REMEDY),
-    999: ("cuda-after-restart", _("the driver lost the GPU"), _("restart the container; then the host's driver")),
+    34: "cuda-stubs-order",
+    100: "no-gpu-visible",
+    803: "cuda-compat-shadows-driver",
+    804: "cuda-compat-shadows-driver",
+    999: "cuda-after-restart",
 }
-_UNKNOWN_DRIVER_ERROR = (
-    "gpu-driver-broken",
-    _("the driver does not start"),
-    _("restart the container, then the host's driver"),
-)
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
 
@@ -179,42 +133,28 @@ class GpuFacts:
 def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
-        yield from check_gpu_count(int(driver["count"]), requirements)
+        yield from _check_gpu_count(int(driver["count"]), requirements)
     elif driver:
-        name, title, remedy = _DRIVER_ERRORS.get(int(driver.get("code", -1)), _UNKNOWN_DRIVER_ERROR)
-        yield Finding(
-            id=name, title=title, seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
-            where=str(driver.get("library") or "libcuda.so.1"), remedy=remedy, breaks=("gpu-*", "torch-op", "nccl-*"),
-        )  # fmt: skip
+        code = int(driver.get("code", -1))
+        yield make_finding(
+            f"cuinit-{code}" if code in _DRIVER_ERRORS else "cuinit",
+            id=_DRIVER_ERRORS.get(code, "gpu-driver-broken"),
+            seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
+            where=str(driver.get("library") or "libcuda.so.1"),
+        )
     if facts.nvml_error:
-        yield Finding(
-            id="gpu-nvml", title=_("the GPUs cannot be managed"), seen=facts.nvml_error, where="libnvidia-ml.so.1",
-            remedy=_("restart the container: a reload of systemd takes devices away from running ones"),
-            covers=("cuda-after-restart", "driver-library-mismatch"),
-        )  # fmt: skip
+        yield make_finding("gpu-nvml", seen=facts.nvml_error)
     for gpu in facts.memory:
-        yield from _check_memory(gpu)
-
-
-def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
-    if gpu.uncorrected_errors:
-        yield Finding(
-            id="gpu-hardware-fault", title=_("a GPU has memory errors"),
-            seen=_("{bad} uncorrected").format(bad=gpu.uncorrected_errors),
-            where=f"GPU {gpu.index}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
-        )  # fmt: skip
-    used = gpu.total_bytes - gpu.free_bytes
-    if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
-        texts = [_("pid {pid} {used}").format(pid=pid, used=gpu_memory_text(own)) for pid, own in gpu.processes]
-        users = ", ".join(texts) or _("outside this container")
-        yield Finding(
-            id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
-            seen=_("{memory} of {total}: {users}").format
-                (memory=gpu_memory_text(used), total=gpu_memory_text(gpu.total_bytes), users=users),
-            where=f"GPU {gpu.index}",
-            remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
-            covers=("free-memory-below-utilization",),
-        )  # fmt: skip
+        if gpu.uncorrected_errors:
+            yield make_finding("gpu-hardware-fault", index=gpu.index, bad=gpu.uncorrected_errors)
+        used = gpu.total_bytes - gpu.free_bytes
+        if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
+            texts = [_("pid {pid} {used}").format(pid=pid, used=gpu_memory_text(own)) for pid, own in gpu.processes]
+            yield make_finding(
+                "gpu-busy", level="warning", index=gpu.index,
+                memory=gpu_memory_text(used), total=gpu_memory_text(gpu.total_bytes),
+                users=", ".join(texts) or _("outside this container"),
+            )  # fmt: skip
 
 
 def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
@@ -227,29 +167,20 @@ def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFact
 
 def check_torch_and_triton_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
     for row in facts.steps:
-        if row["step"] == "triton" and not row.get("ok"):
-            yield Finding(
-                id="jit-triton", title=_("Triton cannot compile a kernel"), seen=str(row.get("error")),
-                where="triton",
-                remedy=_("it needs gcc, Python's headers and libcuda.so.1; TRITON_CACHE_DIR must be writable"),
-                covers=("triton-cc-build-failed", "triton-launcher-compile", "triton-unsupported-gpu"),
-            )  # fmt: skip
-        if row["step"] != "gpu" or row.get("ok"):
+        if row.get("ok"):
+            continue
+        if row["step"] == "triton":
+            yield make_finding("jit-triton", seen=str(row.get("error")))
+        if row["step"] != "gpu":
             continue
         arch, archs = str(row.get("arch", "")), [str(name) for name in row.get("archs", ())]
+        where = f"GPU {row.get('number', '')}".rstrip()
         if arch and archs and not _has_kernels(arch, archs):
-            yield Finding(
-                id="gpu-arch-not-in-build", title=_("torch has no kernels for this GPU"),
-                seen=_("{name} is {arch}, torch has {archs}").format
-                    (name=row.get('name'), arch=arch, archs=', '.join(archs)), where=f"GPU {row.get('number')}",
-                remedy=_("choose a torch built for it: channel cu128 or newer for sm_120"), breaks=("gpu-kernel",),
-            )  # fmt: skip
+            yield make_finding(
+                "gpu-arch-not-in-build", where=where, name=row.get("name"), arch=arch, archs=", ".join(archs)
+            )
         elif requirements.wants_gpu or "count" not in row:
-            yield Finding(
-                id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(row.get("error")),
-                where=f"GPU {row.get('number', '')}".rstrip(),
-                remedy=_("see the error; CUDA_LAUNCH_BLOCKING=1 names the kernel"),
-            )  # fmt: skip
+            yield make_finding("gpu-kernel", seen=str(row.get("error")), where=where)
 
 
 def _has_kernels(arch: str, archs: list[str]) -> bool:
@@ -264,9 +195,4 @@ def check_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     """Yield why the GPUs could not add up a tensor together."""
     for row in facts.steps:
         if not row.get("ok"):
-            yield Finding(
-                id="nccl-self-test", title=_("{count} GPUs cannot add up a tensor over NCCL").format(count=count),
-                seen=str(row.get("error")), where=_("NCCL"),
-                remedy=_("NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then "
-"NCCL_SHM_DISABLE=1"),
-            )  # fmt: skip
+            yield make_finding("nccl-self-test", seen=str(row.get("error")), count=count)

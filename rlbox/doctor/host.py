@@ -17,10 +17,11 @@ from pathlib import Path
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, check_host_data_by_writing, is_responsive
-from rlbox.doctor.engine import check_engine, note_missing_or_outdated_image
+from rlbox.doctor.engine import check_engine
 from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
@@ -164,14 +165,14 @@ class _ImageCheck:
         except RlboxError:  # the engine has a finding of its own
             return
         if info is None:
-            yield from note_missing_or_outdated_image("missing", self._image.target)
+            yield make_finding("image-missing", level="note", target=self._image.target)
             return
         # Whoever asks a directory that does not answer waits for ever.
         if self._data_dir and is_responsive(str(self._data_dir)) and self._data_dir.is_dir():
             self.has_started = True
             yield from self._examine_container(str(info["Id"]))
-        is_outdated = find_outdated_reason(self._image, info)
-        yield from note_missing_or_outdated_image("outdated" if is_outdated else "current", self._image.target)
+        if find_outdated_reason(self._image, info):
+            yield make_finding("image-outdated", level="note", target=self._image.target)
 
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
         image = self._image
@@ -192,10 +193,10 @@ class _ImageCheck:
             outcome = connect_engine().run_container(plan, timeout_s=self._budget_s)
             self.report = parse_report(parse_json(outcome.stdout))
         except EngineError as error:
-            yield self._make_refused_finding(error.what)
+            yield make_finding("container-refused", seen=error.what[:500], where=image.tag)
         except (ValueError, KeyError, TypeError):
             lines = outcome.stderr.strip().splitlines() or [_("no output")]
-            yield self._make_refused_finding(lines[-1])
+            yield make_finding("container-refused", seen=lines[-1][:500], where=image.tag)
 
     def _choose_gpus(self) -> GpuAccess:
         """Return the GPUs of the container; none where the engine offers none, which is a finding."""
@@ -203,15 +204,6 @@ class _ImageCheck:
             return choose_container_gpu_access(self._app, self._image, self._gpus_option)
         except (EngineError, NodeError):
             return NO_GPUS
-
-    def _make_refused_finding(self, reason: str) -> Finding:
-        return Finding(
-            id="container-refused",
-            title=_("the engine does not start a container of the image"),
-            seen=reason[:500],
-            where=self._image.tag,
-            remedy=_("docker's own message names the missing resource; limits are in the target's [run]"),
-        )
 
     def end(self, is_running: Callable[[], bool]) -> None:
         """Remove the container when nobody waits for it: its thread ends with this process, before it would."""

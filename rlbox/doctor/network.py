@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from rlbox.amounts import duration_text
+from rlbox.doctor.catalogue import make_finding
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -76,12 +77,7 @@ def check_network(
 def _check_localhost() -> Iterator[Finding]:
     localhost = _resolve("localhost")
     if not any(address == "::1" or address.startswith("127.") for address in localhost):
-        yield Finding(
-            id="localhost-unresolved", title=_("the name localhost is not this machine"),
-            seen=_("localhost is {localhost}").format(localhost=', '.join(localhost) or _("unknown")),
-            where="/etc/hosts",
-            remedy=_("put the line `127.0.0.1 localhost` into /etc/hosts"), breaks=("ray-*",),
-        )  # fmt: skip
+        yield make_finding("localhost-unresolved", localhost=", ".join(localhost) or _("unknown"))
 
 
 def _resolve(name: str) -> tuple[str, ...]:
@@ -100,70 +96,36 @@ def _check_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> 
         wanted = [part.strip().partition(":")[0] for part in value.lstrip("=").split(",")]
         is_exact = value.startswith("=") or not name.startswith("NCCL")  # NCCL takes the beginning of a name
         if not any(other == one if is_exact else other.startswith(one) for one in wanted for other in interfaces):
-            yield Finding(
-                id="interface-missing", title=_("a network interface that is named does not exist"),
-                seen=_("{name}={value}; there are {names}").format
-                    (name=name, value=value, names=', '.join(interfaces)), where=name,
-                remedy=_("set {name} to one of them (`ip -br address`), or unset it").format(name=name),
-                covers=("gloo-interface",),
-            )  # fmt: skip
+            yield make_finding("interface-missing", name=name, value=value, names=", ".join(interfaces))
 
 
 def _check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
-    taken: dict[str, list[tuple[str, int]]] = {}
+    taken: dict[str, dict[str, int]] = {}
     for name, number in ports.items():
         if holder := describe_port_holder_unless_free(number):
-            taken.setdefault(holder, []).append((name, number))
-    for holder, rows in taken.items():
-        texts = ", ".join(f"{number} ({name})" for name, number in rows)
-        yield Finding(
-            id="port-taken", title=_("a port that is needed is taken"),
-            seen=_("{ports}: held by {holder}").format(ports=texts, holder=holder),
-            where=_("port {number}").format(number=rows[0][1]),
-            remedy=_("a run of rlbox (`rlbox runs`) is ended with `rlbox stop RUN`; else end what holds it, or "
-"give the job another port"),
-            covers=("ray-port-conflict",),
-        )  # fmt: skip
+            taken.setdefault(holder, {})[name] = number
+    for holder, numbers in taken.items():
+        texts = ", ".join(f"{number} ({name})" for name, number in numbers.items())
+        yield make_finding("port-taken", ports=texts, holder=holder, number=next(iter(numbers.values())))
 
 
 def make_endpoint_and_clock_findings(probed_endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
     """Yield what is wrong with addresses that were asked, and the clock as their answers tell it."""
     for endpoint in probed_endpoints:
         if endpoint.error:
-            yield _make_dead_finding(endpoint)
-    skew = min(
-        (endpoint.own_clock_ahead_s for endpoint in probed_endpoints if endpoint.own_clock_ahead_s is not None),
-        key=abs,
-        default=0.0,
-    )
+            is_variable = endpoint.name.isidentifier() and endpoint.name.isupper()
+            yield make_finding(
+                {"proxy": "proxy-dead", "ray": "ray-address-dead", "mirror": "mirror-dead"}[endpoint.kind],
+                level="warning" if endpoint.is_optional else "error",
+                seen=endpoint.error,
+                where=f"{endpoint.name}={endpoint.url}" if is_variable else f"{endpoint.name}: {endpoint.url}",
+                row=endpoint.name,
+            )
+    skews = [one.own_clock_ahead_s for one in probed_endpoints if one.own_clock_ahead_s is not None]
+    skew = min(skews, key=abs, default=0.0)
     if abs(skew) > _MAX_CLOCK_SKEW_S:
         text = _("{took} ahead") if skew > 0 else _("{took} behind")
-        yield Finding(
-            id="clock-skew", title=_("the clock is wrong"), seen=text.format(took=duration_text(abs(skew))),
-            where="clock", remedy=_("set it (`timedatectl set-ntp true`, or the host's own clock)"),
-            breaks=("mirror-dead",),
-        )  # fmt: skip
-
-
-def _make_dead_finding(endpoint: Endpoint) -> Finding:
-    is_variable = endpoint.name.isidentifier() and endpoint.name.isupper()
-    where = f"{endpoint.name}={endpoint.url}" if is_variable else f"{endpoint.name}: {endpoint.url}"
-    if endpoint.kind == "proxy":
-        return Finding(
-            id="proxy-dead", title=_("the proxy does not answer"), seen=endpoint.error, where=where,
-            remedy=_("start it, correct {row}, or unset it").format(row=endpoint.name), breaks=("mirror-dead",),
-        )  # fmt: skip
-    if endpoint.kind == "ray":
-        return Finding(
-            id="ray-address-dead", title=_("RAY_ADDRESS names a cluster that does not answer"), seen=endpoint.error,
-            where=where, remedy=_("start its head, or unset RAY_ADDRESS"),
-        )  # fmt: skip
-    return Finding(
-        id="mirror-dead", title=_("a mirror does not answer"), level="warning" if endpoint.is_optional else "error",
-        seen=endpoint.error, where=where,
-        remedy=_("choose another (`rlbox mirrors probe`); a variable: correct or unset it"),
-        covers=("hf-unreachable", "pip-index-unreachable"),
-    )  # fmt: skip
+        yield make_finding("clock-skew", seen=text.format(took=duration_text(abs(skew))))
 
 
 def read_env_and_pip_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -49,11 +50,7 @@ def _check_python(python: str) -> Iterator[Finding]:
         problem = _("is a link to {readlink}, which is missing").format(readlink=os.readlink(python))
     else:
         problem = _("cannot be executed")
-    yield Finding(
-        id="stack-python", title=_("the stack's Python does not start"), seen=f"{python} {problem}", where=python,
-        remedy=_("start a new container; if it is in the image: rlbox build --rebuild TARGET"),
-        breaks=("torch-*", "ray-*", "extension-*", "path-*", "stack-not-in-venv", "*-load", "libnuma-missing"),
-    )  # fmt: skip
+    yield make_finding("stack-python", python=python, problem=problem)
 
 
 def _check_programs(environ: Mapping[str, str], venv: str) -> Iterator[Finding]:
@@ -61,39 +58,22 @@ def _check_programs(environ: Mapping[str, str], venv: str) -> Iterator[Finding]:
     paths = {name: shutil.which(name, path=environ.get("PATH", "")) or "" for name in names}
     own = os.path.realpath(f"{venv}/bin")  # a link into the environment counts as the environment
     wrong = {name: path for name, path in paths.items() if os.path.realpath(os.path.dirname(path)) != own}
-    if not wrong:
-        return
     texts = [
         _("{name} is {path}").format(name=name, path=path or _("not found")) for name, path in sorted(paths.items())
     ]
-    yield Finding(
-        id="path-shadowed" if any(wrong.values()) else "ray-not-on-path",
-        title=_("programs do not come from the stack's environment"), seen=", ".join(texts), where="PATH",
-        remedy=_('export PATH="{right}:$PATH" (and `conda deactivate` where conda is first)').format
-            (right=f"{venv}/bin"),
-        breaks=("ray-not-on-path", "path-in-every-shell", "ray-task", "hf-old-switches"),
-        covers=("ray-not-on-path", "conda-shadows-python", "interpreter-in-the-way"),
-    )  # fmt: skip
+    if wrong:
+        finding_id = "path-shadowed" if any(wrong.values()) else "ray-not-on-path"
+        yield make_finding("path-shadowed", id=finding_id, seen=", ".join(texts), right=f"{venv}/bin")
 
 
 def _check_lib64(path: str) -> Iterator[Finding]:
     if os.path.islink(path) and os.path.isdir(path):
         return
-    remedy = _("ln -sfn lib {path}").format(path=path)
-    repair: tuple[str, ...] = ("link", path, "lib")
-    if os.path.islink(path):
-        seen = _("lib64 is a link to nothing")
-    elif not os.path.lexists(path):
-        seen = _("there is no lib64")
-    elif os.path.islink(f"{path}/lib"):  # `ln -s` into a real directory makes the link inside it
-        seen = _("lib64 is a real directory with the link inside it")
-        remedy, repair = f"rm {path}/lib && rmdir {path} && ln -s lib {path}", ()
-    else:
-        return
-    yield Finding(
-        id="lib64-missing", title=_("the environment has no lib64: JIT compilers link with -L…/lib64"), seen=seen,
-        where=path, remedy=remedy, repair=repair, breaks=("jit-*",), covers=("lcudart-link",),
-    )  # fmt: skip
+    if os.path.islink(f"{path}/lib"):  # `ln -s` into a real directory makes the link inside it
+        yield make_finding("lib64-nested", id="lib64-missing", where=path, path=path)
+    elif not os.path.isdir(path):
+        seen = _("lib64 is a link to nothing") if os.path.islink(path) else _("there is no lib64")
+        yield make_finding("lib64-missing", seen=seen, where=path, path=path, repair=("link", path, "lib"))
 
 
 def _check_libraries(
@@ -106,22 +86,11 @@ def _check_libraries(
     texts += [_("the loader is told {line}").format(line=line) for line in loader_lines if "stubs" in line]
     texts += [_("LIBRARY_PATH has stubs before {word}").format(word=path) for path in after]
     if texts:
-        yield Finding(
-            id="cuda-stubs-order", title=_("CUDA's stub libraries stand where real ones are looked for"),
-            seen="; ".join(texts),
-            where="LD_LIBRARY_PATH" if stubs else "LIBRARY_PATH" if after else str(_LOADER_DIR),
-            remedy=_("take …/stubs off LD_LIBRARY_PATH and the loader; on LIBRARY_PATH it comes last"),
-            breaks=("gpu-*", "cuda-driver-*", "jit-*"),
-            covers=("lcuda-link", "lcuda-link-in-process", "libcuda-missing"),
-        )  # fmt: skip
+        where = "LD_LIBRARY_PATH" if stubs else "LIBRARY_PATH" if after else str(_LOADER_DIR)
+        yield make_finding("cuda-stubs-order", seen="; ".join(texts), where=where)
     compat = [path for path in (*runtime, *loader_lines) if path.rstrip("/").endswith("/compat")]
     if compat and requirements.grade in ("consumer", "workstation"):
-        yield Finding(
-            id="cuda-compat-shadows-driver", title=_("CUDA's forward-compatibility library hides the driver"),
-            seen=", ".join(compat), where="LD_LIBRARY_PATH",
-            remedy=_("remove it: GeForce and workstation GPUs have no forward compatibility (errors 803 and 804)"),
-            breaks=("gpu-*",), covers=("cuda-compat-shadows-driver",),
-        )  # fmt: skip
+        yield make_finding("cuda-compat-shadows-driver", seen=", ".join(compat))
 
 
 def _is_stubs(path: str) -> bool:
@@ -134,21 +103,18 @@ def _split(environ: Mapping[str, str], name: str) -> list[str]:
 
 def _read_loader_lines() -> list[str]:
     """Return the lines of the loader's configuration that name stubs or compat directories."""
-    found = []
-    for file in sorted(_LOADER_DIR.glob("*.conf")):
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        found += [f"{file.name}: {line.strip()}" for line in lines if _LOADER_LINE.search(line.strip())]
-    return found
+    return [
+        f"{file.name}: {line.strip()}"
+        for file in sorted(_LOADER_DIR.glob("*.conf"))
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if _LOADER_LINE.search(line.strip())
+    ]
 
 
 def _check_empty_elements(environ: Mapping[str, str]) -> Iterator[Finding]:
     if names := [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]:
-        yield Finding(
-            id="empty-path-element", title=_("a search path has an empty element, which means the current folder"),
-            level="warning", seen=", ".join(f"{name}={environ[name]}" for name in names), where=", ".join(names),
-            remedy=_("write ${NAME:+:$NAME} when something is put in front, and no colon at either end"),
-            covers=("lcudart-link",),
-        )  # fmt: skip
+        seen = ", ".join(f"{name}={environ[name]}" for name in names)
+        yield make_finding("empty-path-element", level="warning", seen=seen, where=", ".join(names))
 
 
 def _check_pythonpath(python_path: str, requirements: Requirements, venv: str) -> Iterator[Finding]:
@@ -161,11 +127,7 @@ def _check_pythonpath(python_path: str, requirements: Requirements, venv: str) -
         if os.path.isfile(f"{directory}/{name}.py") or os.path.isfile(f"{directory}/{name}/__init__.py")
     ]
     if copies:
-        yield Finding(
-            id="pythonpath-shadows", title=_("PYTHONPATH has other copies of packages of the stack"),
-            seen=", ".join(copies), where="PYTHONPATH", remedy=_("take these folders off PYTHONPATH"),
-            breaks=("torch-*", "ray-*"), covers=("interpreter-in-the-way",),
-        )  # fmt: skip
+        yield make_finding("pythonpath-shadows", seen=", ".join(copies))
 
 
 def _check_cuda_home(variable: str) -> Iterator[Finding]:
@@ -176,9 +138,4 @@ def _check_cuda_home(variable: str) -> Iterator[Finding]:
     if variable and not missing:
         missing = [name for name, names in _CUDA_FILES.items() if not any(os.path.exists(f"{home}/{n}") for n in names)]
     if missing:
-        yield Finding(
-            id="cuda-home", title=_("CUDA_HOME is not a CUDA toolkit"), where=home,
-            seen=_("{cuda_home} lacks {cuda_missing}").format(cuda_home=home, cuda_missing=", ".join(missing)),
-            remedy=_("set CUDA_HOME to a toolkit with bin/nvcc and lib64/libcudart.so, or unset it"),
-            breaks=("jit-*",), covers=("cuda-home",),
-        )  # fmt: skip
+        yield make_finding("cuda-home", cuda_home=home, cuda_missing=", ".join(missing))

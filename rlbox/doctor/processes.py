@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import duration_text
+from rlbox.doctor.catalogue import make_finding
 from rlbox.findings import Finding, listed
 from rlbox.i18n import _
 from rlbox.system.process_table import (
@@ -56,8 +57,8 @@ class ProcessInfo:
         The run that it was started for, whose supervisor is gone.
     is_orphan
         What started it ended before it.
-    living_starter_name
-        The living program that it is below, none of a run: a shell, a test, a script.
+    has_living_starter
+        It is below a living program that is none of a run: a shell, a test, a script.
     """
 
     pid: int
@@ -70,7 +71,7 @@ class ProcessInfo:
     is_in_live_run: bool = False
     supervised_run: str = ""
     ended_run: str = ""
-    living_starter_name: str = ""
+    has_living_starter: bool = False
     is_orphan: bool = False
     is_zombie: bool = False
     runs_from_stack_venv: bool = False
@@ -78,7 +79,7 @@ class ProcessInfo:
     @property
     def is_left_over(self) -> bool:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
-        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.living_starter_name:
+        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.has_living_starter:
             return False
         is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
         return bool(self.ended_run) or is_part
@@ -92,41 +93,19 @@ def is_run_process(name: str, command_line: str) -> bool:
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
-        yield make_live_runs_finding(runs, place_phrase="here", finding_where="processes", stop_args=runs[0])
-    if stale := [process for process in processes if process.is_left_over]:
-        yield Finding(
-            id="stale-processes", title=_("processes of an earlier run are still there"), level="warning",
-            seen=listed([_describe(process) for process in stale]), where="processes", remedy=_make_remedy(stale),
-            breaks=("port-taken", "gpu-busy", "ray-port-conflict", "ray-env-inherited"),
-            covers=("stale-processes-hold-port",),
-        )  # fmt: skip
+        yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", place="here", stop=runs[0])
+    stale = [process for process in processes if process.is_left_over]
+    seen = listed([_describe(process) for process in stale])
+    if pids := " ".join(str(process.pid) for process in stale if process.is_own_user):
+        yield make_finding("stale-processes", level="warning", seen=seen, pids=pids)
+    elif stale:
+        others = ", ".join(dict.fromkeys(process.owner for process in stale))
+        yield make_finding("stale-processes-of-others", id="stale-processes", level="warning", seen=seen, others=others)
 
 
 def _describe(process: ProcessInfo) -> str:
     run = f", of run {process.ended_run}" if process.ended_run else ""
     return f"{process.name} (pid {process.pid}, {process.owner}, {duration_text(process.age_s)} old{run})"
-
-
-def _make_remedy(stale: Sequence[ProcessInfo]) -> str:
-    """Return what to do: one's own may be ended, others' are for others to end."""
-    pids = " ".join(str(process.pid) for process in stale if process.is_own_user)
-    others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.is_own_user))
-    if not pids:
-        return _("ask {others} to end them, if nothing needs them").format(others=others)
-    ends = _("if nothing of yours needs them, end them: kill {pids}").format(pids=pids)
-    return _("{ends}; ask {others} to end the others").format(ends=ends, others=others) if others else ends
-
-
-def make_live_runs_finding(runs: Sequence[str], *, place_phrase: str, finding_where: str, stop_args: str) -> Finding:
-    """Return the note that runs go on at a place; `stop_args` are the words after `rlbox stop` that end the first."""
-    return Finding(
-        id="live-runs",
-        title=_("runs of rlbox go on {place}").format(place=place_phrase),
-        level="note",
-        seen=listed(runs),
-        where=finding_where,
-        remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop_args),
-    )
 
 
 def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tuple[ProcessInfo, ...]:
@@ -141,64 +120,60 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
     """
     everything = probe_processes()
     me, up_s = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
-    home = _home(me)
-    table = {pid: process for pid, process in everything.items() if _home(pid) == home}
+    home = _get_pid_namespace_and_container(me)
+    table = {pid: process for pid, process in everything.items() if _get_pid_namespace_and_container(pid) == home}
     mine = find_self_and_ancestors(everything, me) | find_descendants_excluding_roots(everything, {me})
-    words = {pid: probe_command_line(pid) for pid in table}
-    supervisors = {pid: folder for pid in table if (folder := _supervised(pid))}
+    command_lines = {pid: probe_command_line(pid) for pid in table}
+    supervisors = {pid: folder for pid in table if (folder := _find_supervised_run_dir(pid))}
     owned = supervisors.keys() | find_descendants_excluding_roots(table, set(supervisors))
-    first = min(
-        (p for p in table.values() if p.parent_pid == 1), key=lambda p: p.start_ticks, default=None
-    )  # ids wrap round
-    main = first.pid if first else 0
+    of_init = [process for process in table.values() if process.parent_pid == 1]
+    main = min(of_init, key=lambda process: process.start_ticks, default=None)  # ids wrap round
     user = find_process_owner(me)
 
     def describe(process: Process) -> ProcessInfo:
         pid = process.pid
         folder = read_environment(pid).get(FOLDER_MARK, "")
         owner = find_process_owner(pid)
+        is_live = folder in supervisors.values()
         return ProcessInfo(
             pid=pid,
             name=process.name,
-            command_line=words[pid],
+            command_line=command_lines[pid],
             owner=_("user {owner}").format(owner=owner or "unknown"),
             age_s=max(up_s - process.start_ticks / _TICKS, 0.0),
             is_own_user=owner == user,
             is_doctor=pid in mine,
-            is_in_live_run=pid in owned or folder in supervisors.values(),
-            supervised_run=Path(supervisors[pid]).name if pid in supervisors else "",
-            ended_run=Path(folder).name if folder and folder not in supervisors.values() else "",
-            living_starter_name="container"
-            if pid == main
-            else _living_above(table, words, process, venv_of_stack_programs),
-            is_orphan=pid != main and _reaps(table, process.parent_pid),
+            is_in_live_run=pid in owned or is_live,
+            supervised_run=Path(supervisors.get(pid, "")).name,
+            ended_run="" if is_live else Path(folder).name,
+            has_living_starter=process == main
+            or _is_below_other_program(table, command_lines, process, venv_of_stack_programs),
+            is_orphan=process != main and _reaps(table, process.parent_pid),
             is_zombie=process.is_zombie,
-            runs_from_stack_venv=words[pid].startswith(f"{venv_of_stack_programs}/"),
+            runs_from_stack_venv=command_lines[pid].startswith(f"{venv_of_stack_programs}/"),
         )
 
     return tuple(describe(process) for pid, process in table.items() if pid != 1 or pid in supervisors)
 
 
-def _supervised(pid: int) -> str:
-    """Return the directory of the run that a process is the supervisor of; empty for any other process."""
+def _find_supervised_run_dir(pid: int) -> str | None:
     found = _SUPERVISOR.search(read_text(f"/proc/{pid}/cmdline"))
-    return found.group(1) if found else ""
+    return found.group(1) if found else None
 
 
-def _living_above(table: Mapping[int, Process], words: Mapping[int, str], process: Process, stack: str) -> str:
-    """Return the name of the first program above a process that is no part of a run; empty when there is none.
-
-    What only parts of a run are above, up to who takes over orphans, has lost what started it.
-    """
+def _is_below_other_program(
+    table: Mapping[int, Process], command_lines: Mapping[int, str], process: Process, venv: str
+) -> bool:
+    """Return whether a program above a process is no part of a run, nor who takes over orphans."""
     pid = process.parent_pid
     while not _reaps(table, pid):
         if pid not in table:  # as of `docker exec`
-            return "outside"
-        line = words[pid]
-        if not (is_run_process(table[pid].name, line) or line.startswith(f"{stack}/")):
-            return table[pid].name
+            return True
+        line = command_lines[pid]
+        if not (is_run_process(table[pid].name, line) or line.startswith(f"{venv}/")):
+            return True
         pid = table[pid].parent_pid
-    return ""
+    return False
 
 
 def _reaps(table: Mapping[int, Process], pid: int) -> bool:
@@ -206,12 +181,12 @@ def _reaps(table: Mapping[int, Process], pid: int) -> bool:
     return pid == 1 or (pid in table and table[pid].name.startswith(_REAPERS))
 
 
-def _home(pid: int) -> tuple[str, str]:
+def _get_pid_namespace_and_container(pid: int) -> tuple[str, str]:
     """Return which numbering and which container a process is of; another one for a process that is just ending."""
     cgroup = read_text(f"/proc/{pid}/cgroup")
-    found = _CONTAINER.search(cgroup)
+    container = _CONTAINER.search(cgroup)
     try:
-        space = os.readlink(f"/proc/{pid}/ns/pid")
+        namespace = os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:  # another user's, whose numbers are taken for those of here
-        space = os.readlink("/proc/self/ns/pid")
-    return (space if cgroup else "gone"), found.group(1) if found else ""
+        namespace = os.readlink("/proc/self/ns/pid")
+    return (namespace if cgroup else "gone"), container.group(1) if container else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from rlbox.doctor.catalogue import make_finding
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
-from rlbox.i18n import _
 from rlbox.sandbox.plan import has_walls
 from rlbox.system.command import run_command
 from rlbox.values import Command
@@ -18,11 +18,4 @@ def check_sandbox(timeout_s: float) -> Iterator[Finding]:
     answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
     reasons = [f"{layer}: {reason}" for layer, reason in sorted(answer["missing"].items())]
     if not has_walls(answer["layers"]):
-        yield Finding(
-            id="sandbox-weak",
-            level="warning",
-            title=_("this machine cannot isolate code that a model wrote: the sandbox does not run any"),
-            seen=listed(reasons) or answer["strength"],
-            where=_("container"),
-            remedy=_("take a machine whose kernel has Landlock (5.13 or newer)"),
-        )
+        yield make_finding("sandbox-weak", level="warning", seen=listed(reasons) or answer["strength"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import duration_text
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
@@ -49,17 +50,15 @@ def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
-    steps = {str(row["step"]): row for row in facts.steps}
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:
-        yield Finding(
-            id="torch-import" if failed[0]["step"] == "import" else "torch-op", title=_("torch does not calculate"),
-            seen=str(failed[0].get("error")), where=f"{venv}/bin/python",
-            remedy=_("the error names the package: compare it with the lock (`rlbox show {target}`), then start a new "
-"container").format(target=requirements.target or "TARGET"),
-            breaks=("extension-*", "gpu-*"), covers=("numpy2-abi", "unknown-uid"),
-        )  # fmt: skip
-    elif "cpu" not in steps:
+        yield make_finding(
+            "torch-import" if failed[0]["step"] == "import" else "torch-op",
+            seen=str(failed[0].get("error")),
+            where=f"{venv}/bin/python",
+            target=requirements.target or "TARGET",
+        )
+    elif all(row["step"] != "cpu" for row in facts.steps):
         yield from _check_answer(facts, "torch-op", "torch", venv)
     yield from _check_extensions(facts)
 
@@ -72,29 +71,24 @@ _TRUNCATED_TEXTS = ("file too short", "invalid ELF header", "past end of file", 
 def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
     # An illegal instruction is a variant for another processor, of which engines ship several; a missing driver has
     # a finding of its own.
-    failed = [row for row in facts.steps if row["step"] == "load" and not row.get("ok")]
     paths_by_reason: dict[str, list[str]] = {}
-    for row in failed:
-        if row.get("signal") == signal.SIGILL or "libcuda.so.1" in str(row.get("error")):
+    for row in facts.steps:
+        error = str(row.get("error"))
+        if row["step"] != "load" or row.get("ok") or row.get("signal") == signal.SIGILL or "libcuda.so.1" in error:
             continue
-        error = str(row.get("error")).removeprefix("OSError: ").removeprefix(f"{row.get('path')}: ")
+        reason = error.removeprefix("OSError: ").removeprefix(f"{row.get('path')}: ")
         if row.get("signal") == signal.SIGBUS:  # a page behind the end of the file
-            error = "file too short"
+            reason = "file too short"
         ended = _("it ended its process by signal {signal}").format(signal=row.get("signal"))
-        paths_by_reason.setdefault(error or ended, []).append(str(row.get("path")))
+        paths_by_reason.setdefault(reason or ended, []).append(str(row.get("path")))
     for reason, paths in paths_by_reason.items():
-        names = ", ".join(path.rpartition("/")[2] for path in paths)
+        finding_id = "extension-load"
         if any(text in reason for text in _TRUNCATED_TEXTS):
-            name, title = "file-truncated", _("a compiled extension is damaged")
+            finding_id = "file-truncated"
         elif any(text in reason for text in _TORCH_SYMBOLS):
-            name, title = "torch-abi", _("an extension was built for another torch")
-        else:
-            name, title = "extension-load", _("a compiled extension cannot be loaded")
-        yield Finding(
-            id=name, title=title, seen=_("{names}: {reason}").format(names=names, reason=reason), where=paths[0],
-            remedy=_("install a build that fits this torch and this system, or the library that it names"),
-            covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
-        )  # fmt: skip
+            finding_id = "torch-abi"
+        names = ", ".join(path.rpartition("/")[2] for path in paths)
+        yield make_finding(finding_id, where=paths[0], names=names, reason=reason)
 
 
 def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
@@ -103,24 +97,15 @@ def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
     if last is None:
         yield from _check_answer(facts, "ray-task", "Ray", venv)
     elif not last.get("ok"):
-        yield Finding(
-            id="ray-task", title=_("Ray does not do a task"), seen=f"{last['step']}: {last.get('error')}",
-            where=f"{venv}/bin/python",
-            remedy=_("start a new container; `ray start --head --block` shows more, in raylet.err of its session"),
-        )  # fmt: skip
+        yield make_finding("ray-task", seen=f"{last['step']}: {last.get('error')}", where=f"{venv}/bin/python")
 
 
 def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
     """Yield why a program ended and said nothing."""
-    if facts.exit_code is None:
-        return
-    text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
-    yield Finding(
-        id=finding_id, title=_("{who} ends without an answer").format(who=program),
-        seen=text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else ""),
-        where=f"{venv}/bin/python", remedy=_("start a new container; if it is in the image, build it again"),
-        breaks=("extension-*",),
-    )  # fmt: skip
+    if facts.exit_code is not None:
+        text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
+        seen = text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else "")
+        yield make_finding("no-answer", id=finding_id, seen=seen, where=f"{venv}/bin/python", who=program)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,35 +125,15 @@ _LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
 
 def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
     """Yield why an object cannot be linked as a JIT compiler does it."""
-    if not facts.compiler:
-        if facts.compiler_required:
-            yield Finding(
-                id="jit-no-compiler", title=_("there is no C compiler, and the stack compiles as it runs"),
-                seen=_("no cc, gcc or clang on PATH"), where="PATH",
-                remedy=_("add \"gcc\" and \"g++\" to base.packages"),
-                covers=("build-toolchain-missing", "triton-cc-build-failed"),
-            )  # fmt: skip
-        return
+    if not facts.compiler and facts.compiler_required:
+        yield make_finding("jit-no-compiler")
     if facts.compile_error:
-        yield Finding(
-            id="jit-compile", title=_("the C compiler does not make a program"), seen=facts.compile_error,
-            where=facts.compiler,
-            remedy=_("install gcc and libc6-dev completely (build-essential)"), covers=("triton-cc-build-failed",),
-            breaks=("jit-link",),
-        )  # fmt: skip
-    failed = {name: error for name, error in facts.error_by_library.items() if error}
-    if failed:
+        yield make_finding("jit-compile", seen=facts.compile_error, where=facts.compiler)
+    if failed := {name: error for name, error in facts.error_by_library.items() if error}:
         names = " ".join(f"-l{name}" for name in failed)
-        yield Finding(
-            id="jit-link", title=_("a JIT object cannot be linked"),
-            seen=f"{names}: {next(iter(failed.values()))}",
-            where=facts.compiler,
-            remedy=_(
-                "put the folder of the library on LIBRARY_PATH, with a link without the version in the same "
-                "folder"
-            ),
-            covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),
-        )  # fmt: skip
+        covers = tuple(_LINK_CAUSES[name] for name in failed)
+        seen = f"{names}: {next(iter(failed.values()))}"
+        yield make_finding("jit-link", seen=seen, where=facts.compiler, covers=covers)
 
 
 _PROGRAMS_DIR = Path(__file__).resolve().parent / "programs"

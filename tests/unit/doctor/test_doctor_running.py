@@ -67,8 +67,8 @@ def test_what_a_living_program_has_started_is_not_left_over() -> None:
     with ending(child.pid):
         wait_until_named(child.pid, "VLLM::EngineCore")
         found = row_of(child.pid)
-        assert (bool(found.living_starter_name), found.is_orphan, ids(found)) == (True, False, [])
-        assert ids(replace(found, living_starter_name="")) == ["stale-processes"]
+        assert (found.has_living_starter, found.is_orphan, ids(found)) == (True, False, [])
+        assert ids(replace(found, has_living_starter=False)) == ["stale-processes"]
     child.wait()
 
 
@@ -82,11 +82,8 @@ def test_parts_of_a_run_alone_have_lost_what_started_them() -> None:
             time.sleep(0.02)
         with ending(int(below[0])) as pid:
             wait_until_named(pid, "ray::IDLE")
-            assert (row_of(above).is_orphan, row_of(pid).is_orphan, row_of(pid).living_starter_name) == (
-                True,
-                False,
-                "",
-            )
+            rows = row_of(above), row_of(pid)
+            assert (rows[0].is_orphan, rows[1].is_orphan, rows[1].has_living_starter) == (True, False, False)
             assert ids(row_of(pid)) == ["stale-processes"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.engine import RunContainer, check_containers, check_engine_and_probe_host
+from rlbox.doctor.engine import check_engine_and_probe_host, check_run_containers
 from rlbox.doctor.fix_checks import (
     TIMEOUT_EXIT_CODE,
     let_findings_explain_fix_checks,
@@ -30,6 +30,7 @@ from rlbox.doctor.stack import (
     check_ray_task,
     check_torch_and_extensions,
 )
+from rlbox.engine.container import OWNER_LABEL, RUN_LABEL
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver, GpuMemory, GpuProcess
 
@@ -176,12 +177,13 @@ def test_engine_that_cannot_be_used_is_named(
 
 
 def test_containers_of_ended_and_of_living_runs() -> None:
-    left = RunContainer(name="rlbox-a", run="a", state="exited", owner="uid 7", is_live=False)
-    (finding,) = check_containers([left])
+    left = {"Names": ["/rlbox-a"], "State": "exited", "Labels": {RUN_LABEL: "a", OWNER_LABEL: "7"}}
+    (finding,) = check_run_containers([left])
     assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
-    (finding,) = check_containers([replace(left, is_live=True)])
+    (finding,) = check_run_containers([{**left, "State": "running"}])
     assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
     assert "rlbox stop a " in finding.remedy
+    assert list(check_run_containers([{**left, "Labels": None}])) == []
 
 
 ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": "true", "when": ["run", "doctor"]}}
