@@ -45,11 +45,11 @@ def make_finding(
     texts = {key: _(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "where", "remedy")}
     return Finding(
         id=id or text_id,
-        title=texts["title"],
+        title=texts["title"].format(**values),
         level=level,
-        seen=texts["seen"] if seen is None else seen,
+        seen=texts["seen"].format(**values) if seen is None else seen,
         where=where or row.get("where", "").format(**values),
-        remedy=texts["remedy"] if remedy is None else remedy,
+        remedy=texts["remedy"].format(**values) if remedy is None else remedy,
         repair=repair,
         breaks=tuple(row.get("breaks", ()) if breaks is None else breaks),
         covers=tuple(row.get("covers", ()) if covers is None else covers),

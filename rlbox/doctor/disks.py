@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlbox.amounts import GIB, MIB, decimal_size_text, exact_duration_text
 from rlbox.doctor.catalogue import make_finding
@@ -52,7 +52,7 @@ class RunDirectory(NamedTuple):
         return self.data_tmp_or_variable_name == "tmp"
 
     def make_finding(
-        self, problem: str, text_id: str, *, level: Level = "error", repair: tuple[str, ...] = (), **values: object
+        self, problem: str, text_id: str, *, level: Level = "error", repair: tuple[str, ...] = (), **values: Any
     ) -> Finding:
         name = self.data_tmp_or_variable_name
         subject = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}.get(name)
