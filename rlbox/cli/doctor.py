@@ -128,7 +128,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     )
     inventory = probe_inventory(os.environ, ray)
     split = plan_split(inventory, request)
-    placed = [vars(placement) for placement in split.placements]
+    placed = [placement._asdict() for placement in split.placements]
     plan = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
     app.result({**inventory.as_json(), **plan}, format_inventory(inventory, split))
     return WorkFailed.exit_code if split.problems else 0

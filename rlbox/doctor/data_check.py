@@ -8,31 +8,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.stack import StackLocation, find_named_or_local_stack, open_scratch_dir_stack_probe
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
 
 ExitCode = int
-FileRows = Mapping[str, int]
-"""File (`train`, `val`) to a number of rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DataReport:
-    """Lines about the files, what is wrong with them, and what is worth knowing."""
-
-    facts: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def check_training_data(
@@ -40,7 +26,7 @@ def check_training_data(
     files: Mapping[str, Path],
     train_val_split_json: Path | None,
     reader_options: Mapping[str, str | int],
-    expected_rows: FileRows,
+    expected_rows: Mapping[str, int],
     python: str,
     timeout_s: float,
 ) -> ExitCode:
@@ -49,7 +35,7 @@ def check_training_data(
     Parameters
     ----------
     files
-        `train`, and `val` where there is one.
+        `train`, and `val` where there is one; `expected_rows` has the same keys.
     train_val_split_json
         JSON that says which row went where.
     reader_options
@@ -58,79 +44,17 @@ def check_training_data(
     for path in [*files.values(), *([train_val_split_json] if train_val_split_json else [])]:
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
-    steps = _run_reader(_find_stack(python), {"files": paths, **reader_options}, timeout_s)
-    mapping = train_val_split_json.read_text(encoding="utf-8", errors="replace") if train_val_split_json else None
-    report = _build_data_report(steps, expected_rows, int(reader_options["longest"]), mapping)
+    split = str(train_val_split_json.absolute()) if train_val_split_json else None
+    request = {"files": paths, "split": split, "rows": expected_rows, **reader_options}
+    report = _run_reader(_find_stack(python), request, timeout_s)
     lines = [
-        *report.facts,
-        *(f"note: {text}" for text in report.notes),
-        *(f"wrong: {text}" for text in report.problems),
+        *report["facts"],
+        *(f"note: {text}" for text in report["notes"]),
+        *(f"wrong: {text}" for text in report["problems"]),
     ]
-    app.result({"files": paths, **asdict(report)}, "\n".join(lines))
-    app.print_status(f"data: {len(report.problems) or 'nothing'} wrong")
-    return WorkFailed.exit_code if report.problems else 0
-
-
-def _build_data_report(
-    steps: Sequence[Mapping[str, Any]], expected_rows: FileRows, max_tokens: int, mapping: str | None
-) -> _DataReport:
-    """Return what the steps of `probe_data.py` mean; `mapping` is the text of the split's JSON, if there is one."""
-    files = {str(step["name"]): step for step in steps if step["step"] == "file"}
-    facts, notes = [], []
-    problems = [*_check_files(files, expected_rows)]
-    problems += [str(step["error"]) for step in steps if step["step"] == "error"]
-    for step in steps:
-        match step["step"]:
-            case "file":
-                columns = ", ".join(f"{name} ({kind})" for name, kind in step["columns"].items())
-                chat = f", conversations in {step['chat']}" if step["chat"] else ""
-                facts.append(f"{step['name']}: {counted(step['rows'], 'row', 'rows')}{chat}; columns: {columns}")
-            case "overlap" if step["count"]:
-                pairs = ", ".join(f"{left} = {right}" for left, right in step["rows"])
-                both = f"{step['count']} rows are in {step['left']} and in {step['right']}"
-                problems.append(f"{both} ({pairs}): val/loss would be too good")
-            case "tokens":
-                facts.append(f"{step['name']}: {step['middle']} tokens in the middle, {step['most']} at most")
-                if step["over"]:
-                    over = f"{step['over']} rows are longer than {max_tokens} tokens"
-                    notes.append(f"{step['name']}: {over} and will be cut")
-    notes += [f"{name}: {step['twice']} rows are there twice" for name, step in files.items() if step["twice"]]
-    if mapping is not None:
-        problems += _check_split(mapping, {name: int(step["rows"]) for name, step in files.items()})
-    return _DataReport(facts=tuple(facts), problems=tuple(problems), notes=tuple(notes))
-
-
-def _check_files(files: Mapping[str, Mapping[str, Any]], expected_rows: FileRows) -> Iterator[str]:
-    for name, step in files.items():
-        if (expected := expected_rows.get(name)) and expected != step["rows"]:
-            yield f"{name}: {step['rows']} rows, not {expected}"
-        if not step["rows"]:
-            yield f"{name}: it has no row"
-        elif not step["chat"]:
-            yield f"{name}: none of its columns holds conversations; name one with --column"
-        for problem in step["problems"]:
-            rows = ", ".join(map(str, problem["rows"])) + (" …" if problem["count"] > len(problem["rows"]) else "")
-            yield f"{name}: {problem['count']} rows: {problem['problem']} (rows {rows})"
-
-
-def _check_split(text: str, files: FileRows) -> Iterator[str]:
-    """Yield where the mapping and the files differ; it has lists of rows by part, or the part of each row."""
-    try:
-        mapping = parse_json(text)
-    except ValueError as error:
-        yield f"the split's mapping is no JSON: {error}"
-        return
-    values = mapping if isinstance(mapping, dict) else {}
-    lists = {part: {json.dumps(row) for row in rows} for part, rows in values.items() if isinstance(rows, list)}
-    parts = [part for part in values.values() if isinstance(part, str)]
-    counts = {part: len(values[part]) for part in lists} or {part: parts.count(part) for part in set(parts)}
-    if not counts:
-        yield "the split's mapping has neither lists by part nor the part of each row"
-    for name, rows in files.items():
-        if counts.get(name, rows) != rows:
-            yield f"the split's mapping names {counts[name]} rows for {name}, which has {rows}"
-    if shared := sorted(lists.get("train", set()) & lists.get("val", set())):
-        yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:5])}"
+    app.result({"files": paths, **report}, "\n".join(lines))
+    app.print_status(f"data: {len(report['problems']) or 'nothing'} wrong")
+    return WorkFailed.exit_code if report["problems"] else 0
 
 
 def write_first_rows(
@@ -145,10 +69,9 @@ def write_first_rows(
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {source} to {path}")
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
-    (step,) = _run_reader(_find_stack(python), request, timeout_s)
-    if not step["ok"]:
+    for problem in _run_reader(_find_stack(python), request, timeout_s)["problems"]:
         raise WorkFailed(
-            _("no tiny set was made: {error}").format(error=step["error"]),
+            _("no tiny set was made: {error}").format(error=problem),
             where=str(source),
             next_step=_("name a larger file"),
         )
@@ -177,17 +100,17 @@ def _find_stack(python: str) -> StackLocation:
     )
 
 
-def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> list[Mapping[str, Any]]:
-    """Return the steps of `probe_data.py`."""
+def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> dict[str, list[str]]:
+    """Return the report of `probe_data.py`: `facts`, `problems` and `notes`."""
     with open_scratch_dir_stack_probe(stack, dict(os.environ)) as probe:
         facts = probe.run("probe_data.py", json.dumps(request), monotonic_deadline=time.monotonic() + timeout_s)
-    error = next((str(step["error"]) for step in facts.steps if not step.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))
-    if "ModuleNotFoundError" in error or not facts.steps:
+    report: Mapping[str, Any] = facts.steps[-1] if facts.steps else {"missing_module": facts.last_error}
+    if report["missing_module"] or not facts.steps:
         raise NodeError(
-            _("the interpreter cannot read the data: {error}").format(error=error or facts.last_error),
+            _("the interpreter cannot read the data: {error}").format(error=report["missing_module"]),
             where=stack.python,
             next_step=_("name one with pyarrow and transformers: --python FILE"),
-        )  # fmt: skip
-    return [step for step in facts.steps if step["step"] != "end"]
+        )
+    return {key: list(report[key]) for key in ("facts", "problems", "notes")}

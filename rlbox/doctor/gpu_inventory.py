@@ -10,13 +10,13 @@ import glob
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from rlbox.amounts import gpu_memory_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
-from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.gpu import probe_gpus
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -25,8 +25,7 @@ _DRIVER_TIMEOUT_S = 10.0  # a driver without persistence mode sets eight cards u
 _MAX_COMMAND = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuProcess:
+class GpuProcess(NamedTuple):
     """A process on a GPU; `description` is its user and command, or why they are not known."""
 
     pid: int
@@ -53,8 +52,7 @@ class LocalGpu:
         return {"index": self.index, "name": self.name, "holders": holders, **memory}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayNode:
+class RayNode(NamedTuple):
     address: str
     alive: bool
     gpus: int
@@ -70,8 +68,8 @@ class GpuInventory:
     ray_error: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        ray = None if self.ray is None else [node._asdict() for node in self.ray]
         gpus = [gpu.as_json() for gpu in self.gpus]
-        ray = None if self.ray is None else [asdict(node) for node in self.ray]
         return {"gpus": gpus, "visible_devices": self.visible_devices, "ray": ray, "why_no_ray": self.ray_error}
 
 
@@ -86,7 +84,7 @@ class GpuSplitRequest:
     colocated: bool = False
 
     @property
-    def roles(self) -> dict[str, int]:
+    def gpus_by_role(self) -> dict[str, int]:
         """The roles that have GPUs of their own, and how many."""
         if self.colocated:
             return {"actor and rollout": max(self.actor, self.rollout)}
@@ -94,11 +92,10 @@ class GpuSplitRequest:
 
     @property
     def needed(self) -> int:
-        return sum(self.roles.values())
+        return sum(self.gpus_by_role.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class RolePlacement:
+class RolePlacement(NamedTuple):
     role: str
     node: int
     gpus: int
@@ -112,7 +109,11 @@ class SplitPlan:
 
 
 def plan_split(inventory: GpuInventory, request: GpuSplitRequest) -> SplitPlan:
-    capacity = _node_capacity(inventory, request)
+    capacity = [len(inventory.gpus)] * request.nodes
+    if request.required_total:
+        capacity = [request.required_total // request.nodes] * request.nodes
+    elif inventory.ray:
+        capacity = [node.gpus for node in inventory.ray if node.alive and node.gpus]
     placements, unplaced = _place_roles(request, capacity)
     problems = [*_check_local_gpus(inventory, request), *_check_ray(inventory, request), *unplaced]
     notes = []
@@ -123,32 +124,20 @@ def plan_split(inventory: GpuInventory, request: GpuSplitRequest) -> SplitPlan:
     return SplitPlan(placements=tuple(placements), problems=tuple(problems), notes=tuple(notes))
 
 
-def _node_capacity(inventory: GpuInventory, request: GpuSplitRequest) -> list[int]:
-    """Return the GPUs of each node: as requested, as Ray counts them, or those of this machine."""
-    if request.required_total:
-        return [request.required_total // request.nodes] * request.nodes
-    if inventory.ray:
-        return [node.gpus for node in inventory.ray if node.alive and node.gpus]
-    return [len(inventory.gpus)] * request.nodes
-
-
 def _place_roles(request: GpuSplitRequest, capacity: Sequence[int]) -> tuple[list[RolePlacement], list[str]]:
     """Place each role, the larger first, on as few nodes as have room for equal parts of it."""
     free = dict(enumerate(capacity))
-    placements: list[RolePlacement] = []
-    problems = []
+    placements, problems = [], []
     if request.required_total and request.required_total % request.nodes:
         problems.append(f"{request.required_total} GPUs are no equal number on each of {request.nodes} nodes")
-    for role, count in sorted(request.roles.items(), key=lambda item: -item[1]):
-        if not count:
-            continue
+    for role, count in sorted(request.gpus_by_role.items(), key=lambda item: -item[1]):
         nodes = _choose_nodes(count, free)
-        if not nodes:
+        if count and not nodes:
             room = ", ".join(f"node {node}: {number}" for node, number in free.items()) or "none"
             problems.append(f"{role} wants {count} GPUs, an equal number a node; left are {room}")
-        for node in nodes:
+        for node in nodes if count else ():
             free[node] -= count // len(nodes)
-            placements.append(RolePlacement(role=role, node=node, gpus=count // len(nodes)))
+            placements.append(RolePlacement(role, node, count // len(nodes)))
     return placements, problems
 
 
@@ -169,15 +158,18 @@ def _check_local_gpus(inventory: GpuInventory, request: GpuSplitRequest) -> Iter
     if len(gpus) < share:
         hidden = f", and {VISIBLE_DEVICES}={visible} hides others" if visible is not None else ""
         yield f"{share} GPUs are to be on this machine, {len(gpus)} are visible{hidden}"
-    if visible is not None and (shown := _count_visible(visible)) < share <= len(gpus):
-        yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
+    elif visible is not None:
+        names = [name for name in visible.split(",") if name.strip()]
+        shown = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
+        if shown < share:
+            yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
     needed = -(-request.needed // request.nodes)
-    free = [gpu for gpu in gpus if gpu.is_memory_nearly_unused]
+    free = sum(gpu.is_memory_nearly_unused for gpu in gpus)
     held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.is_memory_nearly_unused)
-    if len(gpus) >= needed > len(free):
-        yield f"{needed} GPUs are needed here, {len(free)} are free: {held}"
+    if len(gpus) >= needed > free:
+        yield f"{needed} GPUs are needed here, {free} are free: {held}"
     elif held and not (request.needed or request.required_total):
-        yield f"{len(free)} of {len(gpus)} GPUs are free: {held}"
+        yield f"{free} of {len(gpus)} GPUs are free: {held}"
 
 
 def _check_ray(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[str]:
@@ -190,16 +182,9 @@ def _check_ray(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[st
         yield f"Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus"
 
 
-def _count_visible(devices: str) -> int:
-    names = [name for name in devices.split(",") if name.strip()]
-    return len(names[: names.index("-1")] if "-1" in names else names)
-
-
 def _format_holders(gpu: LocalGpu) -> str:
-    return (
-        ", ".join(f"pid {holder.pid} {holder.description}" for holder in gpu.holders)
-        or "someone outside this container"
-    )
+    holders = ", ".join(f"pid {holder.pid} {holder.description}" for holder in gpu.holders)
+    return holders or "someone outside this container"
 
 
 def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
@@ -217,13 +202,15 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
     deadline = time.monotonic() + (_DRIVER_TIMEOUT_S if glob.glob("/dev/nvidia[0-9]*") else 0)
     while not (gpus := probe_gpus()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return tuple(map(_describe_gpu, gpus))
-
-
-def _describe_gpu(gpu: GpuStatus) -> LocalGpu:
-    holders = tuple(GpuProcess(pid=pid, description=_describe_process(pid)) for pid in gpu.processes)
-    return LocalGpu(
-        index=gpu.index, name=gpu.name, used_bytes=gpu.memory_bytes, total_bytes=gpu.total_bytes, holders=holders
+    return tuple(
+        LocalGpu(
+            index=gpu.index,
+            name=gpu.name,
+            used_bytes=gpu.memory_bytes,
+            total_bytes=gpu.total_bytes,
+            holders=tuple(GpuProcess(pid, _describe_process(pid)) for pid in gpu.processes),
+        )
+        for gpu in gpus
     )
 
 
@@ -237,7 +224,7 @@ def _describe_process(pid: int) -> str:
 def _parse_node(node: Mapping[str, Any]) -> RayNode:
     resources = node.get("resourcesTotal")
     gpus = (resources.get("GPU") or resources.get("gpu") or 0) if isinstance(resources, dict) else 0
-    return RayNode(address=str(node.get("nodeManagerAddress", "")), alive=node.get("state") == "ALIVE", gpus=int(gpus))
+    return RayNode(str(node.get("nodeManagerAddress", "")), node.get("state") == "ALIVE", int(gpus))
 
 
 def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:

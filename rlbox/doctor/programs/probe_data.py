@@ -1,8 +1,8 @@
 """Run by the stack's own interpreter: look at training data, or write its first rows. Argument: what to do, as JSON.
 
-{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "column": NAME, "tokenizer": FOLDER,
-"longest": N}. One JSON object a line comes out. Parquet needs pyarrow, token lengths need transformers, both imported
-only then.
+{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "split": FILE or null, "rows":
+{"train": N}, "column": NAME, "tokenizer": FOLDER, "longest": N}. One JSON object comes out: what the files hold, what
+is wrong, what is worth knowing. Parquet needs pyarrow, token lengths need transformers, both imported only then.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-_CHAT = ("messages", "prompt", "conversations")
-_FIRST = 5  # rows that are named of each kind of problem
-
-
-def _emit(step: str, **facts: Any) -> None:
-    sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
-    sys.stdout.flush()
+CHAT_COLUMNS = ("messages", "prompt", "conversations")
+MAX_NAMED_ROWS = 5  # of each kind of problem
+Report = dict[str, list[str]]
 
 
 def _open_parquet(path: str) -> Any:
@@ -30,14 +26,12 @@ def _open_parquet(path: str) -> Any:
     return importlib.import_module("pyarrow.parquet").ParquetFile(path)
 
 
-def _read_rows(path: str) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+def _read_rows(path: str) -> tuple[dict[str, str], Iterable[dict[str, Any]]]:
     """Return columns with their types, and the rows."""
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
-            lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-        rows = [_parse_row(path, number, line) for number, line in lines]
-        columns = {name: type(value).__name__ for name, value in rows[0].items()} if rows else {}
-        return columns, iter(rows)
+            rows = [_parse_row(path, number, line) for number, line in enumerate(file, 1) if line.strip()]
+        return {name: type(value).__name__ for name, value in rows[0].items()} if rows else {}, rows
     file = _open_parquet(path)
     columns = {field.name: str(field.type) for field in file.schema_arrow}
     return columns, (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
@@ -51,7 +45,7 @@ def _parse_row(path: str, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _chat_problem(chat: Any, trains: bool) -> str:
+def _find_chat_problem(chat: Any, trains: bool) -> str | None:
     """Return what is wrong with a conversation: one to train on ends with an answer, a prompt with a question."""
     if not isinstance(chat, list) or not chat:
         return "no conversation: a list of role and content is needed"
@@ -68,62 +62,104 @@ def _chat_problem(chat: Any, trains: bool) -> str:
         return "the prompt ends with the assistant's answer already"
     if any(not str(turn["content"]).strip() and not turn.get("tool_calls") for turn in chat):
         return "a turn is empty"
-    return ""
+    return None
 
 
-def _check_file(name: str, path: str, column: str) -> tuple[list[str], list[Any]]:
+def _find_row_problem(row: dict[str, Any], column: str) -> str | None:
+    if column not in row:
+        return f"it has no column {column}"
+    problem = _find_chat_problem(row[column], column != "prompt")
+    if column == "prompt" and not problem and not (row.get("reward_model") or {}).get("ground_truth"):
+        return "reward_model.ground_truth is missing, which the reward compares with"
+    return problem
+
+
+def _check_file(name: str, request: dict[str, Any], report: Report) -> tuple[list[str], list[Any]]:
     """Say what a file holds; return a key of each row, and the conversations that are sound."""
-    columns, rows = _read_rows(path)
-    chat = column or next((one for one in _CHAT if one in columns), "")
-    trains = chat != "prompt"
+    columns, rows = _read_rows(request["files"][name])
+    column = request["column"] or next((one for one in CHAT_COLUMNS if one in columns), "")
     keys: list[str] = []
     sound: list[Any] = []
-    problems: dict[str, list[int]] = {}
+    numbers_by_problem: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        if chat in row:
-            value = row[chat]
-            wrong = _chat_problem(value, trains)
-            if not trains and not wrong and not (row.get("reward_model") or {}).get("ground_truth"):
-                wrong = "reward_model.ground_truth is missing, which the reward compares with"
-        else:
-            value, wrong = row, f"it has no column {chat}" if chat else ""
+        value = row.get(column, row)
         keys.append(hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest())
-        if wrong:
-            problems.setdefault(wrong, []).append(number)
-        elif chat:
+        if problem := column and _find_row_problem(row, column):
+            numbers_by_problem.setdefault(problem, []).append(number)
+        elif column:
             sound.append(value)
-    rows_of = [{"problem": text, "count": len(found), "rows": found[:_FIRST]} for text, found in problems.items()]
-    twice = len(keys) - len(set(keys))
-    _emit("file", ok=True, name=name, rows=len(keys), columns=columns, chat=chat, problems=rows_of, twice=twice)
+    chat = f", conversations in {column}" if column else ""
+    types = ", ".join(f"{one} ({kind})" for one, kind in columns.items())
+    report["facts"].append(f"{name}: {len(keys)} row{'s' * (len(keys) != 1)}{chat}; columns: {types}")
+    expected = request["rows"].get(name, len(keys))
+    if len(keys) != expected:
+        report["problems"].append(f"{name}: {len(keys)} rows, not {expected}")
+    if not keys:
+        report["problems"].append(f"{name}: it has no row")
+    elif not column:
+        report["problems"].append(f"{name}: none of its columns holds conversations; name one with --column")
+    for problem, numbers in numbers_by_problem.items():
+        named = ", ".join(map(str, numbers[:MAX_NAMED_ROWS])) + (" …" if len(numbers) > MAX_NAMED_ROWS else "")
+        report["problems"].append(f"{name}: {len(numbers)} rows: {problem} (rows {named})")
+    if twice := len(keys) - len(set(keys)):
+        report["notes"].append(f"{name}: {twice} rows are there twice")
     return keys, sound
 
 
-def _print_token_counts(name: str, chats: list[Any], tokenizer: str, longest: int) -> None:
+def _check_lengths(name: str, chats: list[Any], request: dict[str, Any], report: Report) -> None:
     """Say how long the conversations are in the model's own tokens."""
-    model = importlib.import_module("transformers").AutoTokenizer.from_pretrained(tokenizer)
+    model = importlib.import_module("transformers").AutoTokenizer.from_pretrained(request["tokenizer"])
     texts = [model.apply_chat_template(chat, tokenize=False) for chat in chats]
-    counts = [len(ids) for ids in model(texts, add_special_tokens=False)["input_ids"]] if texts else []
-    over = [number for number, count in enumerate(counts) if count > longest]
-    middle = sorted(counts)[len(counts) // 2] if counts else 0
-    _emit("tokens", ok=True, name=name, middle=middle, most=max(counts, default=0), over=len(over), rows=over[:_FIRST])
+    counts = sorted(len(ids) for ids in model(texts, add_special_tokens=False)["input_ids"]) if texts else [0]
+    report["facts"].append(f"{name}: {counts[len(counts) // 2]} tokens in the middle, {counts[-1]} at most")
+    if over := sum(count > request["longest"] for count in counts):
+        report["notes"].append(f"{name}: {over} rows are longer than {request['longest']} tokens and will be cut")
 
 
-def _check_files(request: dict[str, Any]) -> None:
-    """Look at the files, at rows that are in more than one, and at lengths."""
-    keys: dict[str, list[str]] = {}
-    sound: dict[str, list[Any]] = {}
-    for name, path in request["files"].items():
-        keys[name], sound[name] = _check_file(name, path, request["column"])
+def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
     for left, right in itertools.combinations(keys, 2):
         places = {key: number for number, key in enumerate(keys[left])}
-        both = [[places[key], number] for number, key in enumerate(keys[right]) if key in places]
-        _emit("overlap", ok=True, left=left, right=right, count=len(both), rows=both[:_FIRST])
-    for name, chats in sound.items() if request["tokenizer"] else ():
-        _print_token_counts(name, chats, request["tokenizer"], request["longest"])
+        both = [f"{places[key]} = {number}" for number, key in enumerate(keys[right]) if key in places]
+        if both:
+            shown = ", ".join(both[:MAX_NAMED_ROWS])
+            yield f"{len(both)} rows are in {left} and in {right} ({shown}): val/loss would be too good"
 
 
-def _write_first_rows(path: str, to: str, rows: int) -> None:
-    """Write the first rows with the same columns, by rename."""
+def _check_split(path: str, keys: dict[str, list[str]]) -> Iterator[str]:
+    """Yield where the mapping and the files differ; it has lists of rows by part, or the part of each row."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            mapping = json.load(file)
+    except ValueError as error:
+        yield f"the split's mapping is no JSON: {error}"
+        return
+    values = mapping if isinstance(mapping, dict) else {}
+    lists = {part: {json.dumps(row) for row in rows} for part, rows in values.items() if isinstance(rows, list)}
+    parts = [part for part in values.values() if isinstance(part, str)]
+    counts = {part: len(values[part]) for part in lists} or {part: parts.count(part) for part in set(parts)}
+    if not counts:
+        yield "the split's mapping has neither lists by part nor the part of each row"
+    for name, rows in keys.items():
+        if counts.get(name, len(rows)) != len(rows):
+            yield f"the split's mapping names {counts[name]} rows for {name}, which has {len(rows)}"
+    if shared := sorted(lists.get("train", set()) & lists.get("val", set())):
+        yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:MAX_NAMED_ROWS])}"
+
+
+def _check_files(request: dict[str, Any], report: Report) -> None:
+    """Look at the files, at lengths, at rows that are in more than one, and at the mapping."""
+    keys: dict[str, list[str]] = {}
+    for name in request["files"]:
+        keys[name], chats = _check_file(name, request, report)
+        if request["tokenizer"]:
+            _check_lengths(name, chats, request, report)
+    report["problems"] += _check_overlap(keys)
+    if request["split"]:
+        report["problems"] += _check_split(request["split"], keys)
+
+
+def _write_first_rows(path: str, to: str, rows: int) -> str | None:
+    """Write the first rows with the same columns, by rename, and return why not."""
     part = f"{to}.part"
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
@@ -139,24 +175,27 @@ def _write_first_rows(path: str, to: str, rows: int) -> None:
         written = table.num_rows
     if written < rows:
         os.unlink(part)
-        _emit("tiny", ok=False, error=f"it has {written} rows, not {rows}")
-        return
+        return f"it has {written} rows, not {rows}"
     os.replace(part, to)
-    _emit("tiny", ok=True, rows=written)
+    return None
 
 
 def _main() -> None:
-    """Do what was asked; an error is said in the form of a step."""
-    asked = json.loads(sys.argv[1])
+    """Do what was asked."""
+    request = json.loads(sys.argv[1])
+    report: Report = {"facts": [], "problems": [], "notes": []}
+    missing_module = ""
     try:
-        if "tiny" in asked:
-            _write_first_rows(asked["tiny"], asked["to"], asked["rows"])
-        else:
-            _check_files(asked)
+        if "tiny" not in request:
+            _check_files(request, report)
+        elif problem := _write_first_rows(request["tiny"], request["to"], request["rows"]):
+            report["problems"].append(problem)
+    except ModuleNotFoundError as error:
+        missing_module = f"{type(error).__name__}: {error}"
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        _emit("error", ok=False, error=f"{type(error).__name__}: {lines[0] if lines else ''}"[:500])
-    _emit("end", ok=True)
+        report["problems"].append(f"{type(error).__name__}: {lines[0] if lines else ''}"[:500])
+    sys.stdout.write(json.dumps({"step": "report", "missing_module": missing_module, **report}) + "\n")
 
 
 if __name__ == "__main__":
