@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 LEVELS = ("error", "warning", "note")
 Level = Literal["error", "warning", "note"]
-RepairNameAndArguments = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +26,6 @@ class Finding:
         Path, variable, process or `container` it was measured in.
     remedy
         The smallest next step, as a command where there is one.
-    repair
-        Name of the repair that `--fix` carries out, and what it works on: `link /opt/venv/lib64 lib`; empty for none.
     breaks
         Ids of findings, as patterns with `*`, that are consequences of this one and are left out beside it.
     covers
@@ -41,18 +38,12 @@ class Finding:
     seen: str = ""
     where: str = ""
     remedy: str = ""
-    repair: RepairNameAndArguments = ()
     breaks: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
 
-    @property
-    def fixable(self) -> bool:
-        """Whether `--fix` can repair it."""
-        return bool(self.repair)
-
     def as_json(self) -> dict[str, Any]:
         """Return the finding as JSON types; `load_finding` is the way back."""
-        return {**asdict(self), "fixable": self.fixable}
+        return asdict(self)
 
 
 def listed(texts: Sequence[str], most: int = 4) -> str:

@@ -13,22 +13,15 @@ from rlbox.run.backend import SingleMachinePlace
 
 @click.command()
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
-@click.option(
-    "--fix",
-    is_flag=True,
-    help="Repair problems that are safe to repair (links, folders, modes), and print the changes.",
-)
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @place_option
 @gpus_option
 @click.option("--budget", type=NonNegativeNumber(), default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
-@dry_run_option
 @pass_app_with_shared_options
 def doctor(
     app: App,
     name: str | None,
-    fix: bool,
     data: str | None,
     place: SingleMachinePlace,
     gpus: str,
@@ -52,11 +45,9 @@ def doctor(
     from rlbox.doctor.host import run_doctor
     from rlbox.run.exec import examine_layout, find_host_layout_for_doctor
 
-    if app.dry_run and not fix:
-        raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
     if not around and (layout := find_host_layout_for_doctor(app, name, place, data)):
-        return examine_layout(app, layout, gpus, fix=fix, budget_s=budget)
-    return run_doctor(app, name, fix=fix, data_dir=data, gpus_option=gpus, budget_s=budget)
+        return examine_layout(app, layout, gpus, budget_s=budget)
+    return run_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
 
 
 @click.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.toml_files import load_toml
-from rlbox.findings import Finding, Level, RepairNameAndArguments
+from rlbox.findings import Finding, Level
 from rlbox.i18n import _
 
 TRANSLATED_KEYS = frozenset(("title", "seen", "remedy"))
@@ -27,7 +27,6 @@ def make_finding(
     seen: str | None = None,
     where: str = "",
     remedy: str | None = None,
-    repair: RepairNameAndArguments = (),
     breaks: Sequence[str] | None = None,
     covers: Sequence[str] | None = None,
     **values: object,
@@ -50,7 +49,6 @@ def make_finding(
         seen=texts["seen"].format(**values) if seen is None else seen,
         where=where or row.get("where", "").format(**values),
         remedy=texts["remedy"].format(**values) if remedy is None else remedy,
-        repair=repair,
         breaks=tuple(row.get("breaks", ()) if breaks is None else breaks),
         covers=tuple(row.get("covers", ()) if covers is None else covers),
     )

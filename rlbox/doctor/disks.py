@@ -51,9 +51,7 @@ class RunDirectory(NamedTuple):
     def is_tmp(self) -> bool:
         return self.data_tmp_or_variable_name == "tmp"
 
-    def make_finding(
-        self, problem: str, text_id: str, *, level: Level = "error", repair: tuple[str, ...] = (), **values: Any
-    ) -> Finding:
+    def make_finding(self, problem: str, text_id: str, *, level: Level = "error", **values: Any) -> Finding:
         name = self.data_tmp_or_variable_name
         subject = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}.get(name)
         return make_finding(
@@ -61,7 +59,6 @@ class RunDirectory(NamedTuple):
             id=f"{ {'data': 'data-disk', 'tmp': 'tmp'}.get(name, 'folder') }-{problem}",
             level=level,
             where=self.path if subject else f"{name}={self.path}",
-            repair=repair,
             breaks=_BREAKS.get(name, ("compile-caches",)) if level == "error" else (),
             title=subject or _("the folder of {role}").format(role=name),
             quoted=shlex.quote(self.path),
@@ -172,7 +169,7 @@ def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> 
         return directory.make_finding("missing", "missing-file", path=path)
     if directory.is_data:
         return directory.make_finding("missing", "missing-on-host" if on_host else "missing-in-container", path=path)
-    return directory.make_finding("missing", "missing", path=path, repair=("folder", directory.path))
+    return directory.make_finding("missing", "missing", path=path)
 
 
 def _make_write_finding(
@@ -192,11 +189,9 @@ def _make_write_finding(
         case errno.EIO:
             return directory.make_finding("broken", "broken", reason=reason)
         case __:
-            mode = "1777" if directory.is_tmp else "0755"
             return directory.make_finding(
                 "denied", "denied", reason=reason, path=path, uid=os.getuid(), owner=status.st_uid,
                 mode=stat.S_IMODE(status.st_mode),
-                repair=("mode", directory.path, mode) if status.st_uid == os.getuid() else (),
             )  # fmt: skip
 
 

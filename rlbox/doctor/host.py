@@ -1,20 +1,15 @@
-"""What `rlbox doctor` does: examine where it runs, or a host with a container of its image; repair if asked.
-
-Repairs are links, folders, modes: no process is ended, nothing that holds data removed.
-"""
+"""What `rlbox doctor` does: examine where it runs, or a host with a container of its image; nothing is changed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.catalogue import make_finding
@@ -219,36 +214,12 @@ class _ImageCheck:
         thread.join(_REMOVAL_S)
 
 
-def run_doctor(
-    app: App, target: str | None, *, fix: bool, data_dir: str | None, gpus_option: str, budget_s: float
-) -> int:
+def run_doctor(app: App, target: str | None, *, data_dir: str | None, gpus_option: str, budget_s: float) -> int:
     """Examine where this runs, print what was found, and return rlbox's exit code."""
     report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
-    if app.dry_run:
-        return _plan(app, report)
-    done: list[str] = []
-    if fix and any(finding.fixable for finding in report.findings):
-        done = list(repair_findings(report.findings))
-        for text in done:
-            app.print_status(_("fix: {text}").format(text=text))
-        report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
-    app.result(
-        {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, with_notes=app.verbosity > 0)
-    )
+    app.result(report.as_json(), format_report(report, with_notes=app.verbosity > 0))
     app.print_status(format_summary(report))
     return WorkFailed.exit_code if report.has_errors else 0
-
-
-def _plan(app: App, report: Report) -> int:
-    """Say what would be repaired, and whether errors are left then."""
-    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
-    left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
-    repairs = counted(len(rows), "repair", "repairs")
-    would = _("make {repairs}").format(repairs=repairs) if rows else _("repair nothing")
-    if left:
-        would += _(", and leave {errors}").format(errors=counted(len(left), "error", "errors"))
-    code = WorkFailed.exit_code if left else 0
-    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, exit_code=code)
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
@@ -261,39 +232,3 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
             )
         return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
     return _run_host_checks(app, name, data, gpus, budget_s)
-
-
-def repair_findings(findings: Iterable[Finding]) -> Iterator[str]:
-    """Carry out what can safely be done, and yield for each finding what was done, or why it was not."""
-    for finding in findings:
-        if finding.repair:
-            try:
-                outcome = _carry_out(finding.repair)
-            except OSError as error:
-                text = _("not repaired: {filename}: {strerror}")
-                outcome = text.format(filename=error.filename, strerror=error.strerror)
-            yield f"{finding.id}: {outcome}"
-
-
-def _carry_out(words: tuple[str, ...]) -> str:
-    match words:
-        case ("link", path, to):
-            return _link(path, to)
-        case ("folder", path):
-            os.makedirs(path, exist_ok=True)
-            return _("made the folder {path}").format(path=path)
-        case ("mode", path, mode):
-            os.chmod(path, int(mode, 8))
-            return _("gave {path} the mode {mode}").format(path=path, mode=mode)
-        case _:
-            return _("not repaired: this rlbox knows no repair {words}").format(words=" ".join(words))
-
-
-def _link(path: str, to: str) -> str:
-    """Make a link; one that leads nowhere is replaced, anything else that stands there is left."""
-    if os.path.lexists(path):
-        if not stat.S_ISLNK(os.lstat(path).st_mode) or os.path.exists(path):
-            return _("not repaired: {path} is there already").format(path=path)
-        os.unlink(path)
-    os.symlink(to, path)
-    return _("made the link {path} -> {to}").format(path=path, to=to)

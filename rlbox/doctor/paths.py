@@ -73,7 +73,7 @@ def _check_lib64(path: str) -> Iterator[Finding]:
         yield make_finding("lib64-nested", id="lib64-missing", where=path, path=path)
     elif not os.path.isdir(path):
         seen = _("lib64 is a link to nothing") if os.path.islink(path) else _("there is no lib64")
-        yield make_finding("lib64-missing", seen=seen, where=path, path=path, repair=("link", path, "lib"))
+        yield make_finding("lib64-missing", seen=seen, where=path, path=path)
 
 
 def _check_libraries(

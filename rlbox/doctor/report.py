@@ -133,7 +133,6 @@ def _block(finding: Finding) -> str:
     lines = [_("{level}: {finding}").format(level=_LEVEL_NAMES[finding.level], finding=_head(finding))]
     lines += [_("  where: {where}").format(where=finding.where)] if finding.where else []
     lines += [_("  next:  {step}").format(step=_(finding.remedy))] if finding.remedy else []
-    lines += [_("         or: rlbox doctor --fix")] if finding.fixable else []
     return join("\n", lines)
 
 

@@ -194,8 +194,8 @@ def find_host_layout_for_doctor(
     return replace(layout, data_dir=record.data, relocated_venv_dir=record.venv)
 
 
-def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
+def examine_layout(app: App, layout: Layout, gpus: str, *, budget_s: float) -> int:
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
-    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.json_language_verbosity_options]
+    words = ["doctor", "--around", *app.json_language_verbosity_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return run_rlbox_in_layout(app, layout, tuple(words), gpus)

@@ -1,8 +1,7 @@
-"""`rlbox doctor`: what it prints, its exit codes, `--fix`."""
+"""`rlbox doctor`: what it prints, its exit codes."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,17 +45,6 @@ def test_a_warning_is_no_failure(rlbox: Rlbox, found: list[Report]) -> None:
     said = rlbox("doctor")
     assert said.code == 0
     assert said.out.startswith("warning: shm-too-small")
-
-
-def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], tmp_path: Path) -> None:
-    missing = Finding(id="folder-missing", title="", repair=("folder", f"{tmp_path}/cache"))
-    found += [Report(findings=(missing,), checks=3), Report(checks=3)]
-    said = rlbox("doctor", "--fix")
-    assert said.code == 0
-    assert said.err == (
-        f"fix: folder-missing: made the folder {tmp_path}/cache\ndoctor: 3 checks, nothing found, 0 s\n"
-    )
-    assert os.path.isdir(tmp_path / "cache")
 
 
 @pytest.mark.allow("sockets", "processes")

@@ -28,7 +28,6 @@ WOULD = {
     "cluster up mine --nodes a,b": "",
     "compile mine": "",
     "data tiny text.txt --output tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
-    "doctor --fix": "",
     "engine up": "",
     "eval judge x --suite human-eval --url http://127.0.0.1:9": "",
     "eval report nosuch": "",
@@ -165,24 +164,6 @@ def test_a_build_comes_first(
         "the image rlbox/mine:tests is built: there is no engine yet",
     ]
     assert (found["refused"], DEFAULT_PLACE in found["would"]) == ([], True)
-
-
-def test_what_doctor_would_repair(
-    rlbox: Rlbox, ground: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rlbox.doctor.report import Report
-    from rlbox.findings import Finding
-
-    found: list[Finding] = [Finding(id="a", title="a", repair=("folder", str(tmp_path / "made")))]
-    monkeypatch.setattr("rlbox.doctor.host._examine", lambda *asked: Report(findings=tuple(found), checks=1))
-    said = rlbox("doctor", "--fix", "--dry-run")
-    assert (said.code, said.out.splitlines()[-1]) == (0, "# verdict: this would make 1 repair")
-    assert f"a: folder {tmp_path}/made" in said.out
-    found.append(Finding(id="b", title="b"))
-    said = rlbox("doctor", "--fix", "--dry-run")
-    assert said.out.splitlines()[-1] == "# verdict: this would make 1 repair, and leave 1 error; exit code 1"
-    assert (said.code, (tmp_path / "made").exists()) == (1, False)
-    assert rlbox("doctor", "--dry-run").code == 2
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "banana"])

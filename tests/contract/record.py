@@ -148,7 +148,6 @@ shell mine -- true
 prune --dry-run
 compile vast-5090-flash --dry-run
 doctor
-doctor --fix --dry-run
 gpus
 engine status
 components --place here --python /nothing

@@ -71,13 +71,6 @@ def test_nothing_of_an_examination_is_left(local: Box) -> None:
 
 
 @pytest.mark.slow
-def test_fix_makes_the_link_again(examine: Callable[..., Any]) -> None:
-    report = examine({"setup": "rm /opt/venv/lib64"}, "--fix")
-    assert report["fixed"] == ["lib64-missing: made the link /opt/venv/lib64 -> lib"]
-    assert named(report) == []
-
-
-@pytest.mark.slow
 def test_a_host_and_its_image_make_one_report(local: Box) -> None:
     result = local("doctor", "local", "--json", "--budget", str(BUDGET_S))
     assert result.code == 0, result.out

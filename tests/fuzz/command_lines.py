@@ -41,7 +41,7 @@ MOST_S = 30
 MOST_FELL = 50
 LOOK_ONLY = {"apply": "--dry-run", "run": "--dry-run", "vast": "--dry-run"}
 """Verbs that would change the machine, or pay: each of their lines is a dry run."""
-NEVER = ("--fix", "--around", "--ray")  # repairs the machine; what rlbox gives itself; a server of somebody
+NEVER = ("--around", "--ray")  # what rlbox gives itself; a server of somebody
 
 WORDS = load_toml(Path(__file__).with_name("words.toml"))
 ODD = ("\udcff", "x" * 5000, "a@sha256:" + "0" * 64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ import pytest
 from rlbox.doctor.checks import CheckThreads
 from rlbox.doctor.container import ContainerChecks
 from rlbox.doctor.fix_checks import run_fix_checks
-from rlbox.doctor.host import repair_findings
 from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, Program
@@ -188,23 +186,6 @@ def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
     run = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}"
     row = {"id": "a", "title": "t", "remedy": "r", "heals": [], "check": {"run": run, "when": ["run"]}}
     assert run_fix_checks("run", {"fixes": [row]}) == ()
-
-
-def test_repairs(tmp_path: Path) -> None:
-    def done(*words: str) -> str:
-        findings = [Finding(id="a", title="", repair=words), Finding(id="b", title="")]
-        return next(repair_findings(findings)).removeprefix("a: ")
-
-    link = f"{tmp_path}/lib64"
-    assert done("link", link, "lib") == f"made the link {link} -> lib"
-    assert done("link", link, "lib") == f"made the link {link} -> lib"  # it led nowhere
-    (tmp_path / "lib").mkdir()
-    assert done("link", link, "lib") == f"not repaired: {link} is there already"
-    assert done("folder", f"{tmp_path}/a/b") == f"made the folder {tmp_path}/a/b"
-    assert done("mode", f"{tmp_path}/a", "1777") == f"gave {tmp_path}/a the mode 1777"
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o1777
-    assert done("mode", f"{tmp_path}/none", "1777") == f"not repaired: {tmp_path}/none: No such file or directory"
-    assert done("else") == "not repaired: this rlbox knows no repair else"
 
 
 TORCH = """
