@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import duration_text
 from rlbox.config.toml_files import load_toml
@@ -37,6 +37,7 @@ from rlbox.i18n import _
 from rlbox.system.gpu import probe_cuda_driver
 
 NO_GPU = "no GPU here"
+NOT_INSTALLED = "not in this stack"
 _DRIVER = "libcuda.so.1"
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
 _LIST_TIMEOUT_S = 120.0
@@ -48,7 +49,7 @@ _STATE_TEXTS: dict[ComponentState, str] = {
     "failed": "failed",
     "late": "not done in time",
     "no-gpu": "not tested: there is no GPU here",
-    "absent": "not in this stack",
+    "absent": NOT_INSTALLED,
 }
 
 
@@ -75,18 +76,17 @@ def load_stack_components() -> tuple[Component, ...]:
     return tuple(Component(**row) for row in load_toml(Path(__file__).with_name("components.toml"))["part"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComponentResult:
+class ComponentResult(NamedTuple):
     """`late`: a busy machine did not come to its end; `absent`: the stack has no such component."""
 
     name: str
     state: ComponentState
-    detail: str = ""
+    detail: str
     next_step: str = ""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        row = asdict(self)
+        row = self._asdict()
         return {**row, "next": row.pop("next_step"), "seconds": round(self.seconds, 2)}
 
 
@@ -113,25 +113,17 @@ class StackInfo:
         return self.interpreter_path.removesuffix("/bin/python")
 
 
-def _no_gpu(name: str, detail: str = NO_GPU, seconds: float = 0.0) -> ComponentResult:
-    return ComponentResult(name=name, state="no-gpu", detail=detail, seconds=seconds)
-
-
-def _absent(name: str, detail: str = _STATE_TEXTS["absent"]) -> ComponentResult:
-    return ComponentResult(name=name, state="absent", detail=detail)
-
-
 def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: str) -> ComponentResult:
     """Return a component's result: that its program was ended, its first error, or `detail`."""
     if facts.exit_code is None:
-        detail, next_step = f"no answer in {duration_text(facts.seconds)}", "a larger --timeout"
-        return ComponentResult(name=name, state="late", detail=detail, next_step=next_step, seconds=facts.seconds)
+        detail = f"no answer in {duration_text(facts.seconds)}"
+        return ComponentResult(name, "late", detail, "a larger --timeout", facts.seconds)
     error = next((finding for finding in findings if finding.level == "error"), None)
     if error is None:
-        return ComponentResult(name=name, state="ok", detail=detail, seconds=facts.seconds)
+        return ComponentResult(name, "ok", detail, seconds=facts.seconds)
     seen = f"{error.title}: {error.seen}" if error.seen else error.title
     seen += f" ({error.where})" if error.where.startswith("/") and error.where not in seen else ""
-    return ComponentResult(name=name, state="failed", detail=seen, next_step=error.remedy, seconds=facts.seconds)
+    return ComponentResult(name, "failed", seen, error.remedy, facts.seconds)
 
 
 def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
@@ -147,9 +139,9 @@ def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[C
     gpu_findings = list(check_torch_and_triton_kernels(facts, replace(stack.requirements, gpu="GPU")))
     torch_findings = [finding for finding in gpu_findings if finding.id != "jit-triton"]
     if not imported.get("cuda"):
-        yield _absent("torch on GPUs", "this torch is built for the CPU")
+        yield ComponentResult("torch on GPUs", "absent", "this torch is built for the CPU")
     elif not stack.gpu_device_count:
-        yield _no_gpu("torch on GPUs")
+        yield ComponentResult("torch on GPUs", "no-gpu", NO_GPU)
     else:
         gpus = [step for step in facts.steps if step["step"] == "gpu" and step.get("ok")]
         if not gpus and not torch_findings:
@@ -158,9 +150,9 @@ def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[C
         detail = f"multiplies on {len(gpus)} x {models}, CUDA {imported['cuda']}"
         yield _judge("torch on GPUs", untimed, torch_findings, detail)
     if "triton" not in stack.packages:
-        yield _absent("Triton JIT")
+        yield ComponentResult("Triton JIT", "absent", NOT_INSTALLED)
     elif not stack.gpu_device_count:
-        yield _no_gpu("Triton JIT")
+        yield ComponentResult("Triton JIT", "no-gpu", NO_GPU)
     else:
         triton_findings = [finding for finding in gpu_findings if finding.id == "jit-triton"]
         if "triton" not in steps:
@@ -172,7 +164,7 @@ def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[C
 def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.gpu_device_count:
-        return _no_gpu("CUDA driver")
+        return ComponentResult("CUDA driver", "no-gpu", NO_GPU)
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
@@ -189,19 +181,20 @@ def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
 
 def report_c_compiler_and_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
-    ended = ProgramFacts()
-    compiler = _judge("C compiler", ended, check_linker(replace(facts, error_by_library={})), facts.compiler)
-    yield compiler if facts.compiler or compiler.state == "failed" else _absent("C compiler")
+    compiler = _judge("C compiler", ProgramFacts(), check_linker(replace(facts, error_by_library={})), facts.compiler)
+    if not facts.compiler and compiler.state == "ok":
+        compiler = ComponentResult("C compiler", "absent", NOT_INSTALLED)
+    yield compiler
     for library in ("cudart", "cuda") if facts.compiler else ():
-        name = f"link -l{library}"
-        if library not in facts.error_by_library:
-            yield _absent(name, "needs a C compiler that works") if facts.compile_error else _absent(name)
-            continue
-        linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
-        result = _judge(name, ended, check_linker(linked), "links")
-        if result.state == "failed" and library == "cuda" and not stack.gpu_device_count:
-            result = _no_gpu(name, f"{NO_GPU}, and no stub of its driver: {result.detail}")
-        yield result
+        name, error = f"link -l{library}", facts.error_by_library.get(library)
+        if error is None:
+            detail = "needs a C compiler that works" if facts.compile_error else NOT_INSTALLED
+            yield ComponentResult(name, "absent", detail)
+        elif error and library == "cuda" and not stack.gpu_device_count:
+            yield ComponentResult(name, "no-gpu", f"{NO_GPU}, and no stub of its driver: {error}")
+        else:
+            linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: error})
+            yield _judge(name, ProgramFacts(), check_linker(linked), "links")
 
 
 def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
@@ -214,7 +207,7 @@ def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: St
         detail += ", runs a kernel" if last.get("step") == "kernel" and stack.gpu_device_count else ""
         return _judge(component.name, replace(facts, exit_code=0) if imported else facts, (), detail)
     if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
-        return _no_gpu(component.name, f"{NO_GPU}: it needs {_DRIVER}", facts.seconds)
+        return ComponentResult(component.name, "no-gpu", f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
     ended = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
     error = str(last.get("error") or ended or facts.last_error or "ended without a word")
     detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
@@ -223,22 +216,17 @@ def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: St
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
-    return ComponentResult(
-        name=component.name, state="failed", detail=detail, next_step=next_step, seconds=facts.seconds
-    )
+    return ComponentResult(component.name, "failed", detail, next_step, facts.seconds)
 
 
 def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
     """Return the result of a component whose module is not there: a failure where the lock has it."""
     locked = next((name for name in component.packages if name in stack.requirements.packages), None)
     if locked is None:
-        return _absent(component.name)
-    return ComponentResult(
-        name=component.name,
-        state="failed",
-        detail=f"the lock has {locked}, and {component.first_import_module} is not there",
-        next_step="start a new container, or bring the machine to its lock again: rlbox apply TARGET",
-    )
+        return ComponentResult(component.name, "absent", NOT_INSTALLED)
+    detail = f"the lock has {locked}, and {component.first_import_module} is not there"
+    next_step = "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
+    return ComponentResult(component.name, "failed", detail, next_step)
 
 
 def run_component_checks(
@@ -256,8 +244,7 @@ def run_component_checks(
     with open_scratch_dir_stack_probe(stack, environ) as probe:
         try:
             info = _probe_stack(probe, stack)
-            detail = f"{info.python_version}, {len(info.packages)} packages"
-            yield ComponentResult(name="Python", state="ok", detail=detail)
+            yield ComponentResult("Python", "ok", f"{info.python_version}, {len(info.packages)} packages")
             futures = [
                 workers.submit(lambda check: list(check()), check) for check in _list_checks(probe, info, deadline)
             ]
@@ -292,42 +279,38 @@ def _list_checks(
 ) -> Iterator[Callable[[], Iterable[ComponentResult]]]:
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     run = partial(probe.run, monotonic_deadline=deadline)
+
+    def check_ray() -> Iterator[ComponentResult]:
+        facts = probe.run_cpu_ray_task(deadline)
+        yield _judge("Ray", facts, check_ray_task(facts, stack.venv_dir), f"{stack.packages['ray']}, did one task")
+
+    def check_component(component: Component) -> Iterator[ComponentResult]:
+        facts = run("probe_import.py", component.kernel, *component.imports)
+        yield report_import_or_kernel(component, facts, stack)
+
+    def check_nccl() -> Iterator[ComponentResult]:
+        if not stack._uses_cuda or "torch" not in stack.packages:
+            yield ComponentResult("NCCL", "absent", NOT_INSTALLED)
+        elif not stack.gpu_device_count:
+            yield ComponentResult("NCCL", "no-gpu", NO_GPU)
+        else:
+            count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
+            yield report_nccl(run("probe_allreduce.py", str(count)), count)
+
+    missing = [component for component in load_stack_components() if component.first_import_module not in stack.modules]
     if "torch" in stack.packages:
         yield lambda: report_torch_and_triton(run("probe_torch.py"), stack)
     else:
-        yield lambda: [report_missing(Component(name="torch", packages=("torch",), imports=("torch",)), stack)]
+        missing.append(Component(name="torch", packages=("torch",), imports=("torch",)))
     if "ray" in stack.packages:
-        yield lambda: [_check_ray(probe, stack, deadline)]
+        yield check_ray
     else:
-        yield lambda: [report_missing(Component(name="Ray", packages=("ray",), imports=("ray",)), stack)]
+        missing.append(Component(name="Ray", packages=("ray",), imports=("ray",)))
     yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
     yield lambda: report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
-    for component in load_stack_components():
-        if component.first_import_module in stack.modules:
-            yield partial(_check_component, run, stack, component)
-        else:
-            yield partial(lambda missing: [report_missing(missing, stack)], component)
-    yield lambda: [_check_nccl(probe, stack, deadline)]
-
-
-def _check_ray(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
-    facts = probe.run_cpu_ray_task(deadline)
-    return _judge(
-        "Ray", facts, check_ray_task(facts, stack.venv_dir), f"{stack.packages['ray']}, one node did one task"
-    )
-
-
-def _check_component(run: Callable[..., ProgramFacts], stack: StackInfo, component: Component) -> list[ComponentResult]:
-    return [report_import_or_kernel(component, run("probe_import.py", component.kernel, *component.imports), stack)]
-
-
-def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
-    if not stack._uses_cuda or "torch" not in stack.packages:
-        return _absent("NCCL")
-    if not stack.gpu_device_count:
-        return _no_gpu("NCCL")
-    count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
-    return report_nccl(probe.run("probe_allreduce.py", str(count), monotonic_deadline=deadline), count)
+    yield from (partial(check_component, one) for one in load_stack_components() if one not in missing)
+    yield check_nccl
+    yield lambda: [report_missing(component, stack) for component in missing]
 
 
 def format_result(result: ComponentResult) -> str:

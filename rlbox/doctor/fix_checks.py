@@ -54,7 +54,7 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: Literal["build", "run"
 
 
 def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeAndOutput]) -> Iterator[Finding]:
-    """Yield a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
+    """Yield a finding for each check that failed; `outcomes` are in the order of the checks.
 
     A check that could not be run, or was too slow, is no finding.
     """
@@ -109,7 +109,7 @@ def run_fix_checks(
     phase: Literal["build", "run", "doctor"],
     manifest: Mapping[str, Any] | None = None,
     timeout_s: float = 8.0,
-    install_dir: str = "",
+    install_dir: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Finding, ...]:
     """Return a finding for each fix of this image, or applied machine, whose check fails.
@@ -121,18 +121,15 @@ def run_fix_checks(
     manifest
         The image's manifest; read when it is not given.
     install_dir
-        Folder of what rlbox laid for itself; empty: `PLACE` says, or it is that of an image.
+        Folder of what rlbox laid for itself; None: the environment says, or it is that of an image.
     environ
         What the checks are started with, before the hooks.
     """
     end = time.monotonic() + timeout_s
     install_dir = install_dir or environ.get(INSTALL_DIR_VARIABLE, OWN)
-    checks = select_fix_checks(
-        read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
-        if manifest is None
-        else manifest,
-        phase,
-    )
+    if manifest is None:
+        manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
+    checks = select_fix_checks(manifest, phase)
     failed = {finding.id for finding in _run_checks(checks, end, install_dir, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     return _run_checks([check for check in checks if check.id in failed], end, install_dir, environ)
@@ -150,16 +147,10 @@ def _run_checks(
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
             started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
     end = max(end, time.monotonic() + _LEAST_S)
-    findings = [
-        finding
-        for part, program in started
-        for finding in parse_failed_checks(part, _parse_outcomes(program.read_output_and_kill_all(end).stdout))
-    ]
-    order = [check.id for check in checks]
-    return tuple(sorted(findings, key=lambda finding: order.index(finding.id)))
-
-
-def _parse_outcomes(output: str) -> list[ExitCodeAndOutput]:
-    parts = output.split("\0")
-    rows = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
-    return [(code, text) for code, text in rows if code is not None]
+    found: dict[str, Finding] = {}
+    for part, program in started:
+        parts = program.read_output_and_kill_all(end).stdout.split("\0")
+        rows = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
+        outcomes = [(code, text) for code, text in rows if code is not None]
+        found |= {finding.id: finding for finding in parse_failed_checks(part, outcomes)}
+    return tuple(found[check.id] for check in checks if check.id in found)

@@ -41,7 +41,7 @@ from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
+from rlbox.engine.gpu_access import NO_GPUS, parse_gpus_option
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
@@ -59,13 +59,7 @@ _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody wait
 
 
 def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
-    """Return what is wrong with this host for a target (none: with what every target needs).
-
-    Parameters
-    ----------
-    gpus_option
-        What `--gpus` says, empty for the target's own number.
-    """
+    """Return what is wrong with this host for a target (none: with what every target needs)."""
     start = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
     gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
@@ -155,22 +149,25 @@ class _ImageCheck:
         self.report: Report | None = None
 
     def run(self) -> Iterator[Finding]:
+        image = self._image
         try:
-            info = find_image(self._image.tag)
+            info = find_image(image.tag)
         except RlboxError:  # the engine has a finding of its own
             return
         if info is None:
-            yield make_finding("image-missing", level="note", target=self._image.target)
+            yield make_finding("image-missing", level="note", target=image.target)
             return
         # Whoever asks a directory that does not answer waits for ever.
         if self._data_dir and is_responsive(str(self._data_dir)) and self._data_dir.is_dir():
             self.has_started = True
             yield from self._examine_container(str(info["Id"]))
-        if find_outdated_reason(self._image, info):
-            yield make_finding("image-outdated", level="note", target=self._image.target)
+        if find_outdated_reason(image, info):
+            yield make_finding("image-outdated", level="note", target=image.target)
 
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
-        image = self._image
+        image, gpus = self._image, NO_GPUS
+        with contextlib.suppress(EngineError, NodeError):  # an engine that offers none has a finding of its own
+            gpus = choose_container_gpu_access(self._app, image, self._gpus_option)
         bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
         plan = plan_container(
             image.tag,
@@ -182,7 +179,7 @@ class _ImageCheck:
             data_dir=str(self._data_dir),
             caller_uid_gid=format_user_ids(),
             ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
-            gpus=self._choose_gpus(),
+            gpus=gpus,
         )
         try:
             outcome = connect_engine().run_container(plan, timeout_s=self._budget_s)
@@ -192,13 +189,6 @@ class _ImageCheck:
         except (ValueError, KeyError, TypeError):
             lines = outcome.stderr.strip().splitlines() or [_("no output")]
             yield make_finding("container-refused", seen=lines[-1][:500], where=image.tag)
-
-    def _choose_gpus(self) -> GpuAccess:
-        """Return the GPUs of the container; none where the engine offers none, which is a finding."""
-        try:
-            return choose_container_gpu_access(self._app, self._image, self._gpus_option)
-        except (EngineError, NodeError):
-            return NO_GPUS
 
     def end(self, is_running: Callable[[], bool]) -> None:
         """Remove the container when nobody waits for it: its thread ends with this process, before it would."""

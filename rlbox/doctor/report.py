@@ -56,15 +56,13 @@ def merge_and_split_off_explained(
 
     Parameters
     ----------
-    own
-        What doctor's own probes found.
     failed_fix_checks
-        Failed checks of fixes: one that means the same as an own finding is no second one; it gives its remedy to a
-        finding that has none.
+        One that means the same as an own finding is no second one; it gives its remedy to a finding that has none.
     """
-    rows = list(_once(own))
+    rows = list(_drop_repeated(own))
     for fix in failed_fix_checks:
-        same = next((number for number, row in enumerate(rows) if _same(row, fix)), None)
+        meanings = {fix.id, *fix.covers}
+        same = next((number for number, row in enumerate(rows) if not meanings.isdisjoint((row.id, *row.covers))), None)
         if same is None:
             rows.append(fix)
         else:
@@ -83,7 +81,7 @@ def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
     """Return one report of several places; the same finding in two places is one."""
     findings, follows = merge_and_split_off_explained(finding for report in reports for finding in report.findings)
     return Report(
-        findings=_once(findings),
+        findings=_drop_repeated(findings),
         follows=(*follows, *(finding for report in reports for finding in report.follows)),
         checks=sum(report.checks for report in reports),
         unfinished=tuple(name for report in reports for name in report.unfinished),
@@ -91,21 +89,29 @@ def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
     )
 
 
-def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _drop_repeated(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple({(finding.id, finding.seen): finding for finding in findings}.values())
-
-
-def _same(row: Finding, fix: Finding) -> bool:
-    return not {row.id, *row.covers}.isdisjoint({fix.id, *fix.covers})
 
 
 def format_report(report: Report, *, with_notes: bool = False) -> str:
     """Return the findings as text, nothing when there is none; notes and what follows only when `with_notes`."""
-    shown = [finding for finding in report.findings if with_notes or finding.level != "note"]
-    blocks = [_block(finding) for finding in shown]
-    if with_notes:
-        blocks += [_("follows: {finding}").format(finding=_head(finding)) for finding in report.follows]
-    return join("\n", blocks)
+    lines = []
+    for finding in report.findings:
+        if finding.level != "note" or with_notes:
+            lines.append(_("{level}: {finding}").format(level=_LEVEL_NAMES[finding.level], finding=_head(finding)))
+            lines += [_("  where: {where}").format(where=finding.where)] if finding.where else []
+            lines += [_("  next:  {step}").format(step=_(finding.remedy))] if finding.remedy else []
+    for finding in report.follows if with_notes else ():
+        lines.append(_("follows: {finding}").format(finding=_head(finding)))
+    return join("\n", lines)
+
+
+_LEVEL_NAMES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
+
+
+def _head(finding: Finding) -> str:
+    texts = (finding.id, _(finding.title), _(finding.seen)) if finding.seen else (finding.id, _(finding.title))
+    return join(": ", texts)
 
 
 def format_summary(report: Report) -> str:
@@ -124,18 +130,3 @@ def format_summary(report: Report) -> str:
         late=late,
         duration=duration_text(report.seconds),
     )
-
-
-_LEVEL_NAMES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
-
-
-def _block(finding: Finding) -> str:
-    lines = [_("{level}: {finding}").format(level=_LEVEL_NAMES[finding.level], finding=_head(finding))]
-    lines += [_("  where: {where}").format(where=finding.where)] if finding.where else []
-    lines += [_("  next:  {step}").format(step=_(finding.remedy))] if finding.remedy else []
-    return join("\n", lines)
-
-
-def _head(finding: Finding) -> str:
-    texts = (finding.id, _(finding.title), _(finding.seen)) if finding.seen else (finding.id, _(finding.title))
-    return join(": ", texts)
