@@ -41,7 +41,7 @@ def make_finding(
         In the place of those of the file.
     """
     row = load_finding_texts()[text_id]
-    texts = {key: _(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "where", "remedy")}
+    texts = {key: _(row[key]) if key in row else "" for key in TRANSLATED_KEYS}
     return Finding(
         id=id or text_id,
         title=texts["title"].format(**values),
