@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,18 +31,17 @@ from rlbox.doctor.packages import check_packages
 from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
-from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
+from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.sandbox import check_sandbox
 from rlbox.doctor.stack import (
     StackProbe,
     check_linker,
     check_ray_task,
     check_torch_and_extensions,
-    create_bytecode_dir_removing_others,
     get_install_dir,
-    get_venv_beside_install_dir,
+    load_stack_of_environment,
+    open_scratch_dir_stack_probe,
 )
-from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.system.gpu import GpuDriver, probe_cuda_driver
@@ -58,16 +56,28 @@ _FIXES = "fixes"
 def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
-    checks = ContainerChecks.of_environment(environ, start + budget_s)
+    location = load_stack_of_environment(environ)
+    manifest = read_json_object_or_empty(Path(get_install_dir(environ), "share/fixes.json"), follow_links=True)
+    checks = ContainerChecks(
+        environ=environ,
+        requirements=location.requirements,
+        venv=location.python.removesuffix("/bin/python"),
+        manifest=manifest,
+        driver=probe_cuda_driver(),
+        monotonic_deadline=start + budget_s,
+    )
     quick_checks = checks.list_quick()
     quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
     early = [finding for findings in quick.wait().values() for finding in findings]
-    with _temporary_directory() as directory:
-        slow_checks = checks.list_slow(early, checks.create_stack_probe(early, directory) if directory else None)
+    with contextlib.ExitStack() as exit_stack:
+        probe = None
+        with contextlib.suppress(OSError):  # no directory can be made for what the stack's programs write
+            probe = exit_stack.enter_context(open_scratch_dir_stack_probe(location, environ))
+        slow_checks = checks.list_slow(early, probe)
         slow = CheckThreads(slow_checks, checks.monotonic_deadline)
         late = slow.wait()
     failed_fix_checks = late.pop(_FIXES)
-    fix_checks = select_fix_checks(checks.manifest, "doctor")
+    fix_checks = select_fix_checks(manifest, "doctor")
     own = [*early, *(finding for findings in late.values() for finding in findings)]
     own = let_findings_explain_fix_checks(own, fix_checks, checks.requirements.data_mount)
     findings, follows = merge_and_split_off_explained(own, failed_fix_checks)
@@ -80,18 +90,6 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     )
 
 
-@contextlib.contextmanager
-def _temporary_directory() -> Iterator[str | None]:
-    """Yield a new directory for what checks write; None where none can be made."""
-    try:
-        directory = tempfile.TemporaryDirectory(prefix="rlbox-doctor-", ignore_cleanup_errors=True)
-    except OSError:
-        yield None
-        return
-    with directory as path:
-        yield path
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContainerChecks:
     """The checks of a container, by name, and what they are judged by; `manifest` is the image's."""
@@ -99,27 +97,9 @@ class ContainerChecks:
     environ: Mapping[str, str]
     requirements: Requirements
     venv: str
-    lock_file: Path
     manifest: Mapping[str, Any]
     driver: GpuDriver
     monotonic_deadline: float
-
-    @classmethod
-    def of_environment(cls, environ: Mapping[str, str], monotonic_deadline: float) -> ContainerChecks:
-        install_dir = get_install_dir(environ)
-        lock_file = Path(install_dir, "share/lock.json")
-        lock = read_json_object_or_empty(lock_file, follow_links=True)
-        manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
-        limited = override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", ""))
-        return cls(
-            environ=environ,
-            requirements=override_gpus(parse_requirements(limited, lock), environ.get(GPUS_VARIABLE, "")),
-            venv=get_venv_beside_install_dir(install_dir),
-            lock_file=lock_file,
-            manifest=manifest,
-            driver=probe_cuda_driver(),
-            monotonic_deadline=monotonic_deadline,
-        )
 
     def list_quick(self) -> dict[str, Check]:
         """Return those that run first: what they find may explain what the others would."""
@@ -160,14 +140,6 @@ class ContainerChecks:
             "network": lambda: check_network(self.environ, self._list_required_ports()),
             _FIXES: lambda: run_fix_checks("doctor", self.manifest, self._remaining_s, environ=self.environ),
         }
-
-    def create_stack_probe(self, early: Sequence[Finding], directory: str) -> StackProbe:
-        bytecode = ""
-        if not any(finding.id.startswith("data-disk") for finding in early):
-            data_mount = self.requirements.data_mount
-            bytecode = create_bytecode_dir_removing_others(self.environ, data_mount, self.lock_file)
-        token = f"{os.getpid()}-{time.monotonic_ns()}"
-        return StackProbe(self.environ, f"{self.venv}/bin/python", directory, token, bytecode)
 
     @property
     def _program_deadline(self) -> float:

@@ -17,9 +17,10 @@ from typing import Any
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
+from rlbox.doctor.disks import is_responsive
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
-from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
+from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.findings import Finding
@@ -230,6 +231,15 @@ class StackProbe:
         return (telling or lines or [_("exit code {exit_code}").format(exit_code=done.exit_code)])[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackLocation:
+    """The interpreter with the stack's packages, what its target requires, and its lock (None: it has none)."""
+
+    python: str
+    requirements: Requirements
+    lock: Path | None = None
+
+
 @contextmanager
 def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
@@ -244,39 +254,29 @@ def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str
             probe.kill()
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackLocation:
-    """The interpreter with the stack's packages, what its target requires, and its lock (None: it has none)."""
-
-    python: str
-    requirements: Requirements
-    lock: Path | None = None
-
-
 def get_install_dir(environ: Mapping[str, str]) -> str:
     """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def get_venv_beside_install_dir(install_dir: str) -> str:
-    """Return the stack's environment beside that folder."""
-    return f"{install_dir.removesuffix(OWN)}{VENV}"
+def load_stack_of_environment(environ: Mapping[str, str]) -> StackLocation:
+    """Return the stack of the image, or applied place, that an environment is of; its lock need not be there."""
+    install_dir = get_install_dir(environ)
+    lock = Path(install_dir, "share/lock.json")
+    manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
+    limited = override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", ""))
+    requirements = parse_requirements(limited, read_json_object_or_empty(lock, follow_links=True))
+    return StackLocation(
+        python=f"{install_dir.removesuffix(OWN)}{VENV}/bin/python",
+        requirements=override_gpus(requirements, environ.get(GPUS_VARIABLE, "")),
+        lock=lock,
+    )
 
 
 def find_local_stack() -> StackLocation | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
-    own = get_install_dir(os.environ)
-    lock = Path(own, "share/lock.json")
-    if not lock.is_file():
-        return None
-    requirements = override_gpus(
-        parse_requirements(
-            read_json_object_or_empty(Path(own, "share/fixes.json"), follow_links=True),
-            read_json_object_or_empty(lock, follow_links=True),
-        ),
-        os.environ.get(GPUS_VARIABLE, ""),
-    )
-    return StackLocation(python=f"{get_venv_beside_install_dir(own)}/bin/python", requirements=requirements, lock=lock)
+    stack = load_stack_of_environment(os.environ)
+    return stack if stack.lock and stack.lock.is_file() else None
 
 
 def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
@@ -306,7 +306,7 @@ def create_bytecode_dir_removing_others(environ: Mapping[str, str], data_mount: 
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.
     """
-    if environ.get("PYTHONPYCACHEPREFIX"):
+    if environ.get("PYTHONPYCACHEPREFIX") or not is_responsive(data_mount):
         return ""
     cache = Path(data_mount, "cache", "doctor")
     try:

@@ -64,7 +64,7 @@ def test_nothing_of_an_examination_is_left(local: Box) -> None:
     buried = (
         "for _ in $(seq 50); do ps -eo stat --no-headers | grep -q Z || break; sleep 0.1; done"  # by the first process
     )
-    script = f"rlbox doctor --budget 90; {buried}; ps -eo args --no-headers; ls -d /tmp/rlbox-doctor* 2>/dev/null"
+    script = f"rlbox doctor --budget 90; {buried}; ps -eo args --no-headers; ls -d /tmp/rlbox-stack* 2>/dev/null"
     result = local("shell", "local", "--", "bash", "-c", script)
     assert "bash -c rlbox doctor" in result.out
     assert not [line for line in result.out.splitlines() if "rlbox doctor" not in line and "ps -eo" not in line]

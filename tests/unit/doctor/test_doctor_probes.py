@@ -32,7 +32,7 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_process
 
 ANY = ContainerChecks(
-    environ={}, requirements=Requirements(), venv="/v", lock_file=Path("/none"), manifest={}, driver=GpuDriver(),
+    environ={}, requirements=Requirements(), venv="/v", manifest={}, driver=GpuDriver(),
     monotonic_deadline=0.0,
 )  # fmt: skip
 PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder", "token")
