@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 def get_gpus_option_or_env(option: str) -> str:
-    """Return what `--gpus` says, else the environment; empty when neither says anything."""
     return option or os.environ.get(GPUS_VARIABLE, "")
 
 
@@ -51,46 +50,28 @@ def probe_engine_gpu_support() -> GpuSupport:
 
 
 def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
-    """Return how a container of the target's image gets its GPUs; a target without any asks no engine.
-
-    Parameters
-    ----------
-    gpus_option
-        `--gpus`, empty when it was not given.
-
-    Raises
-    ------
-    SpecError, EngineError, NodeError
-        Those of `parse_gpus_option` and `choose_gpu_access`.
-    """
-    asked = get_gpus_option_or_env(gpus_option)
+    """Return how a container of the target's image gets its GPUs; a target without any asks no engine."""
+    option = get_gpus_option_or_env(gpus_option)
     access = NO_GPUS
     with app.collecting_refusals_if_dry_run("GPUs"):
-        wish = parse_gpus_option(asked, image.container.gpus)
-        if wish.is_none and not image.container.gpus:
+        request = parse_gpus_option(option, image.container.gpus)
+        if request.is_none and not image.container.gpus:
             return NO_GPUS
-        access = assume_cdi_access(wish)
-        access = choose_gpu_access(
-            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), set_rlbox_gpus_env=bool(asked)
-        )
-        if not wish.is_none:
+        access = assume_cdi_access(request)
+        support = GpuSupport() if request.is_none else probe_engine_gpu_support()
+        access = choose_gpu_access(request, support, set_rlbox_gpus_env=bool(option))
+        if not request.is_none:
             app.print_status(f"GPUs: {access.describe()}")
     return access
 
 
 def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
-    """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for.
-
-    Raises
-    ------
-    SpecError, NodeError
-        Those of `parse_gpus_option` and `create_host_gpu_env`.
-    """
-    if not (asked := get_gpus_option_or_env(gpus_option)):
+    """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for."""
+    if not (option := get_gpus_option_or_env(gpus_option)):
         return {}
     env = {}
     with app.collecting_refusals_if_dry_run("GPUs"):
-        env = create_host_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
+        env = create_host_gpu_env(parse_gpus_option(option, 0), os.environ, probe_cuda_driver().device_count)
         app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -102,10 +83,6 @@ def require_usable_gpus(
 
     Parameters
     ----------
-    gpus_option
-        `--gpus`, empty when it was not given.
-    access
-        What came of it: `choose_gpu_access`.
     image_env
         Environment of the image, where a base says which CUDA it asks for.
 
@@ -117,19 +94,11 @@ def require_usable_gpus(
     if access.method == "none" or is_in_image() or not is_engine_local():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
-    requirements = Requirements(
-        target=image.target,
-        gpu=limits.gpu or "GPU",
-        gpus=limits.gpus,
-        arch=limits.arch,
-        grade=limits.gpu_grade,
-    )
-    requirements = override_gpus(
-        requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).count_all_or_none
-    )
-    needs = load_driver_requirements(app, image, image_env)
+    request = parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus)
+    declared = Requirements(gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.gpu_grade)
+    requirements = override_gpus(declared, request.count_all_or_none)
     for finding in (
-        *check_driver(probe_cuda_driver(), needs, requirements),
+        *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
         *find_gpus_of_other_arch(probe_gpu_models(), requirements),
     ):
         if finding.level == "error":
@@ -155,14 +124,11 @@ def _packages(app: App, target: str) -> dict[str, str]:
 
 def load_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str, str]) -> DriverRequirements:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
-    packages = _packages(app, image.target)
     require = image_env.get("NVIDIA_REQUIRE_CUDA", "")
-    # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
-    compat = bool(require and image_env.get("CUDA_VERSION"))
-    variant = find_cuda12_variant(app.project, image.target)
     return DriverRequirements(
         require_cuda_variable=require,
-        torch_cuda=find_stack_cuda_version(packages),
-        has_compat_libraries=compat,
-        target_for_older_drivers=variant,
+        torch_cuda=find_stack_cuda_version(_packages(app, image.target)),
+        # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
+        has_compat_libraries=bool(require and image_env.get("CUDA_VERSION")),
+        target_for_older_drivers=find_cuda12_variant(app.project, image.target),
     )

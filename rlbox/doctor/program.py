@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlbox.system.command import PIPE, communicate_or_leave_running, start_command
 from rlbox.system.process_table import (
@@ -24,8 +24,7 @@ _LOOK_S = 0.01
 _END_S = 1.0  # for what was killed to be gone: it gives its memory back first
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramResult:
+class ProgramResult(NamedTuple):
     """What a program left behind. `exit_code` is negative for a signal, None when the time was over."""
 
     exit_code: int | None
@@ -47,12 +46,19 @@ class Program:
         output = communicate_or_leave_running(self._popen, b"", max(monotonic_deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
         self.kill_with_descendants()
-        stdout, stderr = output or self._popen.communicate()
-        return ProgramResult(
-            exit_code=code, stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace")
-        )
+        stdout, stderr = (text.decode("utf-8", "replace") for text in output or self._popen.communicate())
+        return ProgramResult(code, stdout, stderr)
 
-    def _family(self) -> list[Process]:
+    def kill_with_descendants(self) -> None:
+        """End it with all that it started, or starts meanwhile, and wait until it is gone."""
+        until = time.monotonic() + _END_S
+        while (living := self._find_living()) and time.monotonic() < until:
+            for process in living:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+
+    def _find_living(self) -> list[Process]:
         """Return what lives of all that it ever started, as far as that is known.
 
         What has lost its parent is known by session and mark, what was found once by its key: a process that was killed
@@ -60,18 +66,7 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        ids = find_tree_and_led_sessions(
-            table, {self._popen.pid} | known | find_by_environment(table, self._mark)
-        ) & table.keys() - {os.getpid()}
-        found = [table[pid] for pid in ids]
+        roots = {self._popen.pid} | known | find_by_environment(table, self._mark)
+        found = [table[pid] for pid in (find_tree_and_led_sessions(table, roots) & table.keys()) - {os.getpid()}]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]
-
-    def kill_with_descendants(self) -> None:
-        """End it with all that it started, or starts meanwhile, and wait until it is gone."""
-        until = time.monotonic() + _END_S
-        while (family := self._family()) and time.monotonic() < until:
-            for process in family:
-                with contextlib.suppress(OSError):
-                    os.kill(process.pid, signal.SIGKILL)
-            time.sleep(_LOOK_S)

@@ -29,12 +29,16 @@ def fetch_ray_state_or_error(plan: RayPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
     base = plan.dashboard.rstrip("/")
+    readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "version": ("/api/version", lambda data: data.get("ray_version", "")),
+        "jobs": ("/api/jobs/", lambda data: [_select(row, _JOB) for row in data[-_ROWS:]]),
+        "nodes": (_SUMMARY, _read_nodes),
+        "dead_actors": ("/api/v0/actors?limit=1000&detail=true", _read_dead_actors),
+    }
     try:
         with create_ray_client(_TIMEOUT_S) as http:
-            facts["version"] = _asked(http, f"{base}/api/version", lambda data: data.get("ray_version", ""))
-            facts["jobs"] = _asked(http, f"{base}/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
-            facts["nodes"] = _asked(http, f"{base}{_SUMMARY}", _nodes)
-            facts["dead_actors"] = _asked(http, f"{base}/api/v0/actors?limit=1000&detail=true", _dead)
+            for key, (path, read) in readers.items():
+                facts[key] = _fetch(http, f"{base}{path}", read)
     except NoResponseError as error:
         facts["error"] = explain_no_response(error)
     return facts
@@ -44,16 +48,16 @@ def fetch_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
     """Return the nodes that the head behind a dashboard knows; `NodeError` when it does not tell."""
     try:
         with create_ray_client(_TIMEOUT_S) as http:
-            found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
+            nodes = _fetch(http, dashboard.rstrip("/") + _SUMMARY, _read_nodes)
     except NoResponseError as error:
         raise NodeError(_("no head answers at {dashboard}").format(dashboard=dashboard)) from error
-    if isinstance(found, str):
-        raise NodeError(found)
-    nodes: list[dict[str, Any]] = found
-    return nodes
+    if isinstance(nodes, str):
+        raise NodeError(nodes)
+    return list(nodes)
 
 
-def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
+def _fetch(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
+    """Return what `read` takes of an answer, or a sentence where it is another than Ray's."""
     try:
         return read(http.request("GET", url).read_json())
     except NoResponseError as error:
@@ -64,18 +68,18 @@ def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
         return _("not told: {name}: {error}").format(name=type(error).__name__, error=error)
 
 
-def _nodes(data: Any) -> list[dict[str, Any]]:
-    return [_short({**row, **row.get("raylet", {})}, _NODE) for row in data["data"]["summary"]]
+def _read_nodes(data: Any) -> list[dict[str, Any]]:
+    return [_select({**row, **row.get("raylet", {})}, _NODE) for row in data["data"]["summary"]]
 
 
-def _dead(data: Any) -> list[dict[str, Any]]:
+def _read_dead_actors(data: Any) -> list[dict[str, Any]]:
     rows = data["data"]["result"]["result"]
-    return [_short(row, _ACTOR) for row in rows if row.get("state") == "DEAD"][:_ROWS]
+    return [_select(row, _ACTOR) for row in rows if row.get("state") == "DEAD"][:_ROWS]
 
 
-def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    found = {name: row[name] for name in names if row.get(name) not in (None, "")}
-    return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+def _select(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    values = {name: row[name] for name in names if row.get(name) not in (None, "")}
+    return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in values.items()}
 
 
 def get_latest_session_dir(temp_dir: str) -> Path:

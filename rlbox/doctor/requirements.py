@@ -54,10 +54,10 @@ class Requirements:
 def override_run_and_disk_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
-        told = _table(parse_json(limits_json))
+        limits = _table(parse_json(limits_json))
     except ValueError:
         return manifest
-    return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
+    return {**manifest, "facts": {**_table(manifest.get("facts")), **limits}}
 
 
 def override_gpus(requirements: Requirements, count_all_or_none: str) -> Requirements:
@@ -72,13 +72,13 @@ def parse_requirements(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> 
     """Return the requirements that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))
     disk = _table(facts.get("disk"))
-    told = {"data_mount": disk.get("mount"), "disk_gib": disk.get("need_gib")}
-    told |= {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
+    stated = {"data_mount": disk.get("mount"), "disk_gib": disk.get("need_gib")}
+    stated |= {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
     groups = lock.get("groups")
     rows = [row for group in groups if isinstance(group, dict) for row in group["packages"]] if groups else []
     return Requirements(
         target=str(manifest.get("target") or lock.get("target") or ""),
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: value for name, value in stated.items() if value is not None},
         python=str(lock.get("python") or facts.get("python") or ""),
         env={str(name): str(value) for name, value in _table(facts.get("env")).items()},
         ports={str(name): int(number) for name, number in _table(facts.get("ports")).items()},
