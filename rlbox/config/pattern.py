@@ -10,56 +10,43 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
     import re2
 
-RE2_MEMORY_BYTES = 64 << 20
+_RE2_MEMORY_BYTES = 64 << 20
 """Bytes that RE2 may use for one expression: with its own 8 MiB, fifty rules in one fall back to its slow machine."""
 
 _ANY = ("", "x", "0 .", "\u5361!")  # an expression that fits all of these asks nothing of a line
 
-# What RE2 refuses, by the beginning of its token. Source: github.com/google/re2, `doc/syntax.txt`.
-_UNSUPPORTED = {
-    "(?=": "a look-ahead",
-    "(?!": "a negative look-ahead",
-    "(?<=": "a look-behind",
-    "(?<!": "a negative look-behind",
-    "(?P=": "a back reference",
-    "(?(": "a conditional group",
-    "(?>": "an atomic group",
-    "(?#": "a comment",
-    r"\Z": "the end of the text (write $)",
-    r"\u": "a character number (write \\x{HEX})",
-    r"\U": "a character number (write \\x{HEX})",
+# What to write instead, by the beginning of RE2's own word. Source: github.com/google/re2, `doc/syntax.txt`.
+_HINTS = {
+    "invalid repetition size": _(" (at most 1000 times)"),
+    "invalid perl operator": _(
+        "; RE2 has no look-ahead or look-behind, back reference, condition, atomic group or comment"
+    ),
+    "invalid escape sequence": _("; RE2 has no back references; write $ for \\Z, \\x{HEX} for \\u"),
+    "bad repetition operator": _("; RE2 has no possessive repetition"),
 }
+_LITERAL_HINT = _("; write \\ before a literal character: \\( \\[ \\* \\+ \\?")
 _TOKEN = re.compile(r"\\[xpP]\{\^?\w*\}|\\.|\(\?P?<\w+>|\(\?P=|\(\?<[=!]|\(\?.|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
 _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
 
 
-class PatternToken(NamedTuple):
-    """A token of a regular expression, and where it begins."""
-
-    start: int
-    text: str
-
-
-def tokenize_pattern(pattern: str) -> Iterator[PatternToken]:
-    """Yield the parts of an expression with their places; a class in brackets is one part."""
+def tokenize_pattern(pattern: str) -> Iterator[str]:
+    """Yield the parts of an expression; a class in brackets is one part."""
     at = 0
-    while at < len(pattern):
-        found = _TOKEN.match(pattern, at)
-        part = found.group() if found else pattern[at]
-        if part[0] == "[":
-            end = at + len(part)
+    while found := _TOKEN.match(pattern, at):
+        end = found.end()
+        if found.group()[0] == "[":
             while inside := _CLASS.match(pattern, end):
                 end = inside.end()
-            part = pattern[at : end + 1]
-        yield PatternToken(at, part)
-        at += len(part)
+            end += 1
+        yield pattern[at:end]
+        at = end
 
 
 def validate_selective_re2_pattern(pattern: str) -> str:
@@ -69,12 +56,9 @@ def validate_selective_re2_pattern(pattern: str) -> str:
     """
     if not pattern:
         raise ValueError(_("is empty, which fits every line; write the text that the line must hold"))
-    if any("\n" in part or part in (r"\n", r"\r") for __, part in tokenize_pattern(pattern) if part[0] != "["):
+    if any("\n" in part or part in (r"\n", r"\r") for part in tokenize_pattern(pattern) if part[0] != "["):
         raise ValueError(_("holds a line break, and a line has none; write two rules, or `after`"))
-    try:
-        compiled = compile_re2(pattern)
-    except ValueError as error:
-        raise ValueError(_find_unsupported(pattern) or str(error)) from error
+    compiled = compile_re2(pattern)
     if all(compiled.search(probe) for probe in _ANY):
         raise ValueError(
             _("{text!r} matches every line, even an empty one; write the required text of the line").format(
@@ -94,11 +78,10 @@ def compile_re2(pattern: str) -> re2._Regexp[str]:
     try:
         return re2.compile(pattern, create_re2_options())
     except re2.error as error:
-        told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
+        hint = next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _LITERAL_HINT)
         raise ValueError(
-            _("{text!r} is not a regular expression of RE2: {told}{hint}").format(
-                text=pattern, told=told, hint=_hint(told)
-            )
+            _("{text!r} is not a regular expression of RE2: {told}{hint}").format(text=pattern, told=reason, hint=hint)
         ) from error
 
 
@@ -124,27 +107,5 @@ def create_re2_options(*, capture: bool = True) -> re2.Options:
     options.never_capture = not capture
     options.never_nl = True
     options.log_errors = False
-    options.max_mem = RE2_MEMORY_BYTES
+    options.max_mem = _RE2_MEMORY_BYTES
     return options
-
-
-def _find_unsupported(pattern: str) -> str | None:
-    for start, part in tokenize_pattern(pattern):
-        name = next((name for token, name in _UNSUPPORTED.items() if part.startswith(token)), None)
-        if re.fullmatch(r"\\[1-9]", part):
-            name = "a back reference"
-        elif re.fullmatch(r"[*+?}]\+", part):
-            name = "a possessive repetition"
-        if name:
-            return _("{part} at character {number} is {name}, which RE2 does not have").format(
-                part=part, number=start + 1, name=name
-            )
-    return None
-
-
-def _hint(told: str) -> str:
-    if told.startswith("invalid repetition size"):
-        return _(" (at most 1000 times)")
-    if told.startswith(("no argument", "missing", "unexpected", "trailing")):
-        return _("; write \\ before a literal character: \\( \\[ \\* \\+ \\?")
-    return ""

@@ -304,7 +304,7 @@ def _value_group_fits(pattern: str, number: str) -> bool:
 def get_named_group_regex(pattern: str, name: str) -> str:
     """Return what stands between the brackets of the named group of a pattern that compiles."""
     depth, text = 0, ""
-    for __, part in tokenize_pattern(pattern):
+    for part in tokenize_pattern(pattern):
         if depth:
             depth += part.startswith("(") - (part == ")")
             if not depth:
@@ -478,11 +478,11 @@ def _covers(wide: str, narrow: str) -> bool:
 
 def _literal(pattern: str) -> str:
     """Return the text that a pattern stands for when it holds no operator, else an empty text."""
-    parts = [part for __, part in tokenize_pattern(pattern)]
+    parts = list(tokenize_pattern(pattern))
     if any(part[0] in "^$.*+?{}[]|()" or (part[0] == "\\" and part[1].isalnum()) for part in parts):
         return ""
     return "".join(part[1:] if part[0] == "\\" else part for part in parts)
 
 
 def _is_anchored(pattern: str) -> bool:
-    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for __, part in tokenize_pattern(pattern))
+    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for part in tokenize_pattern(pattern))

@@ -84,9 +84,7 @@ def compile_pattern_set(texts: tuple[str, ...]) -> PatternSet:
 
 def strip_anchors_and_group_names(text: str) -> str:
     """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
-    return "".join(
-        "(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokenize_pattern(text)
-    )
+    return "".join("(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for part in tokenize_pattern(text))
 
 
 def _named(part: str) -> bool:

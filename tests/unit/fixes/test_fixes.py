@@ -238,7 +238,7 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
         ),
         (
             "[[signature]]\npattern = '^(?!.*b)a'\nexample = 'a'",
-            "signature[0].pattern: (?! at character 2 is a negative look-ahead, which RE2 does not have",
+            "signature[0].pattern: '^(?!.*b)a' is not a regular expression of RE2: invalid perl operator: (?!",
         ),
         (
             "[[signature]]\npattern = 'a'\nexample = 'a'\nunlike = 'ba'",
