@@ -28,8 +28,17 @@ from rlbox.planner.budget import (
     get_target_max_price,
     parse_price_range,
 )
-from rlbox.planner.capacity import IDLE, Capacity, declare_capacity, parse_machine
-from rlbox.planner.needs import RunNeeds, Shortage, describe_unchecked_needs, evaluate_fits, find_shortages
+from rlbox.planner.needs import (
+    IDLE,
+    Capacity,
+    RunNeeds,
+    Shortage,
+    declare_capacity,
+    describe_unchecked_needs,
+    evaluate_fits,
+    find_shortages,
+    parse_machine,
+)
 from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_gpus

@@ -22,16 +22,11 @@ _MAX_TRIED_VERSIONS = 80
 _Item = TypeVar("_Item", Constraint, Fact)
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionChange:
-    """A way out: name to the version that takes the place of what the spec says; empty: it is left out.
+NewVersions = tuple[tuple[str, str], ...]
+"""A way out: name to the version that takes the place of what the spec says; empty: it is left out.
 
-    The version of `default` is that of the CUDA that torch is to be built with. `distance` counts the versions
-    in between.
-    """
-
-    new_versions: tuple[tuple[str, str], ...]
-    distance: int
+The version of `default` is that of the CUDA that torch is to be built with.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +46,7 @@ class StackVerdict:
     versions: dict[str, str]
     conflicting_constraints: tuple[Constraint, ...] = ()
     conflicting_facts: tuple[Fact, ...] = ()
-    proposed_changes: tuple[VersionChange, ...] = ()
+    proposed_changes: tuple[NewVersions, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -106,7 +101,7 @@ def _minimize(items: Sequence[_Item], contradict: Callable[[Sequence[_Item]], bo
 
 def _find_changes(
     problem: StackProblem, contradiction: Iterable[Constraint], fixed: Sequence[str]
-) -> tuple[VersionChange, ...]:
+) -> tuple[NewVersions, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
     guilty = dict.fromkeys(one.name for one in contradiction if one.own and one.name not in fixed)
     names = dict.fromkeys((*guilty, *(one.name for one in problem.constraints if one.own and one.name not in fixed)))
@@ -117,12 +112,14 @@ def _find_changes(
             if not guilty.keys().isdisjoint(some) and (change := _find_nearest_change(problem, some, may_be_absent))
         ]
         if changes:
-            return tuple(sorted(changes, key=lambda change: (change.distance, change.new_versions)))
+            return tuple(versions for __, versions in sorted(changes))
     return ()
 
 
-def _find_nearest_change(problem: StackProblem, names: tuple[str, ...], may_be_absent: bool) -> VersionChange | None:
-    """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
+def _find_nearest_change(
+    problem: StackProblem, names: tuple[str, ...], may_be_absent: bool
+) -> tuple[int, NewVersions] | None:
+    """Return the nearest versions of `names` with which all the rest fits, and how many versions lie in between."""
     domains = dict(problem.domains([one for one in problem.constraints if one.name not in names or not one.own]))
     before = problem.domains(problem.constraints)
     for name in names:
@@ -143,7 +140,7 @@ def _find_nearest_change(problem: StackProblem, names: tuple[str, ...], may_be_a
         chosen = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
         if found := solve({**domains, **chosen}, problem.facts):
             versions = tuple((name, found["cuda" if name == "default" else name]) for name in names)
-            return VersionChange(new_versions=versions, distance=sum(at for at, __ in way))
+            return sum(at for at, __ in way), versions
     return None
 
 
@@ -180,7 +177,7 @@ def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
         "facts": [fact.id for fact in _list_facts_in_force(problem, verdict)],
         "clash": [{"name": one.name, "range": one.range, "where": one.where} for one in verdict.conflicting_constraints]
         + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.conflicting_facts],
-        "changes": [dict(change.new_versions) for change in verdict.proposed_changes],
+        "changes": [dict(versions) for versions in verdict.proposed_changes],
     }
 
 
@@ -227,8 +224,8 @@ def format_changes_resolving_conflict(target_name: str, verdict: StackVerdict) -
         facts=facts
     )
     changes = [
-        ", and ".join(_describe_change(name, version) for name, version in change.new_versions)
-        for change in verdict.proposed_changes[:3]
+        ", and ".join(_describe_change(name, version) for name, version in versions)
+        for versions in verdict.proposed_changes[:3]
     ]
     if changes:
         return f"{'; or else '.join(changes)}; {off}"

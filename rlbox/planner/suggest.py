@@ -11,8 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, format_scalar
 from rlbox.job.params import ParamValues, apply_overrides, resolve_params
-from rlbox.planner.capacity import Capacity
-from rlbox.planner.needs import evaluate_fits, find_shortages
+from rlbox.planner.needs import Capacity, evaluate_fits, find_shortages
 
 _MAX_VALUES, _MAX_VALUES_OF_SET_PAIR, _MAX_VALUES_OF_PAIR = 200, 40, 8
 """How many values of a parameter are tried alone, with another's that the command line set, and with any other's."""

@@ -78,7 +78,7 @@ def rlbox(*words: str) -> dict[str, Any]:
 
 def render(case: Case) -> dict[str, Any]:
     """Return what the job says of a case: the trainer's words, what a card needs, what torch may have of it."""
-    from rlbox.planner.capacity import CONTEXT
+    from rlbox.planner.needs import CONTEXT
 
     words = (*case.words, "--set", "logger=[console,file]")  # wandb is a matter of the network
     plan = rlbox("run", "sft", "--dry-run", "--force", *words)["plan"]

@@ -16,9 +16,17 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import apply_overrides, resolve_params
 from rlbox.job.plan import plan_run
-from rlbox.planner.capacity import Capacity, declare_capacity, estimate_reported_gpu_bytes, parse_machine
 from rlbox.planner.fit import find_user_paths_off_disk, format_shortages, require_resume_fit_except_disk
-from rlbox.planner.needs import RunNeeds, describe_unchecked_needs, evaluate_fits, find_shortages
+from rlbox.planner.needs import (
+    Capacity,
+    RunNeeds,
+    declare_capacity,
+    describe_unchecked_needs,
+    estimate_reported_gpu_bytes,
+    evaluate_fits,
+    find_shortages,
+    parse_machine,
+)
 from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
 

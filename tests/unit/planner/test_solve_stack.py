@@ -54,7 +54,7 @@ def verdict(*packages: str, **over: Any) -> StackVerdict:
 
 
 def ways(found: StackVerdict) -> list[dict[str, str]]:
-    return [dict(change.new_versions) for change in found.proposed_changes]
+    return list(map(dict, found.proposed_changes))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
-from rlbox.planner.capacity import estimate_reported_gpu_bytes
-from rlbox.planner.needs import evaluate_fits
+from rlbox.planner.needs import estimate_reported_gpu_bytes, evaluate_fits
 
 DOCS = CHECKOUT / "docs"
 CHAPTERS = (
