@@ -19,7 +19,6 @@ _FILE = click.Path(path_type=Path)
 @click.argument("action", type=click.Choice(["check", "tiny"]))
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option("--val", metavar="FILE", type=_FILE, help="check: the validation rows; none may be in FILE.")
-@click.option("--split", metavar="FILE", type=_FILE, help="check: JSON that says which row went where.")
 @click.option("--column", metavar="NAME", default="", help="check: where the conversations are [messages, prompt].")
 @click.option("--tokenizer", metavar="DIR", default="", help="check: the model whose tokens are counted.")
 @click.option("--longest", metavar="TOKENS", default=4096, show_default=True, help="check: length that is trained on.")
@@ -42,7 +41,6 @@ def data(
     action: str,
     file: Path,
     val: Path | None,
-    split: Path | None,
     column: str,
     tokenizer: str,
     longest: int,
@@ -69,7 +67,7 @@ def data(
     expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
     reader_options: dict[str, str | int] = {"column": column, "tokenizer": tokenizer, "longest": longest}
-    return check_training_data(app, files, split, reader_options, expected, python, timeout)
+    return check_training_data(app, files, reader_options, expected, python, timeout)
 
 
 @click.command()

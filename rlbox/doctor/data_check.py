@@ -1,4 +1,4 @@
-"""Check training data: rows, columns, conversations, lengths, rows in both files, the mapping of the split.
+"""Check training data: rows, columns, conversations, lengths, rows in both files.
 
 The stack's interpreter reads the files, for it has the readers and the tokenizer of the training.
 """
@@ -24,7 +24,6 @@ ExitCode = int
 def check_training_data(
     app: App,
     files: Mapping[str, Path],
-    train_val_split_json: Path | None,
     reader_options: Mapping[str, str | int],
     expected_rows: Mapping[str, int],
     python: str,
@@ -36,16 +35,13 @@ def check_training_data(
     ----------
     files
         `train`, and `val` where there is one; `expected_rows` has the same keys.
-    train_val_split_json
-        JSON that says which row went where.
     reader_options
         Of `probe_data.py`: `column`, `tokenizer`, `longest` (tokens).
     """
-    for path in [*files.values(), *([train_val_split_json] if train_val_split_json else [])]:
+    for path in files.values():
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
-    split = str(train_val_split_json.absolute()) if train_val_split_json else None
-    request = {"files": paths, "split": split, "rows": expected_rows, **reader_options}
+    request = {"files": paths, "rows": expected_rows, **reader_options}
     report = _run_reader(_find_stack(python), request, timeout_s)
     lines = [
         *report["facts"],

@@ -30,8 +30,7 @@ def check(rlbox: Rlbox, *words: str) -> Said:
 def test_good_data(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("train.jsonl", lines(*map(turn, range(6))))
     folder.write("val.jsonl", lines(turn(100), turn(101)))
-    folder.write("split.json", json.dumps({"train": list(range(6)), "val": [100, 101]}))
-    words = ("train.jsonl", "--val", "val.jsonl", "--split", "split.json", "--rows", "6", "--val-rows", "2")
+    words = ("train.jsonl", "--val", "val.jsonl", "--rows", "6", "--val-rows", "2")
     said = check(rlbox, *words)
     assert said.code == 0
     assert said.out == (
@@ -45,8 +44,7 @@ def test_everything_that_is_wrong_is_said_at_once(rlbox: Rlbox, folder: Folder) 
     bad = {"messages": [{"role": "user", "content": "only asked"}]}
     folder.write("train.jsonl", lines(turn(0), turn(0), turn(1), bad, turn(2, " "), {"messages": []}))
     folder.write("val.jsonl", lines(turn(1)))
-    folder.write("split.json", json.dumps({"row-1": "train", "row-2": "val"}))
-    words = ("train.jsonl", "--val", "val.jsonl", "--split", "split.json", "--rows", "7")
+    words = ("train.jsonl", "--val", "val.jsonl", "--rows", "7")
     said = check(rlbox, *words, "--json")
     assert said.code == 1
     assert said.data["problems"] == [
@@ -55,7 +53,6 @@ def test_everything_that_is_wrong_is_said_at_once(rlbox: Rlbox, folder: Folder) 
         "train: 1 rows: a turn is empty (rows 4)",
         "train: 1 rows: no conversation: a list of role and content is needed (rows 5)",
         "1 rows are in train and in val (2 = 0): val/loss would be too good",
-        "the split's mapping names 1 rows for train, which has 6",
     ]
     assert said.data["notes"] == ["train: 1 rows are there twice"]
 

@@ -1,8 +1,8 @@
 """Run by the stack's own interpreter: look at training data, or write its first rows. Argument: what to do, as JSON.
 
-{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "split": FILE or null, "rows":
-{"train": N}, "column": NAME, "tokenizer": FOLDER, "longest": N}. One JSON object comes out: what the files hold, what
-is wrong, what is worth knowing. Parquet needs pyarrow, token lengths need transformers, both imported only then.
+{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "rows": {"train": N}, "column": NAME,
+"tokenizer": FOLDER, "longest": N}. One JSON object comes out: what the files hold, what is wrong, what is worth
+knowing. Parquet needs pyarrow, token lengths need transformers, both imported only then.
 """
 
 from __future__ import annotations
@@ -125,37 +125,14 @@ def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
             yield f"{len(both)} rows are in {left} and in {right} ({shown}): val/loss would be too good"
 
 
-def _check_split(path: str, keys: dict[str, list[str]]) -> Iterator[str]:
-    """Yield where the mapping and the files differ; it has lists of rows by part, or the part of each row."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            mapping = json.load(file)
-    except ValueError as error:
-        yield f"the split's mapping is no JSON: {error}"
-        return
-    values = mapping if isinstance(mapping, dict) else {}
-    lists = {part: {json.dumps(row) for row in rows} for part, rows in values.items() if isinstance(rows, list)}
-    parts = [part for part in values.values() if isinstance(part, str)]
-    counts = {part: len(values[part]) for part in lists} or {part: parts.count(part) for part in set(parts)}
-    if not counts:
-        yield "the split's mapping has neither lists by part nor the part of each row"
-    for name, rows in keys.items():
-        if counts.get(name, len(rows)) != len(rows):
-            yield f"the split's mapping names {counts[name]} rows for {name}, which has {len(rows)}"
-    if shared := sorted(lists.get("train", set()) & lists.get("val", set())):
-        yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:MAX_NAMED_ROWS])}"
-
-
 def _check_files(request: dict[str, Any], report: Report) -> None:
-    """Look at the files, at lengths, at rows that are in more than one, and at the mapping."""
+    """Look at the files, at lengths, and at rows that are in more than one."""
     keys: dict[str, list[str]] = {}
     for name in request["files"]:
         keys[name], chats = _check_file(name, request, report)
         if request["tokenizer"]:
             _check_lengths(name, chats, request, report)
     report["problems"] += _check_overlap(keys)
-    if request["split"]:
-        report["problems"] += _check_split(request["split"], keys)
 
 
 def _write_first_rows(path: str, to: str, rows: int) -> str | None:
