@@ -201,13 +201,7 @@ class ExaminationResult:
 def examine_cluster(
     app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
 ) -> ExaminationResult:
-    """Return what is wrong with the nodes of a cluster, or of one to come; with `work` by work that proves them.
-
-    Raises
-    ------
-    NodeError
-        They were to be given work, and there is no cluster.
-    """
+    """Return what is wrong with the nodes of a cluster, or of one to come; with `work` by work that proves them."""
     with open_context(app, options) as context:
         probe = context.probe(paths)
         cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)

@@ -47,7 +47,7 @@ _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 
 _MARK = b"rlbox:"
 _BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.buffer.readline())))"
-_SCRIPT = ("facts.py", "ray.py", "main.py")
+_SCRIPT = ("facts.py", "calls.py")
 _slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
 
@@ -301,13 +301,7 @@ def get_user_at_host() -> str:
 
 @contextmanager
 def lock_nodes(pool: NodePool) -> Iterator[None]:
-    """Hold the lock of every node while the block runs: one after the other, in the same order for everybody.
-
-    Raises
-    ------
-    LockHeld
-        Another call changes clusters on a node.
-    """
+    """Hold the lock of every node while the block runs: one after the other, in the same order for everybody."""
     streams: list[NodeStream] = []
     closed = threading.Event()
 

@@ -43,7 +43,7 @@ class ExistingCluster:
     ) -> NodeStream:
         """Have a node report its logs as `LogReport`: the last `max_bytes` of each, with `follow` what they gain."""
         return node.stream(
-            "emit_ray_logs",
+            "follow_ray_logs",
             disk=node.spec.data,
             cluster_directory=self.plan.directory_relative_to_disk(node.name),
             is_inplace=self.instances[node.name].is_inplace,

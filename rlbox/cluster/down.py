@@ -32,15 +32,8 @@ class DownResult(NamedTuple):
 def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = False) -> DownResult:
     """Take a cluster away wherever it is on the nodes; that of another user stays.
 
-    `even_if_in_use`: under a job or a run that goes on there, too.
-
-    Raises
-    ------
-    LockHeld
-        A job or a run goes on there: nothing was done.
-    NodeError
-        Whether one goes on cannot be asked, and nothing was done; or a node cannot be reached: on the others it is
-        gone, and the error says what may be left where.
+    `LockHeld`: a job or a run goes on there, nothing was done. `NodeError`: whether one does cannot be asked, and
+    nothing was done; or a node cannot be reached: on the others it is gone.
     """
     with open_context(app, options) as context:
         gone: dict[str, list[str]] = {}
@@ -90,13 +83,6 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
     """Refuse to end the Ray of a cluster under a job or a run, or where nobody knows of one.
 
     A cluster whose head has ended has lost its jobs already, and with them what its runs do.
-
-    Raises
-    ------
-    LockHeld
-        A job or a run goes on.
-    NodeError
-        Nobody knows whether one does.
     """
     plan, option_text = cluster.plan, context.options.option_text
     down = f"rlbox cluster down {option_text} --force"

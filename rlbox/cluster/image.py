@@ -75,15 +75,7 @@ class RegistryImage:
 
 
 def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryImage:
-    """Return the image that a registry has under a name, with a tag or a digest.
-
-    Raises
-    ------
-    SpecError
-        It is no name of an image, or the image is of another target.
-    RegistryError
-        The registry does not answer, refuses, or has no such image.
-    """
+    """Return the image that a registry has under a name, with a tag or a digest; `SpecError`: of another target."""
     reference = parse_reference(name)
     repository = reference.repository
     with Registry(reference.host, plain_http=plain_http, ca_bundle=find_custom_ca_bundle()) as registry:

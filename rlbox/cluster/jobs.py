@@ -82,7 +82,6 @@ class ClusterJob:
 
 
 def read_job(row: Mapping[str, Any]) -> ClusterJob:
-    """Return the job of an answer."""
     code = row.get("driver_exit_code")
     return ClusterJob(
         id=str(row.get("submission_id") or row.get("job_id") or ""),
@@ -99,8 +98,6 @@ class RayRefusedError(NodeError):
 
 
 class JobsApi:
-    """The jobs API of one cluster."""
-
     def __init__(self, head: Node, plan: ClusterPlan) -> None:
         self._head, self._plan = head, plan
 
@@ -150,15 +147,7 @@ class JobsApi:
 
 
 def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, bool]:
-    """Stop a job and return how it ended, and whether it was this call that ended it.
-
-    Raises
-    ------
-    SpecError
-        There is no such job.
-    TimedOut
-        It has not ended in time.
-    """
+    """Stop a job and return how it ended, and whether it was this call that ended it."""
     with open_context(app, options) as context:
         cluster = context.require_own_cluster(context.probe())
         api = JobsApi(context.require_running_head(cluster), cluster.plan)
@@ -260,14 +249,7 @@ class SubmitResult(NamedTuple):
 def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
     """Submit a job; return how it ended, or with `detach` that it was taken.
 
-    Raises
-    ------
-    SpecError
-        The directory is none or too large, or a secret is nowhere.
-    NodeError
-        There is no such cluster, or the connection to its head broke; the job goes on then.
-    Interrupted
-        Ctrl-C: the job goes on.
+    It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
     """
     job_secrets, files = _find_secrets(app, options), _find_files(options)
     id_ = f"job-{secrets.token_hex(4)}"
@@ -293,7 +275,6 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
 
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
-    """Say what would be submitted, and what is refused; return the exit code of a dry run."""
     _find_secrets(app, options)
     files = _find_files(options)
     data = {"command": list(options.command), "files": files}

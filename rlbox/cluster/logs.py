@@ -52,16 +52,10 @@ def parse_leading_utc_time(line: str) -> float | None:
 
 
 class LogLineTimestamper:
-    """The time of each line of each log: its own, else that of the line before it.
+    """The time of each line of each log: its own, else that of the line before it."""
 
-    Parameters
-    ----------
-    offsets
-        Seconds by which each node's clock is ahead of this machine's.
-    """
-
-    def __init__(self, offsets: Mapping[str, float]) -> None:
-        self._offsets = offsets
+    def __init__(self, clock_offsets_s: Mapping[str, float]) -> None:
+        self._clock_offsets_s = clock_offsets_s
         self._last: dict[tuple[str, str], float] = {}
 
     def timestamp_lines(self, node: str, report: Sequence[Any]) -> Iterator[LogLine]:
@@ -77,7 +71,7 @@ class LogLineTimestamper:
             last = next((at for at in times if at is not None), begin)
             for line, at in zip(lines, times, strict=True):
                 last = last if at is None else at
-                yield LogLine(at=last - self._offsets[node], node=node, file=file, text=line)
+                yield LogLine(at=last - self._clock_offsets_s[node], node=node, file=file, text=line)
             self._last[node, file] = last
 
 
@@ -86,12 +80,7 @@ def read_logs(
 ) -> None:
     """Show the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
 
-    Nodes that do not answer are named. With `follow` it ends by Ctrl-C alone.
-
-    Raises
-    ------
-    NodeError
-        There is no such cluster, or the connection to a node broke while it was followed.
+    With `follow` it ends by Ctrl-C alone, or with a `NodeError` as the connection to a node breaks.
     """
     masker = SecretMasker(os.environ)
     with open_context(app, options) as context:

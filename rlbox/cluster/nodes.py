@@ -59,11 +59,6 @@ def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: s
     """Return the nodes, the head first: those of `names_csv`, else all of the target, which says more of each.
 
     `default_data_disk` is that of every node that names none itself, else that of the target.
-
-    Raises
-    ------
-    SpecError
-        There is none, one is named twice, or a name is none that ssh would take.
     """
     rows = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
     if names := [name for name in (word.strip() for word in names_csv.split(",")) if name]:
@@ -96,13 +91,7 @@ def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: s
 
 
 def resolve_cluster_name(target: Target, option: str = "") -> str:
-    """Return the cluster's name: that of `--name`, else what the target says, else the target's own.
-
-    Raises
-    ------
-    SpecError
-        It is no name that containers and folders can have.
-    """
+    """Return the cluster's name: that of `--name`, else what the target says, else the target's own."""
     name = option or target.cluster.name or target.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(

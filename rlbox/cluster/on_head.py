@@ -12,7 +12,7 @@ from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
-from rlbox.cluster.node.main import HelperState
+from rlbox.cluster.node.facts import HelperState
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.probe import ClusterProbe
@@ -75,13 +75,8 @@ def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterPr
 def run_rlbox_on_head_node(app: App, options: ClusterOptions, command: HeadCommand) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
-    What happens to nodes meanwhile is said; when the run failed, that is laid beside its evidence.
-
-    Raises
-    ------
-    NodeError
-        There is no such cluster, a node of it is not as it should be, or the head is no longer reached: a run that had
-        started goes on there.
+    What happens to nodes meanwhile is said; when the run failed, that is laid beside its evidence. A run that had
+    started goes on where the head is no longer reached (`NodeError`).
     """
     with open_context(app, options) as context:
         cluster, probe, head = _require_usable(context)

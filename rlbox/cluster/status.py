@@ -23,7 +23,7 @@ from rlbox.cluster.failures import (
 )
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import LOCAL, ClusterOptions
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import ClusterPlan, plan_of_labels
 from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, attempt_connections, probe_instances
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
 from rlbox.errors import NodeError, RlboxError
@@ -188,15 +188,13 @@ def _format_instance(one: RayInstance | None) -> str:
 def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> None:
     """Refuse a cluster that lacks nodes, for which work would wait."""
     status = find_status(context, probe, cluster)
-    if status.healthy:
-        return
-    bad = [f"  {node.name}: {node.container}, {node.missing}" for node in status.nodes if not node.is_up_and_joined]
-    raise NodeError(
-        _("cluster {plan} is not as it should be\n{table}").format(
-            plan=status.plan.name, table=format_findings(status.failures) or "\n".join(bad)
-        ),
-        next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
-    )
+    if not status.healthy:
+        raise NodeError(
+            _("cluster {plan} is not as it should be\n{table}").format(
+                plan=status.plan.name, table=format_findings(status.failures)
+            ),
+            next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
+        )
 
 
 # ---- what happened to nodes
@@ -211,7 +209,9 @@ def _list_member_facts(
     attempts = _connect_from_others(context.pool, plan, list(unreached))
     for member in plan.members:
         facts, instance = probe.facts.get(member.name), cluster.instances.get(member.name)
-        started_on = find_labelled_or_planned_identity(member, instance)
+        # a repair writes the machine as it was then into the label of what it started
+        own = plan_of_labels(instance.labels) if instance else None
+        started_on = next((one.identity for one in own.members if one.name == member.name), "") if own else ""
         yield MemberFacts(
             name=member.name,
             instance=instance,
@@ -222,13 +222,6 @@ def _list_member_facts(
             is_restarted=bool(facts and started_on and started_on != facts.machine.identity),
             clock_offset_s=probe.clock_offsets_s.get(member.name, 0.0),
         )
-
-
-def find_labelled_or_planned_identity(member: ClusterMember, instance: RayInstance | None) -> str:
-    """Return the identity that a node's machine had as its Ray was started: after a repair its own label has it."""
-    own = plan_of_labels(instance.labels) if instance else None
-    found = own.member(member.name) if own else None
-    return found.identity if found else member.identity
 
 
 def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[str]) -> tuple[ConnectionAttempt, ...]:
@@ -242,13 +235,7 @@ def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[
 
 
 class NodeMonitor:
-    """Says what happens to nodes as it does, each thing once, until it is closed: long before Ray reports it.
-
-    Parameters
-    ----------
-    clock_offsets_s
-        Seconds that each node's clock is ahead of this machine's.
-    """
+    """Says what happens to nodes as it does, each thing once, until it is closed: long before Ray reports it."""
 
     def __init__(self, context: ClusterContext, cluster: ExistingCluster, clock_offsets_s: Mapping[str, float]) -> None:
         self._context, self._cluster, self._clock_offsets_s = context, cluster, clock_offsets_s
@@ -305,7 +292,6 @@ class NodeMonitor:
                 self._context.app.print_status(f"{one.where}: {one.title}: {one.seen}")
 
     def get_liveness_by_node(self) -> dict[str, bool]:
-        """Return of each node whether it answers."""
         return {name: name not in self._silent for name in self._pool.nodes}
 
     def probe_and_list_findings(self) -> tuple[Finding, ...]:

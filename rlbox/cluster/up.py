@@ -72,16 +72,10 @@ class UpResult:
 
 
 def bring_up(app: App, options: UpOptions) -> UpResult:
-    """Bring a cluster up.
+    """Bring a cluster up; where an error is raised, nothing of this call is left.
 
-    Raises
-    ------
-    NodeError
-        Something is wrong with nodes, all of it shown, or Ray failed on one; nothing of this call is left.
-    LockHeld
-        Another call changes clusters on one of the nodes.
-    TimedOut
-        Ray has not got every node in time.
+    `NodeError`: something is wrong with nodes, all of it shown, or Ray failed on one. `LockHeld`: another call changes
+    clusters on a node. `TimedOut`: Ray has not got every node in time.
     """
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.required_paths)
@@ -92,7 +86,6 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
 
 
 def dry_run_up(app: App, options: UpOptions) -> int:
-    """Say what would be started, and what is refused; return the exit code of a dry run."""
     with open_context(app, options) as context:
         probe = context.probe(options.required_paths)
         if cluster := context.find_largest_own_cluster(probe):
@@ -127,12 +120,10 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
 
 
 def _find_image(options: UpOptions) -> RegistryImage | None:
-    """Return the image of a registry that is named, None where it is that of this machine."""
     return find_in_registry(options.image, options.target, plain_http=options.plain_http) if options.image else None
 
 
 def _require_tokens(context: ClusterContext) -> None:
-    """Refuse a Ray that takes commands of anybody."""
     if not has_tokens(context.ray_version):
         raise SpecError(
             _("Ray {ray} accepts commands from any client: tokens came with 2.52").format(
@@ -266,8 +257,6 @@ def _list_instances(node: Node, plan: ClusterPlan) -> list[RayInstance]:
 def _undone_on_error(
     context: ClusterContext, plan: ClusterPlan, names: Sequence[str], *, is_new: bool
 ) -> Iterator[None]:
-    """Take away from nodes what was started there unless the block comes to its end."""
-
     def undo(node: Node) -> None:
         own = _list_instances(node, plan)
         for one in own:
@@ -317,12 +306,7 @@ def _start_members(
 ) -> RayState:
     """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
 
-    Raises
-    ------
-    NodeError
-        A container ended meanwhile; its last lines are quoted.
-    TimedOut
-        Nodes are missing still; they are named, with what is known of them.
+    `NodeError` quotes the last lines of a Ray that ended meanwhile; `TimedOut` names the nodes that are missing still.
     """
     reported = time.monotonic()
     until = reported + options.limit_s

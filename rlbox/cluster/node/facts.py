@@ -308,6 +308,22 @@ class InstanceReport(NamedTuple):
     instances: Optional[List[RayInstance]]
 
 
+class LogReport(NamedTuple):
+    """What files gained: each with its text and when it was last written; `now` is the node's time."""
+
+    is_first: bool
+    now: float
+    logs: List[Tuple[str, str, float]]
+
+
+class HelperState(NamedTuple):
+    """What a container beside the engine is given: its socket's group, and where rlbox keeps its state."""
+
+    socket_gid: int
+    home: str
+    state: str
+
+
 class NodeFacts(NamedTuple):
     """One node; `listening` are ports, `paths` those of a job's that it has.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.runtime import RayNode, RayState, find_member_faults
-from rlbox.cluster.status import create_status, find_labelled_or_planned_identity
+from rlbox.cluster.status import create_status
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
@@ -62,12 +61,6 @@ def test_what_does_not_run_is_not_healthy() -> None:
     assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == replace(plan()).id
 
 
-def test_a_machine_that_was_started_anew_before_a_heal_is_not_told_again() -> None:
-    """What counts is the start at which the container was made, which its own label has."""
+def test_a_machine_that_was_started_anew_before_a_repair_is_its_label() -> None:
     old = plan(members=tuple(replace(one, identity="first") for one in plan().members))
-    new = old.with_identities({"b": "second"})
-    assert [one.identity for one in new.members] == ["first", "second"]
-    rows = {name: {"rlbox.cluster.plan": one.to_json_line()} for name, one in (("a", old), ("b", new))}
-    made = {n: RayInstance(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
-    assert [find_labelled_or_planned_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
-    assert find_labelled_or_planned_identity(old.members[1], None) == "first"
+    assert [one.identity for one in old.with_identities({"b": "second"}).members] == ["first", "second"]

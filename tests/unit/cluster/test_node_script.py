@@ -19,8 +19,8 @@ from clusterfacts import plan
 from rlbox.cluster.connection import Node, NodePool, lock_nodes
 from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.node import facts as node_facts
+from rlbox.cluster.node.calls import InstalledProgram, build_program_environment
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.node.ray import InstalledProgram, build_program_environment
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.probe import Endpoint, attempt_connections, probe_instances, probe_nodes

@@ -1,33 +1,153 @@
-"""Ray on a machine: its logs, its processes where there is no engine, and the files of a cluster on the data disk."""
+"""Calls of a node: its report, Ray's processes, files and logs; each is a function of this script, asked by its name.
+
+The request is a line of JSON on standard input: a function and its arguments. What it returns, or each thing that it
+yields until the input ends, is a line of the answer, which begins with a mark.
+"""
 
 import binascii
+import concurrent.futures
 import contextlib
 import fnmatch
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from rlbox.cluster.node.facts import (
     PROCESS_PREFIX,
+    HelperState,
+    InstanceReport,
+    LogReport,
+    NodeFacts,
     RayInstance,
     find_first_ended_part_with_code,
+    find_installation,
+    list_external_addresses,
     list_ray_containers,
+    list_tcp_listeners,
+    query_engine,
+    query_gpus,
     read_boot_id,
+    read_disk_facts,
     read_json_or_empty,
     read_live_process_stat,
+    read_machine_facts,
     read_text_or_empty,
 )
 
+_MARK = "rlbox:"
+_LOCK_NAME = "\0rlbox-cluster"
+_SILENCE_S = 90.0
+_REACH_S, _AT_ONCE = 3.0, 256
 TEMP = "/tmp/ray"  # noqa: S108
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
 _POLL_S, _KILL_S = 0.3, 10.0
+
+
+# ---- what a machine is, and what reaches it
+
+
+def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
+    began, engine = time.time(), query_engine()
+    return NodeFacts(
+        machine=read_machine_facts(),
+        engine=engine,
+        gpu=query_gpus(),
+        disk=read_disk_facts(disk),
+        addresses=list_external_addresses(),
+        listening=sorted({row.port for row in list_tcp_listeners()}),
+        clusters=list_ray_instances(disk, leave_out_containers=engine.state != "ok"),
+        installation=find_installation(target),
+        paths=[path for path in paths if os.path.exists(path)],
+        clock_before_after_s=(began, time.time()),
+    )
+
+
+def report_instances(disk: str, leave_out_containers: bool) -> InstanceReport:
+    found = None
+    with contextlib.suppress(OSError, ValueError):
+        found = list_ray_instances(disk, leave_out_containers)
+    return InstanceReport(read_disk_facts(disk), found)
+
+
+def attempt_connections(endpoints: List[Tuple[str, int]]) -> List[str]:
+    """Return for each endpoint why it cannot be connected to, empty where it can."""
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_attempt_connection, endpoints))
+
+
+def _attempt_connection(endpoint: Tuple[str, int]) -> str:
+    try:
+        socket.create_connection(endpoint, _REACH_S).close()
+    except socket.timeout:  # noqa: UP041 - it is another one before Python 3.10
+        return "it did not answer"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def create_helper_state(engine_socket: str) -> HelperState:
+    home = os.path.expanduser("~")
+    state = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local/state"), "rlbox")
+    os.makedirs(state, exist_ok=True)
+    return HelperState(os.stat(engine_socket).st_gid, home, state)
+
+
+def _wait_for_input(timeout_s: float) -> bool:
+    """Return whether the caller wrote something, or ended, in time."""
+    return bool(select.select([0], [], [], timeout_s)[0])
+
+
+def hold_lock() -> Iterator[bool]:
+    """Hold the lock of this machine until the input ends, or nothing is heard of the caller; False: another has it."""
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(_LOCK_NAME)
+    except OSError:
+        yield False
+        return
+    yield True
+    while _wait_for_input(_SILENCE_S) and os.read(0, 4096):
+        pass
+
+
+def listen_on_ports(ports: List[int]) -> Iterator[Dict[int, str]]:
+    """Listen until the input ends; yield the ports that could not be had, each with who has it."""
+    taken, servers = {}, []
+    for port in ports:
+        server = socket.socket()
+        servers.append(server)
+        try:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("", port))
+            server.listen(1024)
+        except OSError as error:
+            taken[port] = error.strerror or str(error)
+    for row in list_tcp_listeners() if taken else ():
+        if row.port in taken:
+            taken[row.port] = _describe_socket_process(row.socket_inode) or f"uid {row.uid}"
+    yield taken
+    sys.stdin.buffer.read()
+
+
+def _describe_socket_process(inode: str) -> str:
+    """Return the process that has a socket open, as far as this user may see it."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            handles = os.listdir(f"/proc/{pid}/fd")
+            if any(os.readlink(f"/proc/{pid}/fd/{handle}") == f"socket:[{inode}]" for handle in handles):
+                command = read_text_or_empty(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+                return f"process {pid} ({command[:120]})"
+    return ""
 
 
 # ---- files below the data disk
@@ -279,31 +399,17 @@ def _remove_dead_sessions(disk: str) -> None:
 # ---- logs
 
 
-class LogText(NamedTuple):
-    """What a file gained, and when it was last written."""
-
-    file: str
-    text: str
-    at: float
-
-
-class LogReport(NamedTuple):
-    first: bool
-    now: float
-    logs: List[LogText]
-
-
 def follow_ray_logs(
-    ray_temp_directory: str, patterns: List[str], max_bytes: int, wait_for_end: Optional[Callable[[float], bool]]
+    disk: str, cluster_directory: str, is_inplace: bool, patterns: List[str], max_bytes: int, follow: bool
 ) -> Iterator[LogReport]:
-    """Yield the last `max_bytes` of the newest session's logs, then what they gain until `wait_for_end` is true.
+    """Yield the last `max_bytes` of the newest session's logs, with `follow` what they gain until the input ends.
 
     No link is followed; a line that is not finished is kept back until the end.
     """
+    top = os.path.realpath(TEMP if is_inplace else os.path.join(disk, cluster_directory, "ray"))
     offsets: Dict[str, int] = {}
-    first, last = True, wait_for_end is None
+    first, last = True, not follow
     while True:
-        top = os.path.realpath(ray_temp_directory)
         sessions = ["none", *filter(_SESSION.match, _list_or_empty(top))]
         folder, rows = os.path.join(top, sessions[-1], "logs"), []
         for name in _list_or_empty(folder):
@@ -311,12 +417,12 @@ def follow_ray_logs(
             if any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and not os.path.islink(path):
                 with contextlib.suppress(OSError):
                     text, written = _read_gain(path, offsets, max_bytes, last)
-                    rows += [LogText(name, text, written)] if text else []
+                    rows += [(name, text, written)] if text else []
         if rows or first:
             yield LogReport(first, time.time(), rows)
-        if last or wait_for_end is None:
+        if last:
             return
-        first, last = False, wait_for_end(_POLL_S)
+        first, last = False, _wait_for_input(_POLL_S)
 
 
 def _read_gain(path: str, offsets: Dict[str, int], max_bytes: int, last: bool) -> Tuple[str, float]:
@@ -330,3 +436,24 @@ def _read_gain(path: str, offsets: Dict[str, int], max_bytes: int, last: bool) -
     begin = data.find(b"\n") + 1 if is_new and offset else 0
     offsets[path] = offset + end
     return data[begin:end].decode("utf-8", "replace"), found.st_mtime
+
+
+def answer_request_on_stdin() -> None:
+    def emit(row: Dict[str, Any]) -> None:
+        sys.stdout.write(_MARK + json.dumps(row) + "\n")
+        sys.stdout.flush()
+
+    name, arguments = json.loads(sys.stdin.buffer.readline().decode())
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            answer = globals()[name](**arguments)
+            for one in answer if hasattr(answer, "__next__") else [answer]:
+                emit({"answer": one})
+        except BrokenPipeError:
+            pass
+        except (OSError, ValueError) as error:
+            emit({"error": str(error) or type(error).__name__})
+
+
+if __name__ == "__main__":
+    answer_request_on_stdin()
