@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from rlbox.amounts import GIB
-from rlbox.cluster.checks import NodeNeeds
+from rlbox.cluster.context import ClusterProbe
 from rlbox.cluster.node.facts import (
     DiskFacts,
     EngineFacts,
@@ -19,19 +20,19 @@ from rlbox.cluster.node.facts import (
 )
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
-from rlbox.cluster.probe import ClusterProbe
-from rlbox.target.target import Disk, Hardware
+from rlbox.target.target import Hardware
 
 A800 = "NVIDIA A800-SXM4-80GB"
 PORTS = PortPlan(base=8100, workers=10002)
-NEEDS = NodeNeeds(
-    hardware=Hardware.model_construct(gpus=2, gpu=A800, gpu_memory_gib=80.0, memory_gib=100.0),
-    disk=Disk.model_construct(need_gib=50.0, mount="/data"),
-    cluster="pair",
-    target="mine",
-    lock="",
-    paths=("/models/m",),
-)
+PATHS = ("/models/m",)
+
+
+def context(gpus: int = 2) -> Any:
+    """Return as much of a context as checks ask for."""
+    hardware = Hardware.model_construct(gpus=gpus, gpu=A800, gpu_memory_gib=80.0, memory_gib=100.0)
+    disk = SimpleNamespace(need_gib=50.0, mount="/data")
+    target = SimpleNamespace(hardware=hardware, disk=disk, name="mine")
+    return SimpleNamespace(target=target, name="pair", image=SimpleNamespace(lock_checksum=""))
 
 
 def gpu(number: int, **changes: Any) -> Gpu:
@@ -58,7 +59,7 @@ def facts(name: str, **changes: Any) -> NodeFacts:
         listening=[],
         clusters=[],
         installation=None,
-        paths=list(NEEDS.paths),
+        paths=list(PATHS),
         clock_before_after_s=(0.0, 0.0),
     )
     return sound._replace(**changes)

@@ -11,11 +11,10 @@ from typing import Any
 from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import check_nodes, format_findings
-from rlbox.cluster.context import ClusterContext, open_context
+from rlbox.cluster.context import ClusterContext, open_context, plan_ports, probe_ports_and_connections
 from rlbox.cluster.node.facts import NodeFacts
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import BASE, ClusterMember, ClusterPlan
-from rlbox.cluster.probe import plan_ports, probe_ports_and_connections
 from rlbox.cluster.runtime import run_packaged_script
 from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.errors import NodeError, RlboxError
@@ -212,7 +211,7 @@ def examine_cluster(
         failures = status.failures if status else ()
         explained = {one.where for one in failures}  # it says more than that a node does not answer
         unreached = [one for one in context.pool.unreached if one.where not in explained]
-        findings = (*failures, *check_nodes(probe, context.needs(paths), unreached))
+        findings = (*failures, *check_nodes(context, probe, paths, unreached))
         proof = None
         if work and cluster:
             proof, failed = run_burn_in(context, cluster.plan, probe.facts)

@@ -5,36 +5,15 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlbox.amounts import GIB, columns, decimal_size_text, duration_text, gpu_memory_text
 from rlbox.app import App
+from rlbox.cluster.context import ClusterContext, ClusterProbe
 from rlbox.cluster.node.facts import Gpu, Installation, NodeFacts
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
-from rlbox.cluster.probe import ClusterProbe
 from rlbox.errors import NodeError
 from rlbox.findings import LEVELS, Finding, Level, listed
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.target.target import Disk, Hardware
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeNeeds:
-    """What a node has to have for the cluster that is to be started.
-
-    A node without an engine needs the `target` at the lock with the checksum `lock`. `paths` are to be on every node.
-    """
-
-    hardware: Hardware
-    disk: Disk
-    cluster: str
-    target: str
-    lock: str
-    paths: tuple[str, ...] = ()
-
 
 _OLDEST_ENGINE = (20, 10)
 _SKEW_S, _LARGE_SKEW_S = 1.0, 60.0
@@ -76,7 +55,6 @@ _TEXTS = {
     "disk-missing": (_("its data disk is not there"), _("make or mount it there, or name another with --data")),
     "disk-denied": (_("user {user} may not write to its data disk"), _("chown {user} {path} there")),
     "disk-full": (_("its data disk has too little free space"), _("free space there, or name another with --data")),
-    "disk-open": (_("everybody may remove what lies on its data disk"), _("chmod 700 {path} there")),
     "memory-small": (
         _("it has less memory than the target says"),
         _("take another node, or correct hardware.memory_gib"),
@@ -132,65 +110,61 @@ _error = functools.partial(_create_finding, "error")
 _warning = functools.partial(_create_finding, "warning")
 
 
-def _check_engine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_engine(name: str, facts: NodeFacts, context: ClusterContext) -> Iterator[Finding]:
     engine = facts.engine
     if engine.state != "ok":
-        yield _error(f"engine-{engine.state}", name, engine.error, user=facts.machine.user, target=needs.target)
+        yield _error(f"engine-{engine.state}", name, engine.error, user=facts.machine.user, target=context.target.name)
         return
     parts = engine.version.partition("+")[0].split(".")[:2]
     if tuple(int(part) for part in parts if part.isdigit()) < _OLDEST_ENGINE:
         yield _error("engine-old", name, _("{version}, 20.10 or newer is needed").format(version=engine.version))
     if any("rootless" in option for option in engine.security):
         yield _error("engine-rootless", name, facts.machine.engine_socket)
-    if needs.hardware.gpus and facts.gpu.gpus and "nvidia" not in engine.runtimes and not engine.cdi:
+    if context.target.hardware.gpus and facts.gpu.gpus and "nvidia" not in engine.runtimes and not engine.cdi:
         yield _warning("gpu-runtime", name, _("runtimes: {runtimes}").format(runtimes=", ".join(engine.runtimes)))
 
 
 def check_installation(
-    node: str, installation: Installation | None, data_disk: str, needs: NodeNeeds
+    node: str, installation: Installation | None, data_disk: str, context: ClusterContext
 ) -> Iterator[Finding]:
     """Yield what is wrong with the installed target of a node whose data disk is `data_disk`."""
-    apply = f"rlbox apply {needs.target} --data {data_disk}"
+    apply = f"rlbox apply {context.target.name} --data {data_disk}"
     if installation is None or not installation.is_complete:
         seen = installation.directory if installation else ""
-        yield _error("place-missing", node, seen, target=needs.target, apply=apply)
+        yield _error("place-missing", node, seen, target=context.target.name, apply=apply)
         return
-    if installation.lock_checksum != needs.lock:
-        seen = _("{lock}, here {lock2}").format(lock=installation.lock_checksum[:12], lock2=needs.lock[:12])
-        yield _error("place-differs", node, seen, target=needs.target, apply=apply)
-    disk = needs.disk.mount if installation.is_image_install else installation.data_disk
+    if installation.lock_checksum != context.image.lock_checksum:
+        seen = _("{lock}, here {lock2}").format(
+            lock=installation.lock_checksum[:12], lock2=context.image.lock_checksum[:12]
+        )
+        yield _error("place-differs", node, seen, target=context.target.name, apply=apply)
+    disk = installation.data_disk
     if disk != data_disk:
-        yield _error("place-disk", node, disk, target=needs.target, disk=disk, apply=apply)
+        yield _error("place-disk", node, disk, target=context.target.name, disk=disk, apply=apply)
 
 
-def _check_disk(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_disk(name: str, facts: NodeFacts, context: ClusterContext) -> Iterator[Finding]:
     disk, where = facts.disk, f"{name}: {facts.disk.path}"
-    mode = _("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid)
     if not disk.there:
         yield _error("disk-missing", where, disk.error)
         return
     if not disk.writable:
+        mode = _("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid)
         yield _error("disk-denied", where, mode, user=facts.machine.user, path=disk.path)
-    free, need = decimal_size_text(disk.free), decimal_size_text(needs.disk.need_gib * GIB)
-    if disk.free < needs.disk.need_gib * GIB:
+    free, need = decimal_size_text(disk.free), decimal_size_text(context.target.disk.need_gib * GIB)
+    if disk.free < context.target.disk.need_gib * GIB:
         yield _error("disk-full", where, _("{free} free, {size} needed").format(free=free, size=need))
-    if disk.mode & 0o002 and not disk.mode & 0o1000:
-        yield _warning("disk-open", where, mode, path=disk.path)
 
 
-def _check_machine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield a lack of memory, and what a job reads that the node lacks."""
-    need, memory = needs.hardware.memory_gib * GIB, facts.machine.memory
+def _check_machine(name: str, facts: NodeFacts, context: ClusterContext) -> Iterator[Finding]:
+    need, memory = context.target.hardware.memory_gib * GIB, facts.machine.memory
     if memory < need * _ALMOST_ALL:
         seen = _("{memory}, {size} needed").format(memory=decimal_size_text(memory), size=decimal_size_text(need))
         yield _error("memory-small", name, seen)
-    for path in set(needs.paths) - set(facts.paths):
-        if facts.disk.there or not path.startswith(f"{facts.disk.path}/"):  # else the disk is reported
-            yield _error("path-missing", f"{name}: {path}", "")
 
 
-def _check_gpus(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
-    hardware, gpus = needs.hardware, facts.gpu.gpus
+def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterator[Finding]:
+    hardware, gpus = context.target.hardware, facts.gpu.gpus
     if not hardware.gpus:
         return
     if len(gpus) < hardware.gpus:
@@ -216,7 +190,7 @@ def _check_gpus(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Findi
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
         plan = plan_of_labels(one.labels) if one.is_running else None
         member = plan.member(one.labels.get(NODE_LABEL, "")) if plan else None
-        if plan and member and member.gpus and (plan.name, member.uid) != (needs.cluster, facts.machine.uid):
+        if plan and member and member.gpus and (plan.name, member.uid) != (context.name, facts.machine.uid):
             seen = _("{plan} of {maker} has {gpus} of {count}").format(
                 plan=plan.name, maker=plan.maker, gpus=member.gpus, count=len(gpus)
             )
@@ -275,16 +249,21 @@ def _check_mtu(probe: ClusterProbe) -> Iterator[Finding]:
 # ---- all of them
 
 
-def check_nodes(probe: ClusterProbe, needs: NodeNeeds, unreached: Sequence[Finding] = ()) -> tuple[Finding, ...]:
-    """Return all that is wrong with the nodes, errors first, then by node."""
+def check_nodes(
+    context: ClusterContext, probe: ClusterProbe, paths: Sequence[str] = (), unreached: Sequence[Finding] = ()
+) -> tuple[Finding, ...]:
+    """Return all that is wrong with the nodes, on each of which `paths` are to be, errors first, then by node."""
     findings = [*unreached, *_check_clocks(probe), *_check_ports(probe), *_check_mtu(probe)]
     for name, facts in probe.facts.items():
         if probe.is_node_inplace(name):
-            findings += check_installation(name, facts.installation, probe.spec(name).data, needs)
+            findings += check_installation(name, facts.installation, probe.spec(name).data, context)
         else:
-            findings += _check_engine(name, facts, needs)
+            findings += _check_engine(name, facts, context)
         for check in (_check_gpus, _check_disk, _check_machine):
-            findings += check(name, facts, needs)
+            findings += check(name, facts, context)
+        for path in set(paths) - set(facts.paths):
+            if facts.disk.there or not path.startswith(f"{facts.disk.path}/"):  # else the disk is reported
+                findings.append(_error("path-missing", f"{name}: {path}", ""))
     return tuple(sorted(findings, key=lambda one: (LEVELS.index(one.level), one.where)))
 
 

@@ -1,19 +1,24 @@
-"""What every command about a cluster begins with: its target, its nodes, and what runs on them already."""
+"""What every command about a cluster begins with: its target, its nodes, what they are, and what runs on them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import socket
+import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import TypeAdapter
 
 from rlbox.app import App
-from rlbox.cluster.checks import NodeNeeds
 from rlbox.cluster.connection import Node, NodePool, NodeStream, connect_nodes
-from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.nodes import ClusterOptions, NodeSpec, resolve_cluster_name, resolve_node_specs
-from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, own_plan
-from rlbox.cluster.probe import ClusterProbe, probe_nodes
+from rlbox.cluster.node.facts import InstanceReport, InterfaceAddress, NodeFacts, RayInstance
+from rlbox.cluster.nodes import LOCAL, ClusterOptions, NodeSpec, resolve_cluster_name, resolve_node_specs
+from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, PortPlan, choose_ports, own_plan, plan_of_labels
 from rlbox.errors import NodeError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
@@ -25,6 +30,173 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 _LOG_BYTES = 1 << 21
+_REPORT_S = 120.0
+_INSTANCES_S = 60.0
+_REACH_S = 30.0
+_adapter = functools.cache(TypeAdapter)
+
+
+class Endpoint(NamedTuple):
+    """A port of a node that another is to reach."""
+
+    node: str
+    address: str
+    port: int
+
+
+class ConnectionAttempt(NamedTuple):
+    """A connection that the node `source` tried to another: `error` is what was wrong, empty where it came through."""
+
+    source: str
+    target: Endpoint
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterProbe:
+    """The nodes as they were asked for and as they are, in order, the head first.
+
+    `clock_offsets_s` are how far a node's clock is ahead of this machine's. `addresses` are where nodes are for the
+    others; `taken_ports` are ports that could not be had, by node, each with its holder.
+    """
+
+    specs: tuple[NodeSpec, ...]
+    facts: Mapping[str, NodeFacts]
+    clock_offsets_s: Mapping[str, float]
+    addresses: Mapping[str, InterfaceAddress] = field(default_factory=dict)
+    connection_attempts: tuple[ConnectionAttempt, ...] = ()
+    ports: PortPlan | None = None
+    taken_ports: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    def spec(self, name: str) -> NodeSpec:
+        return next(spec for spec in self.specs if spec.name == name)
+
+    def is_node_inplace(self, name: str) -> bool:
+        """Whether Ray is to be processes there: as asked, or it has no engine, and the target was installed there."""
+        facts = self.facts[name]
+        return self.spec(name).ray_as_processes or (facts.engine.state == "absent" and facts.installation is not None)
+
+    def skew_from_median_s(self, name: str) -> float:
+        """Return how far a node's clock is from the middle of all, in seconds."""
+        return self.clock_offsets_s[name] - statistics.median_low(list(self.clock_offsets_s.values()))
+
+
+def choose_configured_or_ssh_addresses(
+    specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]
+) -> dict[str, InterfaceAddress]:
+    """Return where each node is for the others: as the target says, else where ssh reaches it.
+
+    A node that ssh reaches by a forwarded port or by IPv6 is at its first address of IPv4, this machine at that from
+    which it would send to another node.
+    """
+    found: dict[str, InterfaceAddress] = {}
+    for spec in specs:
+        own = facts[spec.name]
+        if spec.cluster_address:
+            found[spec.name] = own.find_address(spec.cluster_address) or InterfaceAddress("", spec.cluster_address)
+        elif own.addresses:
+            found[spec.name] = own.addresses[0]
+    others = [one.address for name, one in found.items() if name != LOCAL]
+    if others and any(spec.is_local and not spec.cluster_address for spec in specs):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            route.connect((others[0], 9))
+            if address := facts[LOCAL].find_address(route.getsockname()[0]):
+                found[LOCAL] = address
+    return found
+
+
+def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: Sequence[str] = ()) -> ClusterProbe:
+    """Return what every node that is connected says of itself, and how its clock goes."""
+    known = tuple(spec for spec in specs if spec.name in pool.nodes)
+
+    def ask(node: Node) -> tuple[NodeFacts, float]:
+        began = time.time()
+        row = node.call("report_node", _REPORT_S, disk=node.spec.data, target=target, paths=list(paths))
+        facts = _adapter(NodeFacts).validate_python(row)
+        # what it could be ahead at most and at least, for it looked in between; what could be right is taken as right
+        most, least = facts.clock_before_after_s[0] - began, facts.clock_before_after_s[1] - time.time()
+        return facts, max(least, min(most, 0.0))
+
+    results = pool.map(ask)
+    facts = {name: facts for name, (facts, __) in results.items()}
+    return ClusterProbe(
+        specs=known,
+        facts=facts,
+        clock_offsets_s={name: offset for name, (__, offset) in results.items()},
+        addresses=choose_configured_or_ssh_addresses(known, facts),
+    )
+
+
+def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float = _INSTANCES_S) -> InstanceReport:
+    """Return what a node has of Ray; that of its engine too, or not."""
+    arguments = {"disk": node.spec.data, "leave_out_containers": leave_out_containers}
+    report: InstanceReport = _adapter(InstanceReport).validate_python(
+        node.call("report_instances", timeout_s, **arguments)
+    )
+    return report
+
+
+def attempt_connections(
+    pool: NodePool, endpoints_by_source: Mapping[str, Sequence[Endpoint]]
+) -> tuple[ConnectionAttempt, ...]:
+    """Have nodes connect to others; `endpoints_by_source` are those that each node is to reach."""
+
+    def ask(node: Node) -> list[ConnectionAttempt]:
+        targets = endpoints_by_source[node.name]
+        endpoints = [(one.address, one.port) for one in targets]
+        errors = node.call("attempt_connections", _REACH_S, endpoints=endpoints)
+        return [ConnectionAttempt(node.name, one, error) for one, error in zip(targets, errors, strict=True)]
+
+    sources = [name for name, targets in endpoints_by_source.items() if targets]
+    results, __ = pool.select_skipping_unconnected(sources).try_map(ask)
+    return tuple(attempt for attempts in results.values() for attempt in attempts)
+
+
+def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
+    """Return the ports of a new cluster: none that somebody listens on, or another cluster there has."""
+    listening = {port for facts in probe.facts.values() for port in facts.listening}
+    others = [
+        plan.ports
+        for facts in probe.facts.values()
+        for instance in facts.clusters
+        if (plan := plan_of_labels(instance.labels))
+        and own_plan(instance.labels, cluster_name, facts.machine.uid) is None
+    ]
+    return choose_ports(listening, others, forced_base, lowest_base)
+
+
+@contextmanager
+def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[dict[str, dict[int, str]]]:
+    """Have nodes listen while the block runs; yield the ports that each could not have, with their holders."""
+    streams: dict[str, NodeStream] = {}
+
+    def start(node: Node) -> dict[int, str]:
+        streams[node.name] = node.stream("listen_on_ports", ports=list(ports[node.name]))
+        return {int(port): str(holder) for port, holder in streams[node.name].next().items()}
+
+    try:
+        yield pool.select_skipping_unconnected(list(ports)).map(start)
+    finally:
+        for stream in streams.values():
+            stream.close()
+
+
+def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
+    """Return the probe with which ports of the plan are taken, and which of them let each other node in."""
+    head, names = probe.specs[0].name, list(probe.addresses)
+    wanted = {name: sorted({*ports.listened(head=name == head), *ports.reached(head=name == head)}) for name in names}
+    with _listening(pool, wanted) as taken:
+        endpoints: dict[str, list[Endpoint]] = {name: [] for name in names}
+        for target in names:
+            free = [port for port in ports.reached(head=target == head) if port not in taken[target]]
+            for source in names:
+                if source != target:
+                    endpoints[source] += [Endpoint(target, probe.addresses[target].address, port) for port in free]
+        attempts = attempt_connections(pool, endpoints)
+    return replace(probe, ports=ports, taken_ports=taken, connection_attempts=attempts)
+
+
+# ---- a target and its clusters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +244,6 @@ class ClusterContext:
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         """Ask all nodes that answer."""
         return probe_nodes(self.pool, self.specs, self.image.target, paths)
-
-    def needs(self, required_paths: tuple[str, ...] = ()) -> NodeNeeds:
-        return NodeNeeds(
-            hardware=self.target.hardware,
-            disk=self.target.disk,
-            cluster=self.name,
-            target=self.target.name,
-            lock=self.image.lock_checksum,
-            paths=required_paths,
-        )
 
     def find_largest_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from rlbox.amounts import decimal_size_text
+from rlbox.cluster.context import ConnectionAttempt
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
-from rlbox.cluster.probe import ConnectionAttempt
 from rlbox.findings import Finding
 from rlbox.i18n import _
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext
+from rlbox.cluster.context import ClusterContext, ClusterProbe
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.probe import ClusterProbe
 from rlbox.engine.archive import (
     ImageArchive,
     convert_to_docker_archive,

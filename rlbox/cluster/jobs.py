@@ -14,8 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,16 +92,12 @@ def read_job(row: Mapping[str, Any]) -> ClusterJob:
     )
 
 
-class RayRefusedError(NodeError):
-    """Ray answered that it does not do what it was asked."""
-
-
 class JobsApi:
     def __init__(self, head: Node, plan: ClusterPlan) -> None:
         self._head, self._plan = head, plan
 
     def _ask(self, call: str, **arguments: str) -> Any:
-        """Return what Ray answers, None where it knows no such job; `RayRefusedError` where it refuses."""
+        """Return what Ray answers, None where it knows no such job; `NodeError` where it refuses."""
         request = json.dumps({"call": call, "port": self._plan.ports.of("dashboard"), **arguments})
         try:
             row = run_packaged_script(self._head, self._plan, "ray_api.py", request)
@@ -117,7 +112,7 @@ class JobsApi:
         text = str(row["text"]).strip()
         if row["status"] >= 400:
             line = text.splitlines()[-1] if text else f"HTTP {row['status']}"
-            raise RayRefusedError(_("Ray refuses it: {line}").format(line=line[:300]), where=self._head.name)
+            raise NodeError(_("Ray refuses it: {line}").format(line=line[:300]), where=self._head.name)
         return parse_json(text) if text else {}
 
     def list_jobs(self) -> tuple[ClusterJob, ...]:
@@ -259,19 +254,21 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
         head, plan = context.require_running_head(cluster), cluster.plan
         if options.folder:
             app.print_status(_format_files(options, files))
-        with _job_goes_on(options, id_):
-            _send_job(context, head, plan, options, files, job_secrets, id_)
-            app.print_status(f"job {id_} of cluster {plan.name}")
-            if options.detach:
-                return SubmitResult(JobsApi(head, plan).get_job(id_))
-            monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
+        _send_job(context, head, plan, options, files, job_secrets, id_)
+        app.print_status(f"job {id_} of cluster {plan.name}")
+        if options.detach:
+            return SubmitResult(JobsApi(head, plan).get_job(id_))
+        typed = options.option_text
+        go_on = f"rlbox cluster logs {typed} --job {id_}, or rlbox cluster stop {typed} {id_}"
+        with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
             try:
                 job = _follow(context, cluster, head, id_, job_secrets)
                 return SubmitResult(job, monitor.probe_and_list_findings() if job.status == FAILED else ())
+            except KeyboardInterrupt:
+                raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except NodeError as error:
-                raise NodeError(monitor.explain(error), where=error.where, next_step=error.next_step) from error
-            finally:
-                monitor.close()
+                what = _("job {id} is no longer followed: {what}").format(id=id_, what=monitor.explain(error))
+                raise NodeError(what, where=error.where, next_step=go_on) from error
 
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
@@ -371,21 +368,3 @@ def _follow(
         return job
     finally:
         stream.close()
-
-
-@contextmanager
-def _job_goes_on(options: SubmitOptions, id_: str) -> Iterator[None]:
-    """Say of what breaks off from here on that the job goes on without this process."""
-    go_on = f"rlbox cluster logs {options.option_text} --job {id_}, or rlbox cluster stop {options.option_text} {id_}"
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
-    except RayRefusedError:
-        raise
-    except NodeError as error:
-        raise NodeError(
-            _("job {id} is no longer followed: {what}").format(id=id_, what=error.what),
-            where=error.where,
-            next_step=go_on,
-        ) from error

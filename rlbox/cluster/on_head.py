@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
 from rlbox.cluster.node.facts import HelperState
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.probe import ClusterProbe
 from rlbox.cluster.runtime import RAY_DIRECTORY
 from rlbox.cluster.status import NodeMonitor, require_healthy
 from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.values import Secret
+
+if TYPE_CHECKING:
+    from rlbox.ssh.tunnel import EngineTunnel
 
 HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
 """Set, to the cluster's name, for a command that is carried out beside the head."""
@@ -29,29 +29,10 @@ HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
 _STATUS_FILE = "nodes.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadCommand:
-    """A command line: `rlbox_args` after `rlbox`, with `env` more variables and secrets, for the run named `run_id`."""
-
-    rlbox_args: tuple[str, ...]
-    run_id: str
-    env: Mapping[str, str]
-    secrets: Mapping[str, Secret]
-    terminal: bool = False
-
-
-class UsableCluster(NamedTuple):
-    """A cluster that a run could be on, and the directory of its head's Ray as containers see it."""
-
-    plan: ClusterPlan
-    ray_directory_in_container: str
-
-
-def require_usable_cluster(app: App, options: ClusterOptions) -> UsableCluster:
-    """Return the cluster; `NodeError` where it lacks nodes, or its head has no engine."""
+def require_usable_cluster(app: App, options: ClusterOptions) -> ClusterPlan:
+    """Return a cluster that a run could be on; `NodeError` where it lacks nodes, or its head has no engine."""
     with open_context(app, options) as context:
-        plan = _require_usable(context)[0].plan
-        return UsableCluster(plan, ray_directory(plan, context.image.container.mount))
+        return _require_usable(context)[0].plan
 
 
 def ray_directory(plan: ClusterPlan, mount: str) -> str:
@@ -60,7 +41,6 @@ def ray_directory(plan: ClusterPlan, mount: str) -> str:
 
 
 def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterProbe, Node]:
-    """Return a cluster with its head; `NodeError` where it lacks nodes, or its head has no engine."""
     probe = context.probe()
     cluster = context.require_own_cluster(probe)
     head = context.require_running_head(cluster)
@@ -72,33 +52,52 @@ def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterPr
     return cluster, probe, head
 
 
-def run_rlbox_on_head_node(app: App, options: ClusterOptions, command: HeadCommand) -> int:
+def run_rlbox_on_head_node(
+    app: App,
+    options: ClusterOptions,
+    rlbox_args: tuple[str, ...],
+    run_id: str,
+    env: Mapping[str, str],
+    *,
+    terminal: bool,
+) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
-    What happens to nodes meanwhile is said; when the run failed, that is laid beside its evidence. A run that had
-    started goes on where the head is no longer reached (`NodeError`).
+    `env` are more variables for it, secrets among them. What happens to nodes meanwhile is said; when the run failed,
+    that is laid beside its evidence. A run that had started goes on where the head is no longer reached (`NodeError`).
     """
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+
     with open_context(app, options) as context:
         cluster, probe, head = _require_usable(context)
-        line = format_head_run_command(cluster.plan, "logs", command.run_id)
-        app.print_status(f"the run is on node {head.name}; from here: {line}")
-        monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
-        try:
-            code = _run(app, head, cluster, command, monitor)
+        plan = cluster.plan
+        logs_command = format_head_run_command(plan, "logs", run_id)
+        app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
+        helper = HelperContainer(
+            target=plan.target,
+            image=cluster.instances[head.name].image,
+            data_dir=plan.head.data,
+            create_data_dir=False,
+            rlbox_args=rlbox_args,
+            env={**env, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
+            terminal=terminal,
+        )
+        with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
+            try:
+                code = run_helper_and_fetch_files(_open_tunnel(head), app.project, helper)
+            except EngineError as error:
+                raise NodeError(monitor.explain(error), where=head.name, next_step=logs_command) from error
             if code:
-                _write_evidence(app, head, command.run_id, monitor)
+                _write_evidence(app, head, run_id, monitor)
             return code
-        finally:
-            monitor.close()
 
 
-def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, monitor: NodeMonitor) -> int:
-    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+def _open_tunnel(head: Node) -> EngineTunnel:
     from rlbox.ssh.tunnel import EngineTunnel
 
-    plan, machine = cluster.plan, head.machine
+    machine = head.machine
     state = HelperState(*head.call("create_helper_state", engine_socket=machine.engine_socket))
-    tunnel = EngineTunnel(
+    return EngineTunnel(
         address=head.local_engine_url,
         remote_socket=machine.engine_socket,
         uid=machine.uid,
@@ -107,24 +106,6 @@ def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, m
         home=state.home,
         remote_state_directory=state.state,
     )
-    secrets = {name: secret.reveal() for name, secret in command.secrets.items()}
-    helper = HelperContainer(
-        target=plan.target,
-        image=cluster.instances[head.name].image,
-        data_dir=plan.head.data,
-        create_data_dir=False,
-        rlbox_args=command.rlbox_args,
-        env={**command.env, **secrets, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
-        terminal=command.terminal,
-    )
-    try:
-        return run_helper_and_fetch_files(tunnel, app.project, helper)
-    except EngineError as error:
-        raise NodeError(
-            monitor.explain(error),
-            where=head.name,
-            next_step=format_head_run_command(plan, "logs", command.run_id),
-        ) from error
 
 
 def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:

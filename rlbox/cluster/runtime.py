@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import InvalidVersion, Version
-from pydantic import TypeAdapter
 
 from rlbox.cluster.connection import Node
 from rlbox.cluster.node.facts import RayInstance
@@ -203,7 +201,7 @@ def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str,
     inherited = get_inherited_names_prefixes_path()
     entrypoint = ["sh", f"{member.place}/libexec/entrypoint.sh", *argv]
     env = ray_env(plan, member, member.data)
-    return [member.place, entrypoint, inherited["names"], inherited["kinds"], inherited["path"], env]
+    return [entrypoint, inherited["names"], inherited["kinds"], inherited["path"], env]
 
 
 # ---- what Ray says
@@ -232,16 +230,15 @@ class RayState:
         return next((node for node in self.nodes if node.name == name and node.alive), None)
 
 
-_state_adapter = functools.cache(lambda: TypeAdapter(RayState))
-
-
 def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
     """Return what Ray says now, or why it cannot be asked."""
     request = {"call": "nodes", "gcs": f"{plan.head.address}:{plan.ports.of('gcs')}"}
     try:
-        return _state_adapter().validate_python(run_packaged_script(head, plan, "ray_api.py", json.dumps(request)))
+        row = run_packaged_script(head, plan, "ray_api.py", json.dumps(request))
     except RlboxError as error:
         return RayState(error=error.what)
+    nodes = tuple(RayNode(**node) for node in row.get("nodes", ()))
+    return RayState(nodes=nodes, error=str(row.get("error", "")))
 
 
 def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: Collection[str] = ()) -> dict[str, str]:

@@ -13,7 +13,16 @@ from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.connection import Node, NodePool, UnreachableNode
-from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.context import (
+    ClusterContext,
+    ClusterProbe,
+    ConnectionAttempt,
+    Endpoint,
+    ExistingCluster,
+    attempt_connections,
+    open_context,
+    probe_instances,
+)
 from rlbox.cluster.failures import (
     Failure,
     MemberFacts,
@@ -24,7 +33,6 @@ from rlbox.cluster.failures import (
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import LOCAL, ClusterOptions
 from rlbox.cluster.plan import ClusterPlan, plan_of_labels
-from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, attempt_connections, probe_instances
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding

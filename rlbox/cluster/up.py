@@ -12,15 +12,22 @@ from typing import Any
 from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
-from rlbox.cluster.checks import check_installation, check_nodes, print_findings_raise_if_errors
+from rlbox.cluster.checks import check_nodes, print_findings_raise_if_errors
 from rlbox.cluster.connection import Node, get_user_at_host, lock_nodes
-from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.context import (
+    ClusterContext,
+    ClusterProbe,
+    ExistingCluster,
+    open_context,
+    plan_ports,
+    probe_instances,
+    probe_ports_and_connections,
+)
 from rlbox.cluster.down import require_unused
 from rlbox.cluster.image import RegistryImage, bring_image_to_nodes, find_in_registry
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_instances, probe_ports_and_connections
 from rlbox.cluster.runtime import (
     RAY_DIRECTORY,
     TOKEN_FILE,
@@ -114,7 +121,7 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
     base = options.first_port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
-    findings = check_nodes(probe, context.needs(options.required_paths), context.pool.unreached)
+    findings = check_nodes(context, probe, options.required_paths, context.pool.unreached)
     print_findings_raise_if_errors(context.app, findings)
     return probe
 
@@ -171,11 +178,6 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
         if head.name in dead or state.error:
             dead = [member.name for member in plan.members]
         plan = plan.with_identities({name: probe.facts[name].machine.identity for name in dead})
-        for member in plan.members:
-            if member.is_inplace:  # the target may no longer be what the cluster was made with
-                installation = probe.facts[member.name].installation
-                findings = tuple(check_installation(member.name, installation, member.data, context.needs()))
-                print_findings_raise_if_errors(context.app, findings)
         context.app.print_status(f"starting again on {', '.join(dead)}")
         __, images = bring_image_to_nodes(context, probe, plan, _find_image(options))
         ended = {node.id for node in state.nodes if node.name in dead}

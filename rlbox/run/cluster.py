@@ -22,7 +22,6 @@ from rlbox.app import App
 from rlbox.cluster.nodes import ClusterOptions, resolve_cluster_name, resolve_node_specs
 from rlbox.cluster.on_head import (
     HEAD_VARIABLE,
-    HeadCommand,
     ray_directory,
     require_usable_cluster,
     run_rlbox_on_head_node,
@@ -86,25 +85,24 @@ class _ClusterBackend:
             target=target, nodes=self._options.nodes, name=self._options.cluster, data=data_option or ""
         )
         if not app.dry_run:
-            raise click.exceptions.Exit(run_rlbox_on_head_node(app, options, self._work(app, target, secrets_to_send)))
+            raise click.exceptions.Exit(self._run_on_head(app, options, secrets_to_send))
         with app.collecting_refusals_if_dry_run("cluster"):
-            plan, folder = require_usable_cluster(app, options)
-            self._known = _Head(plan=plan, image="", folder=folder)
+            plan = require_usable_cluster(app, options)
+            mount = load_image_plan(app.project, target).container.mount
+            self._known = _Head(plan=plan, image="", folder=ray_directory(plan, mount))
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_runtime)
 
-    def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> HeadCommand:
+    def _run_on_head(self, app: App, options: ClusterOptions, secrets: Mapping[str, Secret]) -> int:
         words = click.get_current_context().find_root().obj
         parsed = click.get_current_context().params
         run = parsed.get("run") or create_run_id(str(parsed.get("name")))
-        named = {} if parsed.get("run") else {_RUN: run}
-        return HeadCommand(
-            rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
-            run_id=run,
-            env={PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(load_image_plan(app.project, target).tag)[1], **named},
-            secrets=secrets,
-            terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        )
+        env = {name: secret.reveal() for name, secret in secrets.items()}
+        env |= {} if parsed.get("run") else {_RUN: run}
+        env[PROJECT_NAME_VARIABLE] = parse_image_tag_or_empty(load_image_plan(app.project, options.target).tag)[1]
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        args = drop_options(words, LOCAL_FILE_OPTIONS)
+        return run_rlbox_on_head_node(app, options, args, run, env, terminal=terminal)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""

@@ -22,11 +22,10 @@ def there(command: str) -> Callable[[str], object]:
 
 
 FAULTS: Mapping[str, Callable[[str], object]] = {
-    "disk-open": there(f"chmod 777 {DISK}"),
     "disk-full": there(f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 1000000 )) {DISK}/large"),
     "mtu-differs": there("ip link set eth0 mtu 1400"),
     "path-missing": there(f"rm -r {DISK}/m"),
-    "place-torn": lambda name: place(name, state="begun"),
+    "place-missing": lambda name: place(name, state="begun"),
     "disk-missing": there(f"umount {DISK} && rmdir {DISK}"),
     "unreachable": lambda name: script("kill", name),
     "login-refused": there("rm ~root/.ssh/authorized_keys"),

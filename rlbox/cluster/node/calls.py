@@ -48,7 +48,6 @@ _SILENCE_S = 90.0
 _REACH_S, _AT_ONCE = 3.0, 256
 TEMP = "/tmp/ray"  # noqa: S108
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
 _POLL_S, _KILL_S = 0.3, 10.0
 
@@ -255,9 +254,8 @@ def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstanc
 
 
 class InstalledProgram(NamedTuple):
-    """A program of an installed target, and of which variables it has its environment."""
+    """A program of an installed target, and of which variables of the shell it has its environment."""
 
-    install_directory: str
     argv: List[str]
     names: List[str]
     kinds: List[str]
@@ -265,26 +263,12 @@ class InstalledProgram(NamedTuple):
     variables: Dict[str, str]
 
 
-def build_program_environment(program: InstalledProgram) -> Dict[str, str]:
-    """Return what a program of an installed target is started with; in a container of its image, the image's ENV."""
-    shell = dict(os.environ)
-    if os.path.exists(program.install_directory + "/share/applied.json"):
-        kinds = tuple(program.kinds)
-        env = {name: text for name, text in shell.items() if name in program.names or name.startswith(kinds)}
-        env["PATH"] = program.path
-    else:
-        rows = read_text_or_empty("/proc/1/environ").split("\0")
-        first = dict(row.split("=", 1) for row in rows if "=" in row)
-        found = [env for env in (first, shell) if "RLBOX_LIMITS" in env]
-        if not found:  # sshd, as the first process, overwrites its own
-            raise ValueError(
-                "neither the first process of its container nor the shell has the image's environment: let a shell "
-                "be the first process, and sshd its child"
-            )
-        env = {name: text for name, text in found[0].items() if not _SECRET.search(name)}
+def _build_program_environment(program: InstalledProgram) -> Dict[str, str]:
+    kinds = tuple(program.kinds)
+    env = {name: text for name, text in os.environ.items() if name in program.names or name.startswith(kinds)}
     env.setdefault("HOME", os.path.expanduser("~"))
     env.setdefault("USER", str(os.getuid()))
-    return dict(env, **program.variables)
+    return dict(env, PATH=program.path, **program.variables)
 
 
 _WRAPPER = '"$@"; printf "%s %s" $? "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit'
@@ -309,7 +293,7 @@ def start_ray_processes(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(build_program_environment(ray), TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP)),
+            env=dict(_build_program_environment(ray), TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP)),
             cwd=folder,
             start_new_session=True,
         )
@@ -352,7 +336,7 @@ def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
 def run_installed_program(program: List[Any], timeout_s: float) -> str:
     """Return what a program of an installed target prints."""
     found = InstalledProgram(*program)
-    env = build_program_environment(found)
+    env = _build_program_environment(found)
     process = subprocess.Popen(found.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/")
     try:
         return process.communicate(timeout=timeout_s)[0].decode("utf-8", "replace")

@@ -3,7 +3,6 @@
 import array
 import contextlib
 import fcntl
-import hashlib
 import http.client
 import json
 import os
@@ -237,16 +236,12 @@ def read_disk_facts(path: str) -> DiskFacts:
 
 
 class Installation(NamedTuple):
-    """A target that `apply` installed: `directory` is where rlbox is.
-
-    `is_image_install`: it is the image of the container that the node is. `is_complete`: the last `apply` ended well.
-    """
+    """A target that `apply` installed: `directory` is where rlbox is; `is_complete`: the last `apply` ended well."""
 
     directory: str
     lock_checksum: str
     data_disk: str = ""
     is_complete: bool = True
-    is_image_install: bool = False
 
 
 def find_installation(target_name: str) -> Optional[Installation]:
@@ -258,10 +253,6 @@ def find_installation(target_name: str) -> Optional[Installation]:
         if record.get("target") == target_name:
             is_complete = record.get("state") == "laid"
             return Installation(directory, str(record.get("lock", "")), str(record.get("data", "")), is_complete)
-    lock = "/opt/rlbox/share/lock.json"
-    if read_json_or_empty(lock).get("target") == target_name and not os.path.exists("/opt/rlbox/share/applied.json"):
-        with open(lock, "rb") as file:
-            return Installation("/opt/rlbox", hashlib.sha256(file.read()).hexdigest(), is_image_install=True)
     return None
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, PORTS, facts, gpu, plan, survey
+from clusterfacts import DISK, ENGINE, NO_ENGINE, PATHS, PLACE, PORTS, context, facts, gpu, plan, survey
 
 from rlbox.amounts import GIB
 from rlbox.cluster.checks import check_nodes, format_findings
+from rlbox.cluster.context import ClusterProbe, ConnectionAttempt, Endpoint
 from rlbox.cluster.node.facts import GpuQuery, InterfaceAddress, RayInstance
-from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint
 
-WARNINGS = ("gpu-runtime", "disk-open", "mtu-differs")
+WARNINGS = ("gpu-runtime", "mtu-differs")
 
 
 def gpus(*cards: Any, **more: Any) -> ClusterProbe:
@@ -66,7 +66,6 @@ USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), g
         (disk(there=False, error="No such file or directory"), "disk-missing", "No such file"),
         (disk(writable=False, uid=0), "disk-denied", "mode 700, owner 0"),
         (disk(free=GIB), "disk-full", "1.1 GB free, 53.7 GB needed"),
-        (disk(mode=0o777), "disk-open", "mode 777"),
         (survey(facts("b", machine=facts("b").machine._replace(memory=64 * GIB))), "memory-small", "68.7 GB"),
         (survey(clock_offsets_s={"a": 0.0, "b": 3600.0}), "clock-skew", "1 h 00 min ahead of them"),
         (survey(addresses=HEAD), "no-address", ""),
@@ -77,39 +76,38 @@ USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), g
     ],
 )
 def test_planted_fault_is_found_and_no_other(planted: ClusterProbe, id_: str, seen: str) -> None:
-    (one,) = check_nodes(planted, NEEDS)
+    (one,) = check_nodes(context(), planted, PATHS)
     assert (one.id, one.where.partition(":")[0], one.level == "warning") == (id_, "b", id_ in WARNINGS)
     assert seen in one.seen, one.seen
     assert one.remedy
 
 
 def test_remedies_name_what_to_type() -> None:
-    (closed,) = check_nodes(survey(connection_attempts=(LOST,)), NEEDS)
+    (closed,) = check_nodes(context(), survey(connection_attempts=(LOST,)), PATHS)
     assert f"{PORTS.base}-8119, 10002-11001" in closed.remedy
-    (owned,) = check_nodes(survey(facts("b", clusters=[given()])), NEEDS)
+    (owned,) = check_nodes(context(), survey(facts("b", clusters=[given()])), PATHS)
     assert "rlbox cluster down theirs --name theirs" in owned.remedy
-    (clock,) = check_nodes(survey(clock_offsets_s={"a": 0.0, "b": 2.0}), NEEDS)
+    (clock,) = check_nodes(context(), survey(clock_offsets_s={"a": 0.0, "b": 2.0}), PATHS)
     assert (clock.level, "set-ntp" in clock.remedy) == ("warning", True)
 
 
 def test_sound_nodes_have_no_finding() -> None:
-    assert check_nodes(survey(), NEEDS) == ()
+    assert check_nodes(context(), survey(), PATHS) == ()
 
 
 def test_nodes_with_the_same_fault_share_a_row() -> None:
     both = survey(facts("b", engine=NO_ENGINE))
     rows = {"a": facts("a", engine=NO_ENGINE), "b": both.facts["b"]}
-    text = format_findings(check_nodes(replace(both, facts=rows), replace(NEEDS, paths=())))
+    text = format_findings(check_nodes(context(), replace(both, facts=rows)))
     assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
 
 
 def test_path_on_a_missing_disk_is_not_reported() -> None:
     planted = survey(facts("b", disk=DISK._replace(there=False), paths=()))
     for path, ids in (("/data/m", ["disk-missing"]), ("/database/m", ["disk-missing", "path-missing"])):
-        findings = check_nodes(replace(planted, facts={"b": planted.facts["b"]}), replace(NEEDS, paths=(path,)))
+        findings = check_nodes(context(), replace(planted, facts={"b": planted.facts["b"]}), [path])
         assert sorted(one.id for one in findings) == ids
 
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:
-    needs = replace(NEEDS, hardware=NEEDS.hardware.model_copy(update={"gpus": 0}))
-    assert check_nodes(survey(facts("b", gpu=GpuQuery())), needs) == ()
+    assert check_nodes(context(gpus=0), survey(facts("b", gpu=GpuQuery()))) == ()

@@ -17,13 +17,12 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster.connection import Node, NodePool, lock_nodes
-from rlbox.cluster.context import ExistingCluster
+from rlbox.cluster.context import Endpoint, ExistingCluster, attempt_connections, probe_instances, probe_nodes
 from rlbox.cluster.node import facts as node_facts
-from rlbox.cluster.node.calls import InstalledProgram, build_program_environment
+from rlbox.cluster.node.calls import InstalledProgram
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.probe import Endpoint, attempt_connections, probe_instances, probe_nodes
 from rlbox.cluster.runtime import create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
@@ -67,7 +66,7 @@ def start(node: Node, text: str) -> str:
 
 def program(one: ClusterMember, argv: list[str]) -> InstalledProgram:
     inherited = get_inherited_names_prefixes_path()
-    return InstalledProgram(one.place, argv, inherited["names"], inherited["kinds"], inherited["path"], {"ADDED": "1"})
+    return InstalledProgram(argv, inherited["names"], inherited["kinds"], inherited["path"], {"ADDED": "1"})
 
 
 def instances(node: Node) -> list[RayInstance]:
@@ -161,18 +160,6 @@ def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     assert rows["ADDED"] == "1"
     assert "HF_TOKEN" not in rows
     assert rows["PATH"].startswith("/usr/local/sbin:")
-
-
-def test_an_image_whose_environment_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first process that overwrites its environment, as sshd does, is named; the shell may have it, too."""
-    program = InstalledProgram(str(tmp_path), [], [], [], path="", variables={"RLBOX_RAY_PORT": "8100"})
-    monkeypatch.delenv("RLBOX_LIMITS", raising=False)
-    monkeypatch.setenv("HF_TOKEN", "of-the-shell")
-    with pytest.raises(ValueError, match="let a shell be the first process"):
-        build_program_environment(program)
-    monkeypatch.setenv("RLBOX_LIMITS", "{}")
-    found = build_program_environment(program)
-    assert (found["RLBOX_RAY_PORT"], "HF_TOKEN" in found) == ("8100", False)
 
 
 def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

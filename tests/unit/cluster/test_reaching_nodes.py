@@ -9,15 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
+from clusterfacts import NO_ENGINE, PLACE, context, facts, plan, survey
 
 from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_installation
 from rlbox.cluster.connection import NodePool
-from rlbox.cluster.context import ExistingCluster
+from rlbox.cluster.context import ExistingCluster, choose_configured_or_ssh_addresses
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import NodeSpec
-from rlbox.cluster.probe import choose_configured_or_ssh_addresses
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.errors import SshRoute, explain_ssh_error
@@ -80,7 +79,7 @@ def test_a_node_without_engine_needs_an_installation() -> None:
     assert survey(specs=(survey().specs[0], NodeSpec(name="b", data="/data", ray_as_processes=True))).is_node_inplace(
         "b"
     )
-    (one,) = check_installation("b", None, "/data", NEEDS)
+    (one,) = check_installation("b", None, "/data", context())
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
 
 
@@ -116,9 +115,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     nodes = {name: Played(name) for name in "ab"}
     said: queue.Queue[str] = queue.Queue()
     pool: Any = NodePool(nodes)  # type: ignore[arg-type]
-    context: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(print_status=said.put))
+    watching: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(print_status=said.put))
     instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
-    monitor = NodeMonitor(context, ExistingCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
+    monitor = NodeMonitor(watching, ExistingCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
     yield nodes, monitor, said
     monitor.close()
 
