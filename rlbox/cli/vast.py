@@ -36,8 +36,7 @@ from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
-    from rlbox.ssh.download import DownloadDirectory
-    from rlbox.ssh.files import RemoteFile
+    from rlbox.ssh.files import DownloadDirectory, RemoteFile
     from rlbox.vast.remote_job import RemoteJob
     from rlbox.vast.request import Instance
 

@@ -27,7 +27,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
-from rlbox.ssh.errors import SshRoute, explain_ssh_error, read_ssh_route
+from rlbox.ssh.errors import explain_ssh_error
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.system.identity import get_user_name
 from rlbox.values import Command
@@ -125,13 +125,13 @@ class Node:
                 with _slots:
                     self._ssh = connection.__enter__()
             except ConnectionLost as error:
-                raise UnreachableNode(explain_ssh_error(self.name, read_ssh_route(self.name), error.output)) from error
+                raise UnreachableNode(explain_ssh_error(self.name, error.output)) from error
         try:
             self.machine = MachineFacts(*self.call("read_machine_facts"))
         except UnreachableNode:
             raise
         except NodeError as error:
-            raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), error.what)) from error
+            raise UnreachableNode(explain_ssh_error(self.name, error.what)) from error
 
     def close(self) -> None:
         if self._ssh:
@@ -231,7 +231,7 @@ class Node:
         except EngineError as error:
             output = self._ssh.read_errors() if self._ssh else ""
             if "prohibited" in output:
-                raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), output)) from error
+                raise UnreachableNode(explain_ssh_error(self.name, output)) from error
             raise EngineError(error.what, where=self.name, next_step=error.next_step) from error
 
 

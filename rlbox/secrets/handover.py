@@ -53,21 +53,15 @@ def receive_secrets(
 ) -> dict[str, str]:
     """Return the secrets that come as one line on the file `fd`; nothing is read when `names` is empty.
 
-    Parameters
-    ----------
-    names
-        What the run's plan says must come (`RunPlan.secrets`).
-    timeout_s
-        Seconds until the line must have come whole.
-    is_stopped
-        Whether the user has stopped the run meanwhile.
+    `names`: What the run's plan says must come (`RunPlan.secrets`).
+    `is_stopped`: Whether the user has stopped the run meanwhile.
 
     Raises
     ------
     Interrupted
         The run was stopped before the line came.
     TimedOut
-        The line did not come, or only a part of it.
+        The line did not come whole within `timeout_s`.
     SpecError
         It is not what `send_secrets` sends, or a name is missing in it; the message holds no value.
     """

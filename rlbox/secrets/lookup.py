@@ -15,7 +15,6 @@ from rlbox.values import Secret
 
 ENV_FILE = ".env"
 ENVIRONMENT = _("the environment")
-_SOME_FILE = _("a file for --env-file")
 _MOST_BYTES = 1 << 20
 _STRONGER = _(
     "take one as services make them, with letters and digits in disorder; what everybody may "
@@ -44,16 +43,9 @@ def find_secrets(
 ) -> dict[str, Secret]:
     """Return the secrets of a job under every name that programs read them by.
 
-    Parameters
-    ----------
-    overriding_env_file
-        File of `--env-file`: what it holds goes before the environment.
-    fallback_env_file_dirs
-        Where a `.env` may be: looked into after the environment, in their order.
-    aliases
-        Groups of names that mean the same secret; any of them will do, and all are returned.
-    logged_texts
-        What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
+    `overriding_env_file`: That of `--env-file`; it goes before the environment, the `.env` files after it.
+    `aliases`: Groups of names that mean the same secret; any of them will do, and all are returned.
+    `logged_texts`: What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
 
     Raises
     ------
@@ -61,65 +53,41 @@ def find_secrets(
         A required secret is nowhere (all that are), or one is so weak that it would be masked out of ordinary text; a
         file cannot be read, or has wrong lines. No message holds a value.
     """
-    wanted = dict.fromkeys(required, True)
-    wanted.update((name, False) for name in optional if name not in wanted)
-    named = [_load(overriding_env_file, must=True)] if overriding_env_file else []
-    if not wanted:
+    required, aliases, logged_texts = list(required), list(aliases), [text.casefold() for text in logged_texts]
+    overriding = [_load(overriding_env_file, must=True)] if overriding_env_file else []
+    if not (wanted := list(dict.fromkeys((*required, *optional)))):
         return {}
-    fallback_env_file_dirs = tuple(dict.fromkeys(fallback_env_file_dirs))
-    places = [*named, _Place(title=ENVIRONMENT, values=environ)]
-    places += [_load(folder / ENV_FILE, must=False) for folder in fallback_env_file_dirs]
-    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(logged_texts))
-    if missing or weak:
-        into = next(
-            (
-                str(file)
-                for file in (overriding_env_file, *(folder / ENV_FILE for folder in fallback_env_file_dirs))
-                if file
-            ),
-            _SOME_FILE,
-        )
-        step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
-        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
-    return found
-
-
-def _searched(
-    wanted: Mapping[str, bool], places: list[_Place], aliases: tuple[tuple[str, ...], ...], words: tuple[str, ...]
-) -> tuple[dict[str, Secret], list[str], list[str]]:
-    """Return the secrets that are in `places`; and what is to be said of those missing, and of those too weak."""
-    groups = {name: next((group for group in aliases if name in group), (name,)) for name in wanted}
-    found: dict[str, Secret] = {}
+    files = [folder / ENV_FILE for folder in dict.fromkeys(fallback_env_file_dirs)]
+    places = [*overriding, _Place(title=ENVIRONMENT, values=environ), *(_load(file, must=False) for file in files)]
+    secrets: dict[str, Secret] = {}
     missing, weak = [], []
-    for name, must in wanted.items():
-        names = (name, *(other for other in groups[name] if other != name))
-        place, value = _find(names, places)
+    for name in wanted:
+        group = next((group for group in aliases if name in group), ())
+        names = (name, *(other for other in group if other != name))
+        # an empty one is as good as none
+        hits = ((place, value) for place in places for each in names if (value := place.values.get(each)))
+        place, value = next(hits, (None, ""))
         if place is None:
-            missing += [_missing(names, places)] if must else []
+            missing += [_describe_missing(names, places)] if name in required else []
             continue
-        if why := find_weakness(value) or _said(value, words):
+        reason = find_weakness(value)
+        if not reason and any(value.strip().casefold() in text for text in logged_texts):
+            reason = _("a word of the run's own names or parameters")
+        if reason:
             weak.append(
                 _("secret {name} of {title} is too weak to be kept out of logs: it is {why}").format(
-                    name=name, title=place.title, why=why
+                    name=name, title=place.title, why=reason
                 )
             )
-        found.update(dict.fromkeys(names, Secret(value)))
-    return found, missing, weak
+        secrets.update(dict.fromkeys(names, Secret(value)))
+    if missing or weak:
+        into = next((str(file) for file in (overriding_env_file, *files) if file), _("a file for --env-file"))
+        step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
+        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
+    return secrets
 
 
-def _find(names: tuple[str, ...], places: list[_Place]) -> tuple[_Place | None, str]:
-    """Return the first place that has one of `names`, and the value there; an empty one is as good as none."""
-    found = ((place, value) for place in places for name in names if (value := place.values.get(name)))
-    return next(found, (None, ""))
-
-
-def _said(value: str, words: Iterable[str]) -> str:
-    """Return in which words of a run a value stands, if in any."""
-    value = value.strip().casefold()
-    return _("a word of the run's own names or parameters") if any(value in word.casefold() for word in words) else ""
-
-
-def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
+def _describe_missing(names: tuple[str, ...], places: list[_Place]) -> str:
     seen = []
     for place in places:
         note = place.note

@@ -62,7 +62,6 @@ class SshAddress:
 
     @property
     def shell_command(self) -> str:
-        """The ssh command that a person types to reach the host."""
         return f"ssh -p {self.port} {self.ssh_destination}" if self.port else f"ssh {self.ssh_destination}"
 
     def to_argv_before_destination(self, *options: str) -> tuple[str, ...]:
@@ -84,12 +83,8 @@ def parse_ssh_url(url: str) -> SshAddress:
 class SshConnection:
     """One master connection while the `with` block runs; every command is a session of it.
 
-    Parameters
-    ----------
-    retry_s
-        How long a machine that is still booting may refuse; it is tried again every few seconds.
-    options
-        Of the master connection, as `-o` takes them.
+    `retry_s`: How long a machine that is still booting may refuse; it is tried again every few seconds.
+    `options`: Of the master connection, as `-o` takes them.
 
     Raises
     ------
@@ -152,15 +147,8 @@ class SshConnection:
         if self.address.known_hosts:
             self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         # The remote `cat` ends when this process does, because its standard input is our end of the pipe.
-        master = (
-            "-M",
-            "-S",
-            self._socket,
-            "-T",
-            "--",
-            self.address.ssh_destination,
-            f"echo {_READY}; exec cat >/dev/null",
-        )
+        remote = f"echo {_READY}; exec cat >/dev/null"
+        master = ("-M", "-S", self._socket, "-T", "--", self.address.ssh_destination, remote)
         errors = self._directory / _ERRORS
         try:
             self._master = start_ssh((*self.address.to_argv_before_destination(*self._options), *master), errors)
@@ -236,13 +224,5 @@ def _last_line(outcome: Outcome) -> str:
 
 def run_terminal(address: SshAddress, command: str) -> int:
     """Give this terminal to a shell there, or to one command, and return its exit code."""
-    return run_in_foreground(
-        Command(
-            argv=(
-                *address.to_argv_before_destination(),
-                "--",
-                address.ssh_destination,
-                *((command,) if command else ()),
-            )
-        )
-    )
+    words = (address.ssh_destination, command) if command else (address.ssh_destination,)
+    return run_in_foreground(Command(argv=(*address.to_argv_before_destination(), "--", *words)))

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from rlbox.amounts import decimal_size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshConnection
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
-from rlbox.system.files import compute_file_sha256
+from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
+from rlbox.system.json_files import read_json_object_or_empty
 
 _BLOCK = 1 << 20
 _LONG_COMMAND_S = 6 * 3600.0  # sums of a terabyte
@@ -162,7 +164,7 @@ def total_bytes(files: Iterable[RemoteFile]) -> int:
     return sum(file.size for file in files)
 
 
-def fetch_files_yield_verified(
+def _fetch_files_yield_verified(
     shell: SshConnection, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
 ) -> Iterator[RemoteFile]:
     """Fetch files to `directory` in one stream, each continuing what an earlier call fetched of it.
@@ -171,12 +173,12 @@ def fetch_files_yield_verified(
     """
     requests = []
     for file in files:
-        part = _prepare_part(directory / file.path)
-        offset = part.stat().st_size if part.exists() else 0
-        if offset > file.size:
+        target = directory / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(target.name + _PART)
+        if part.exists() and part.stat().st_size > file.size:
             part.unlink()
-            offset = 0
-        requests.append((file, part, offset))
+        requests.append((file, part, part.stat().st_size if part.exists() else 0))
     process = shell.start(f"python3 -c {shlex.quote(_SEND_PROGRAM)} {shlex.quote(base)}", stdin=PIPE, stdout=PIPE)
     with contextlib.suppress(BrokenPipeError):
         if process.stdin:
@@ -206,12 +208,97 @@ def fetch_files_yield_verified(
 
 def _receive(process: ProcessHandle, part: Path, size: int, report: ReportBytes) -> bool:
     """Append the next `size` bytes of a stream to a file; return whether all of them came."""
-    with _explain_write_errors(part), part.open("ab") as file:
-        while size and process.stdout and (data := process.stdout.read(min(size, _BLOCK))):
-            file.write(data)
-            report(len(data))
-            size -= len(data)
+    try:
+        with part.open("ab") as file:
+            while size and process.stdout and (data := process.stdout.read(min(size, _BLOCK))):
+                file.write(data)
+                report(len(data))
+                size -= len(data)
+    except OSError as error:
+        raise NodeError(
+            _("{part} cannot be written: {strerror}").format(part=part.name, strerror=error.strerror),
+            where=str(part.parent),
+            next_step=_("free disk space, then repeat the same command: downloaded files are kept"),
+        ) from error
     return not size
+
+
+_BYTES_PER_RECORD_WRITE = 1 << 26
+
+
+class DownloadDirectory:
+    """`path` holds the files; the file `record` says which of them were verified against the machine's sha256.
+
+    Without `path` it is the one that the record names.
+    """
+
+    def __init__(self, record: Path, path: Path | None = None) -> None:
+        self._record = record
+        saved = read_json_object_or_empty(record, follow_links=True)
+        self.path = path or Path(str(saved.get("folder", "")))
+        self._verified = {}
+        if str(saved.get("folder")) == str(self.path):
+            self._verified = {str(file["path"]): RemoteFile(**file) for file in saved.get("files", ())}
+
+    @property
+    def was_used(self) -> bool:
+        """Whether anything was fetched from that machine before."""
+        return bool(self._verified)
+
+    def find_missing(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
+        """Return the files that are not here, or have changed there since."""
+        return [file for file in files if not self._has(file)]
+
+    def _has(self, file: RemoteFile) -> bool:
+        path = self.path / file.path
+        unchanged = file.is_unchanged(self._verified.get(file.path))
+        return unchanged and path.is_file() and path.stat().st_size == file.size
+
+    def fetch(self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
+        """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
+        free, need = get_free_bytes(self.path), total_bytes(files)
+        if free < need:
+            raise NodeError(
+                _("{need} come home, and {free} are free").format(
+                    need=decimal_size_text(need), free=decimal_size_text(free)
+                ),
+                where=str(self.path),
+                next_step=_("free disk space, or name another folder with --to DIR"),
+            )
+        unrecorded = 0
+        try:
+            for file in self._fetch_each(shell, base, files, report):
+                self._verified[file.path] = file
+                unrecorded += file.size
+                if unrecorded > _BYTES_PER_RECORD_WRITE:
+                    self._write_record()
+                    unrecorded = 0
+        finally:
+            self._write_record()
+
+    def _fetch_each(
+        self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes
+    ) -> Iterator[RemoteFile]:
+        missing = list(files)
+        for __ in range(2):  # a part of an earlier call may be of other bytes
+            fetched: set[str] = set()
+            for file in _fetch_files_yield_verified(shell, base, missing, self.path, report):
+                fetched.add(file.path)
+                yield file
+            missing = [file for file in missing if file.path not in fetched]
+            if not missing:
+                return
+        raise WorkFailed(
+            _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
+                path=missing[0].path
+            ),
+            where=shell.ssh_destination,
+            next_step=_("the same command again, when nothing writes it"),
+        )
+
+    def _write_record(self) -> None:
+        files = [vars(file) for file in self._verified.values()]
+        write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.path), "files": files}) + "\n")
 
 
 def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes) -> None:
@@ -259,24 +346,6 @@ def replace_remote_tree(
         for name in relative_paths:
             archive.add(source_directory / name, name)
     _check_exit(process, f"{len(relative_paths)} files")
-
-
-def _prepare_part(target: Path) -> Path:
-    """Create the parent of `target` and return the path under which the file grows until it is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target.with_name(target.name + _PART)
-
-
-@contextlib.contextmanager
-def _explain_write_errors(part: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NodeError(
-            _("{part} cannot be written: {strerror}").format(part=part.name, strerror=error.strerror),
-            where=str(part.parent),
-            next_step=_("free disk space, then repeat the same command: downloaded files are kept"),
-        ) from error
 
 
 def _check_exit(process: ProcessHandle, what: str) -> None:

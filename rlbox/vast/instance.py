@@ -18,8 +18,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
-from rlbox.ssh.download import DownloadDirectory
-from rlbox.ssh.files import Listing, ReportBytes, list_files, replace_remote_tree, send_file
+from rlbox.ssh.files import DownloadDirectory, Listing, ReportBytes, list_files, replace_remote_tree, send_file
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import compute_file_sha256, state_path
 from rlbox.vast.remote_job import (

@@ -1,4 +1,4 @@
-"""ssh/files and ssh/download: files of a machine are listed, fetched and sent; this machine stands for it."""
+"""Files of a machine are listed, fetched and sent; this machine stands for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import WorkFailed
-from rlbox.ssh.download import DownloadDirectory
-from rlbox.ssh.files import RemoteFile, list_files, parse_listing, replace_remote_tree, send_file
+from rlbox.ssh.files import DownloadDirectory, RemoteFile, list_files, parse_listing, replace_remote_tree, send_file
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
