@@ -116,8 +116,8 @@ def plan_container(
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data_dir` (a host path) mounted.
 
-    `caller_uid_gid`: `uid:gid` of whoever typed the command; it is used unless the target asks for root.
-    `ca_bundle`: Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
+    `caller_uid_gid` is used unless the target asks for root. `ca_bundle` is the host path of the site's CA bundle:
+    mounted, and named where programs look for it.
     """
     user = caller_uid_gid if defaults.user == "caller" and caller_uid_gid != "0:0" else ""
     return ContainerPlan(
@@ -146,10 +146,7 @@ def plan_container(
 
 
 def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
-    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
-
-    The client makes no network: `format_own_network_commands` makes the container's own one before.
-    """
+    """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself."""
     network = plan.name if plan.network == OWN_NETWORK else plan.network
     args = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     args += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
@@ -228,7 +225,7 @@ def create_docker_py_options(plan: ContainerPlan) -> dict[str, object]:
         "init": plan.init,
         "security_opt": [_CLOSED],
         "detach": True,
-        **({"devices": rows} if (rows := format_device_mappings(plan)) else {}),
+        "devices": format_device_mappings(plan),
         **_gpu_options(plan.gpus),
     }
 

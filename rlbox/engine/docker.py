@@ -49,18 +49,9 @@ _NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm g
 _FAILED_STEP = _("restart the engine, which creates its bridges and firewall rules again; or {out}").format(out=_OUT)
 
 
-def _has_bridge_network(client: docker.DockerClient) -> bool:
-    """Return whether the engine connects containers by bridges; one started with `--bridge none` does not."""
-    found = client.networks.list(names=[_BRIDGE], filters={"driver": _BRIDGE})
-    return any(network.name == _BRIDGE for network in found)
-
-
 def _create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
-    """Make a container's own network, in the place of one that was left; others that were left go, too.
-
-    Raises EngineError: the engine has no addresses left, or cannot make a bridge; its own words are quoted.
-    """
-    _sweep(client, labels.get(OWNER_LABEL, ""))
+    """Make a container's own network, in the place of one that was left; others that were left go, too."""
+    _remove_stale_networks(client, labels.get(OWNER_LABEL, ""))
     _remove_container_network(client, container_name)
     known = {**labels, NETWORK_LABEL: container_name, _MADE_LABEL: f"{time.time():.0f}"}
     try:
@@ -82,7 +73,7 @@ def _remove_container_network(client: docker.DockerClient, container_name: str) 
             network.remove()
 
 
-def _sweep(client: docker.DockerClient, owner: str) -> None:
+def _remove_stale_networks(client: docker.DockerClient, owner: str) -> None:
     """Remove what a killed rlbox of this user left; the engine refuses for those in which a container runs."""
     for network in client.networks.list(filters={"label": [NETWORK_LABEL, f"{OWNER_LABEL}={owner}"]}):
         made = whole_number(str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, "")))
@@ -101,10 +92,7 @@ _GPU_STEP = _("rlbox doctor TARGET prints the available GPUs; without GPUs: --gp
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerExit:
-    """How a container ended; `all_output` is all that it wrote itself (not its processes' log files): a line a change.
-
-    `started_at` is when it was last started, in the engine's words.
-    """
+    """How a container ended; `started_at` is when it was last started, in the engine's words."""
 
     exit_code: int
     out_of_memory: bool
@@ -186,10 +174,7 @@ class DockerEngine:
             yield from api.load_image(chunks, quiet=True)
 
     def push_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Have the engine push the image of this name and yield what it says.
-
-        `login`: Of `read_docker_login`; empty: none.
-        """
+        """Have the engine push the image of this name, with a login of `read_docker_login`, and yield what it says."""
         with self._heard():
             message = self._client.api.push(
                 reference.name_without_tag, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
@@ -217,33 +202,32 @@ class DockerEngine:
                 container.remove(v=True, force=True)
 
     def try_untag_image(self, tag: str) -> None:
-        """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache.
+        """Take a tag off its image, whose last one removes it; its layers stay in the build cache.
 
-        An image of ten gigabytes goes with its last tag, which takes minutes; the engine goes on by itself then.
+        That takes minutes for ten gigabytes; the engine goes on by itself then.
         """
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
 
     def remove_image(self, name: str) -> None:
-        """Take a name off its image, or remove one that has none; one that has gone in between is no error.
-
-        Raises EngineError: A container was made from it.
-        """
+        """Take a name off its image, or remove one that has none; one that has gone in between is no error."""
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
     def use_host_network_without_bridge(self, defaults: ContainerDefaults) -> ContainerDefaults:
-        """Return the limits with a network that containers can have here: the host's where there are no bridges."""
+        """Return the limits with a network that containers can have: the host's in an engine with `--bridge none`."""
         with self._asked():
-            closed = defaults.network != OWN_NETWORK or _has_bridge_network(self._client)
-        return defaults if closed else replace(defaults, network="host")
+            if defaults.network == OWN_NETWORK:
+                bridges = self._client.networks.list(names=[_BRIDGE], filters={"driver": _BRIDGE})
+                if not any(network.name == _BRIDGE for network in bridges):
+                    return replace(defaults, network="host")
+        return defaults
 
     def start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
-        `secrets`: Sent over the container's standard input, which is attached before it starts; None: it has none.
-        Raises EngineError: the engine refused; its own words are quoted, with what they mean where that is known.
-          `PortTakenError`: a published port is taken.
+        `secrets`: Sent over the container's standard input, which is attached before it starts.
+        Raises PortTakenError: a published port is taken.
         """
         made: list[Any] = []
         with self._asked():
@@ -260,7 +244,7 @@ class DockerEngine:
                 for one in made:
                     self.remove_container_and_network(one.id)
                 _remove_container_network(self._client, plan.name)
-                raise _refused(plan, str(error.explanation or error)) from error
+                raise _create_start_error(plan, str(error.explanation or error)) from error
         return str(container.id)
 
     @contextlib.contextmanager
@@ -359,11 +343,7 @@ class DockerEngine:
             _remove_container_network(self._client, name)
 
     def run_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
-        """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
-
-        Raises EngineError: as `start`.
-        Raises TimedOut: it ran longer than `timeout_s`.
-        """
+        """Run a container to its end and return its exit code and all it wrote; it is removed in any case."""
         self.start_container(plan)
         try:
             with self._asked():
@@ -391,10 +371,7 @@ class DockerEngine:
             what = _("this is not a Docker engine: it answered {doc!r}").format(doc=error.doc[:200])
             raise EngineError(what, where=self._address) from error
         except APIError as error:
-            raise EngineError(
-                _("the engine refused: {explanation}").format(explanation=error.explanation or error),
-                where=self._address,
-            ) from error
+            raise self._create_refusal(error) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
             raise create_unreachable_error(self._address, error) from error
 
@@ -406,10 +383,7 @@ class DockerEngine:
         try:
             yield
         except APIError as error:
-            raise EngineError(
-                _("the engine refused: {explanation}").format(explanation=error.explanation or error),
-                where=self._address,
-            ) from error
+            raise self._create_refusal(error) from error
         except (DockerException, StreamParseError, HTTPException, OSError) as error:
             raise EngineError(
                 _("the engine broke off: {error}").format(error=str(error) or type(error).__name__),
@@ -419,8 +393,13 @@ class DockerEngine:
         finally:
             api.timeout = _ANSWER_S
 
+    def _create_refusal(self, error: APIError) -> EngineError:
+        words = error.explanation or error
+        return EngineError(_("the engine refused: {explanation}").format(explanation=words), where=self._address)
 
-def _refused(plan: ContainerPlan, message: str) -> EngineError:
+
+def _create_start_error(plan: ContainerPlan, message: str) -> EngineError:
+    """Return the engine's words, with what they mean where that is known."""
     if "No such image" in message:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(
@@ -428,17 +407,12 @@ def _refused(plan: ContainerPlan, message: str) -> EngineError:
         )
     if plan.published_ports and ("already allocated" in message or "already in use" in message):
         named = {int(port) for port in _TAKEN.findall(message)} & {*plan.published_ports}
-        return PortTakenError(
-            _("a port to publish is taken on the engine's machine: {words}").format(words=message),
-            ports=named or plan.published_ports,
-        )
+        what = _("a port to publish is taken on the engine's machine: {words}").format(words=message)
+        return PortTakenError(what, ports=named or plan.published_ports)
     if "error setting rlimit" in message:
-        return EngineError(
-            _("the engine may not raise a limit: {words}").format(words=message),
-            next_step=_("lower it in the target's [run]"),
-        )
+        what, step = _("the engine may not raise a limit: {words}"), _("lower it in the target's [run]")
+        return EngineError(what.format(words=message), next_step=step)
     if any(text in message for text in _ABOUT_GPUS):
-        return EngineError(
-            _("the engine does not give the GPUs to the container: {words}").format(words=message), next_step=_GPU_STEP
-        )
+        what = _("the engine does not give the GPUs to the container: {words}")
+        return EngineError(what.format(words=message), next_step=_GPU_STEP)
     return EngineError(_("the engine refused the container: {words}").format(words=message), where=plan.image)

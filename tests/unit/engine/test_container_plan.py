@@ -110,6 +110,7 @@ def test_engine_options() -> None:
         "pids_limit": None,
         "user": "1000:1000",
         "ulimits": [],
+        "devices": [],
         "cap_drop": ["ALL"],
         "cap_add": [],
         "security_opt": ["no-new-privileges"],
