@@ -11,7 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import pass_app_with_shared_options, target_and_data_options
-from rlbox.errors import WorkFailed
+from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def diagnose(
 ) -> int:
     """Find the first failure in logs: its cause, its rank and the next step.
 
-    LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
-    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine
-    but what --ask is given. Exit 1 when something was fatal.
+    LOG is a file of any program, also packed (gzip, zstd, xz, bzip2), or - for standard input; DIR a folder of logs of
+    one job, Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this
+    machine but what --ask is given. Exit 1 when something was fatal, 2 when a log is empty, damaged or binary.
 
     \b
     Examples:
@@ -79,7 +79,8 @@ def diagnose(
         text += f"\n{WorkFailed(what, where=cause.where, next_step=cause.next_step)}"
         extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
     app.result({**found.as_json(), **extra}, text)
-    return int(found.is_fatal or cause is not None)
+    failed = found.is_fatal or cause is not None
+    return WorkFailed.exit_code if failed else SpecError.exit_code if found.damaged_files else 0
 
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:

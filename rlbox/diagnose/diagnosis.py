@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rlbox.diagnose.candidates import Candidate
@@ -26,12 +26,17 @@ _CHAIN_MOST = 200
 
 @dataclass(frozen=True, kw_only=True)
 class LogStats:
-    """One log that was read; `skew_s` is how far its clock is ahead of the first log's."""
+    """One log that was read.
+
+    `skew_s` is how far its clock is ahead of the first log's; `problem` says why not all of it was read, or that it is
+    no log.
+    """
 
     name: str
     lines: int
     bytes: int = 0
     skew_s: float = 0.0
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,10 @@ class Diagnosis:
     missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
+
+    @property
+    def damaged_files(self) -> tuple[LogStats, ...]:
+        return tuple(one for one in self.files if one.problem)
 
     @property
     def is_fatal(self) -> bool:
@@ -105,7 +114,13 @@ class Diagnosis:
             "node": self.location.node,
             "rank": self.location.rank,
             "files": [
-                {"file": one.name, "lines": one.lines, "bytes": one.bytes, "skew_s": round(one.skew_s, 3)}
+                {
+                    "file": one.name,
+                    "lines": one.lines,
+                    "bytes": one.bytes,
+                    "skew_s": round(one.skew_s, 3),
+                    "problem": one.problem,
+                }
                 for one in self.files
             ],
             "placed": asdict(self.raised_in) if self.raised_in else None,
@@ -170,8 +185,7 @@ def build_diagnosis(
 ) -> Diagnosis:
     root = analysis.root
     files = tuple(
-        LogStats(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
-        for one, skew in zip(stats, analysis.skews_s or [0.0] * len(stats), strict=True)
+        replace(one, skew_s=skew) for one, skew in zip(stats, analysis.skews_s or [0.0] * len(stats), strict=True)
     )
     if root is None:
         ending: JobEnding = "clean" if _has_ended(logs) else "unseen"

@@ -21,7 +21,7 @@ from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import SignatureSet, read_signature_file_or_empty
-from rlbox.diagnose.sources import LogSource, has_compressed_suffix
+from rlbox.diagnose.sources import LogSource, is_plain_text
 from rlbox.logs.lines import LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
@@ -211,7 +211,7 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     event = diagnosis.root.event
     source, (block, offset) = sources[event.log_index], event.block_first_line_and_byte
     path = source.path_unless_stdin
-    if path is None or source.archive_member or has_compressed_suffix(path):
+    if path is None or source.archive_member or not is_plain_text(path):
         return ""
     spot = FatalPosition(
         number=diagnosis.root.line_number, text=event.text, seek_line_number=block, seek_byte_offset=offset

@@ -59,6 +59,8 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bo
             parts.append(excerpt)
     if include_benign or diagnosis.root is None:
         parts.append(_format_benign(diagnosis))
+    if diagnosis.root:
+        parts += _list_damage(diagnosis)
     return join("\n\n", (part for part in parts if part))
 
 
@@ -142,7 +144,16 @@ def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
     return join("", (start, times, f" [{link.role_in_chain}, ", LINK_REASONS[link.reason], of, "]"))
 
 
+def _list_damage(diagnosis: Diagnosis) -> list[str]:
+    return [
+        _("not all was read: {file}: {problem}").format(file=one.name, problem=one.problem)
+        for one in diagnosis.damaged_files
+    ]
+
+
 def _format_healthy(diagnosis: Diagnosis) -> str:
+    if damage := _list_damage(diagnosis):
+        return join("\n", (_("no verdict: a log was not read as a whole"), *damage))
     ending = ENDINGS[diagnosis.ending]
     lines = sum(one.lines for one in diagnosis.files)
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)

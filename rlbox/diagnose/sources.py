@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import contextlib
 import gzip
+import io
+import lzma
 import os
 import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
@@ -24,7 +28,25 @@ BLOCK_BYTES = 256 * 1024
 """Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""
 MAX_FILES = 4096
 _DEEPEST = 8
-_COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+    b"7z\xbc\xaf": "7z",
+    b"Rar!": "rar",
+}
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+    "zstd": zstd.ZstdFile,
+    "xz": lzma.LZMAFile,
+    "bzip2": bz2.BZ2File,
+}
+_SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".bz2": "bzip2", ".zip": "zip", ".7z": "7z"}
+_LONGEST_MAGIC = max(map(len, _MAGIC))
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LOG = re.compile(
     r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd))?$|^(?:nohup|stdout|stderr|output|console|messages"
     r"|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
@@ -132,51 +154,102 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(archive) as tar:
             yield tar
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (EOFError, zlib.error) as error:
+        raise SpecError(
+            _("{archive}: the archive ends early, or is damaged").format(archive=archive), next_step=_("copy it again")
+        ) from error
+    except (tarfile.TarError, OSError) as error:
         raise SpecError(
             _("{archive}: not an archive").format(archive=archive), next_step=_("name a log or a folder")
         ) from error
 
 
+class DamagedLogError(Exception):
+    """What of a log could be read is not all of it, or is no log; the message says why."""
+
+
+class EmptyLogError(DamagedLogError):
+    """A log without text, as a stderr often is; of a job's only log it says that nothing is known."""
+
+
 def read_blocks(source: LogSource) -> Iterator[bytes]:
-    """Yield the bytes of a log in blocks, unpacked; what breaks off ends it as an end would.
+    """Yield the bytes of a log in blocks, unpacked, as UTF-8.
 
     Raises
     ------
     NodeError
         It cannot be opened.
+    DamagedLogError
+        Behind the last block that could be read.
     """
     if source.path_unless_stdin is None:
-        yield from _blocks(sys.stdin.buffer)
+        yield from _read_text(io.BufferedReader(sys.stdin.buffer), "")  # type: ignore[type-var]
         return
     if source.archive_member:
         with _opened_archive(source.path_unless_stdin) as tar:
-            file = tar.extractfile(source.archive_member)
-            yield from _blocks(file) if file else ()
+            member = tar.extractfile(source.archive_member)
+            yield from _read_text(member, Path(source.archive_member).suffix) if member else ()
         return
     try:
         handle = open_regular_fd(source.path_unless_stdin, follow_links=True)
     except OSError as error:
         raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path_unless_stdin)) from error
-    with open(handle, "rb", buffering=0) as plain:
-        if has_compressed_suffix(source.path_unless_stdin):
-            yield from _unpacked(plain, source.path_unless_stdin.suffix)
-            return
-        yield from _blocks(plain)
+    with open(handle, "rb") as file:
+        yield from _read_text(file, source.path_unless_stdin.suffix)
 
 
-def has_compressed_suffix(path: Path) -> bool:
-    """Whether a log is compressed, so that no offset in it can be sought."""
-    return path.suffix in _COMPRESSED_SUFFIXES
+def is_plain_text(path: Path) -> bool:
+    """Whether the lines of a log stand in the file as they are, so that an offset in it can be sought."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(_LONGEST_MAGIC)
+        return _find_format(head) == "" and not head.startswith(_UTF_16)
+    return False
 
 
-def _blocks(file: IO[bytes] | Any) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):
+def _find_format(head: bytes) -> str:
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def _read_text(file: Any, suffix: str) -> Iterator[bytes]:
+    packed = _find_format(file.peek(_LONGEST_MAGIC))
+    if packed and packed not in _OPENERS:
+        raise DamagedLogError(_("it is a {format} archive: unpack it, and name the log").format(format=packed))
+    blocks = _blocks(_OPENERS[packed](file) if packed else file, packed)
+    has_text, zeros = False, 0
+    for block in _decode_utf_16(blocks):
+        has_text = has_text or bool(block.strip(b"\0 \t\r\n"))
+        zeros += block.count(0)
+        yield block
+    if not has_text:
+        raise EmptyLogError(_("it is empty"))
+    if zeros:
+        raise DamagedLogError(_("{count} bytes are zero: binary data, or blocks that were lost").format(count=zeros))
+    if (named := _SUFFIXES.get(suffix, packed)) != packed:
+        raise DamagedLogError(
+            _("its name ends in {suffix}, but it holds no {format} data").format(suffix=suffix, format=named)
+        )
+
+
+def _blocks(file: Any, packed: str) -> Iterator[bytes]:
+    try:
         while block := file.read(BLOCK_BYTES):
             yield block
+    except EOFError as error:
+        raise DamagedLogError(
+            _("the {format} data ends early; what comes behind is not known").format(format=packed)
+        ) from error
+    except (OSError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
+        if packed:
+            raise DamagedLogError(
+                _("the {format} data is damaged: {error}").format(format=packed, error=error)
+            ) from error
+        raise DamagedLogError(_("it cannot be read to its end: {error}").format(error=error)) from error
 
 
-def _unpacked(file: IO[bytes], suffix: str) -> Iterator[bytes]:
-    unpacked = gzip.GzipFile(fileobj=file) if suffix == ".gz" else zstd.ZstdFile(file)
-    with contextlib.suppress(OSError, EOFError, zlib.error, zstd.ZstdError):
-        yield from _blocks(unpacked)
+def _decode_utf_16(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blocks, those of UTF-16 as UTF-8: PowerShell writes its logs so."""
+    decoder = None
+    for number, block in enumerate(blocks):
+        if number == 0 and block.startswith(_UTF_16):
+            decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        yield decoder.decode(block).encode() if decoder else block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import tarfile
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> No
         ("root", 4, -1, ""),
         ("relayed", 5, 0, "quoted"),
     ]
-    assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "skew_s": 0.0}]
+    assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "skew_s": 0.0, "problem": ""}]
 
 
 def test_what_went_on_is_no_failure(rlbox: Rlbox, folder: Folder) -> None:
@@ -196,3 +197,49 @@ def test_a_command_is_asked_with_what_may_be_shown(
     assert told == {**plain, "guess": "cosmic rays"}
     failed = rlbox("diagnose", "train.log", "--ask", "exit 3")
     assert (failed.code, "--ask has no answer" in failed.err) == (1, True)
+
+
+PACKED = gzip.compress(b"step 1 loss 3\n" * 200)
+DAMAGED = {
+    "empty.log": (b"", "it is empty"),
+    "blank.log": (b"\n \n", "it is empty"),
+    "binary.log": (bytes(range(256)) * 40, "bytes are zero"),
+    "lost-blocks.log": (b"step 1\n" + b"\0" * 4096 + b"\n", "4096 bytes are zero"),
+    "cut.log.gz": (PACKED[:20], "ends early"),
+    "wrong-sum.log.gz": (PACKED[:-6] + b"\0" * 6, "data is damaged"),
+    "text.log.gz": (b"step 1\n", "holds no gzip data"),
+    "text.zip": (b"step 1\n", "holds no zip data"),
+    "archive.log": (b"PK\x03\x04rest", "it is a zip archive"),
+    "archive.7z": (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
+    "cut.log.xz": (lzma.compress(b"step 1\n" * 900)[:40], "ends early"),
+    "cut.tar.gz": (PACKED[:30], "archive"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_log_gets_no_verdict(name: str, rlbox: Rlbox, tmp_path: Path) -> None:
+    content, words = DAMAGED[name]
+    (tmp_path / name).write_bytes(content)
+    said = rlbox("diagnose", str(tmp_path / name))
+    assert said.code == 2
+    assert words in said.out + said.err
+    assert "nothing fatal" not in said.out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(b"a\nRuntimeError: boom\n"), "a\nRuntimeError: boom\n".encode("utf-16")],
+    ids=["gzip without its suffix", "utf-16"],
+)
+def test_log_is_read_in_the_form_that_it_has(content: bytes, rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    said = rlbox("diagnose", str(tmp_path / "a.log"))
+    assert said.code == 1
+    assert "RuntimeError: boom" in said.out + said.err
+
+
+def test_empty_log_beside_another_is_no_damage(rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/a.log").write_text("step 1\nstep 2\nTraining finished\n")
+    (tmp_path / "logs/stderr.log").write_text("")
+    assert rlbox("diagnose", str(tmp_path / "logs")).code == 0

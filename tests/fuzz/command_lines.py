@@ -205,8 +205,6 @@ def _alone() -> Iterator[None]:
             stack.enter_context(mock.patch.object(os, name, _no_program))
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
         stack.enter_context(mock.patch("rlbox.report.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
-        pause = mock.Mock(sleep=mock.Mock(side_effect=KeyboardInterrupt))  # a followed log that never ends
-        stack.enter_context(mock.patch("rlbox.cli.diagnose.time", pause))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))
         stack.callback(os.chdir, before)
         yield
