@@ -183,7 +183,7 @@ def read_blocks(source: LogSource) -> Iterator[bytes]:
         Behind the last block that could be read.
     """
     if source.path_unless_stdin is None:
-        yield from _read_text(io.BufferedReader(sys.stdin.buffer), "")  # type: ignore[type-var]
+        yield from _read_text(io.BufferedReader(sys.stdin.buffer), "")
         return
     if source.archive_member:
         with _opened_archive(source.path_unless_stdin) as tar:
