@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
@@ -27,8 +28,8 @@ from rlbox.diagnose.tracebacks import (
     is_chain_line,
     is_traceback_head_or_frame,
 )
-from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_line_block
-from rlbox.logs.patterns import find_matching_line_indexes
+from rlbox.logs.lines import LINE_LIMIT, LineBlock
+from rlbox.logs.patterns import find_matching_line_indexes, iterate_matching_line_indexes
 
 MAX_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
@@ -39,6 +40,9 @@ _GOES_ON = 48
 """Lines, those of other writers counted, within which a message goes on."""
 _TAIL = 8
 _MARKS = 400
+_FIRST_MARKS = 16
+_LAST_BYTES = 16 * 1024
+"""Of a block of lines the first signs of work are kept, and those in its last bytes."""
 _BEHIND = 3
 """Lines behind an error within which somebody says that the work goes on."""
 _MARKED = 300
@@ -117,25 +121,23 @@ class EventReader:
         self._tails: dict[str, Event] = {}
         self._alike: dict[tuple[str, str], Event] = {}
         self._above: LogLine | None = None
-        self._block = (1, 0)
+        self._block = LineBlock(b"", 0)
         self._panic: LogLine | None = None
         self._fault: Event | None = None
         self._muted = -9
         self._until = 0
         self._clock = ""
         self._last_mark = 0
-        self._unmarked: tuple[int, LineBlock] | None = None
+        self._unmarked: LineBlock | None = None
         self._around = RecentLines()
 
-    def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
-        """Read the next lines, the first of which has the number `first_number` and begins at byte `block_offset`."""
-        if not lines:
+    def feed(self, block: LineBlock) -> None:
+        if not block:
             return
-        block = make_line_block(lines)
-        self._block = (first_number, block_offset)
-        self._around.feed(first_number, block)
-        if block_offset < HEAD_BYTES:
-            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - block_offset])
+        self._block, first_number = block, block.first_number
+        self._around.feed(block)
+        if block.first_byte < HEAD_BYTES:
+            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - block.first_byte])
         hits = iter(
             find_matching_line_indexes(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
         )
@@ -153,15 +155,15 @@ class EventReader:
         self.read.line_count = first_number + count - 1
         self._unmarked = None
         if self._several or self.read.events or self._open:
-            self._mark(first_number, block)
+            self._mark(block)
         else:
-            self._unmarked = first_number, block
+            self._unmarked = block
 
     def close(self) -> LogEvents:
         for writer in list(self._open):
             self._end(writer)
         if self._unmarked:
-            self._mark(*self._unmarked)
+            self._mark(self._unmarked)
         self._tails.clear()
         self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end(self.read.line_count)
         return self.read
@@ -342,7 +344,8 @@ class EventReader:
         return self._catalogue.has_match(row.body)
 
     def _dressed(self, event: Event) -> Event:
-        event.log_index, event.block_first_line_and_byte = self._file, self._block
+        event.log_index = self._file
+        event.block_first_line_and_byte = self._block.first_number, self._block.first_byte
         event.nearest_clock = "" if event.log_line.clock else self._clock
         event.step_like_lines_above = self._around.get_kept_step_like_lines_above(event.first_number)
         if len(self.read.events) < _WITH_LINES_ABOVE:
@@ -373,32 +376,16 @@ class EventReader:
             del self.read.events[MAX_EVENTS // 2]
         self.read.events.append(event)
 
-    def _mark(self, first: int, block: LineBlock) -> None:
-        """Keep the signs of work in a block: the first ones and the last ones, each line once."""
-        data, search = block.joined, compile_progress_prefilter().search
-        at, index, kept = 0, 0, 0
-        while kept < 16 and (found := search(data, at)):
-            start = found.start()
-            index += data.count(b"\n", at, start)
-            end = data.find(b"\n", start)
-            self._add_mark(first + index, block[index])
-            kept += 1
-            if end < 0:
-                return
-            at, index = end + 1, index + 1
-        if kept < 16:
-            return
-        tail = max(at, len(data) - 16_384)
-        tail = data.find(b"\n", tail) + 1 or at
-        index = data.count(b"\n", 0, tail)
-        while found := search(data, tail):
-            start = found.start()
-            index += data.count(b"\n", tail, start)
-            self._add_mark(first + index, block[index])
-            end = data.find(b"\n", start)
-            if end < 0:
-                return
-            tail, index = end + 1, index + 1
+    def _mark(self, block: LineBlock) -> None:
+        """Keep the signs of work in a block: those of the first lines and of the last ones."""
+        pattern, lines = compile_progress_prefilter(), block.joined
+        first = list(itertools.islice(iterate_matching_line_indexes(pattern, lines), _FIRST_MARKS))
+        for index in first:
+            self._add_mark(block.first_number + index, block[index])
+        if len(first) == _FIRST_MARKS:
+            for index in iterate_matching_line_indexes(pattern, lines, lines.find(b"\n", len(lines) - _LAST_BYTES) + 1):
+                if index > first[-1]:
+                    self._add_mark(block.first_number + index, block[index])
 
     def _add_mark(self, number: int, text: str) -> None:
         row = parse_line(number, text[:_MARKED])
@@ -438,39 +425,24 @@ class LogReader:
     def __init__(self, events: EventReader) -> None:
         self.events = events
         self.offset = self.lines = 0
-        self._rest = bytearray()
-        self._begun = 0
+        self._partial_line = b""
+        self._partial_line_offset = 0
 
     def feed(self, data: bytes) -> None:
         end = data.rfind(b"\n") + 1
-        begin = 0
-        if end and self._rest:
-            begin = data.find(b"\n") + 1
-            self._keep(data[: begin - 1])
-            self._hand_over(bytes(self._rest))
-            self._rest.clear()
-            self._begun = self.offset + begin
-        if end > begin:
-            self._hand_over(data[begin : end - 1])
         if end:
-            self._begun = self.offset + end
+            self._hand_over(self._partial_line + data[: end - 1])
+            self._partial_line, self._partial_line_offset = b"", self.offset + end
         self.offset += len(data)
-        self._keep(data[end:])
+        self._partial_line = (self._partial_line + data[end:])[:LINE_LIMIT]  # bytes beyond are payload
 
     def close(self) -> LogEvents:
         """Read the last line, which has no line feed; return all events."""
-        if self._rest:
-            self._hand_over(bytes(self._rest))
-            self._rest.clear()
+        if self._partial_line:
+            self._hand_over(self._partial_line)
         return self.events.close()
 
     def _hand_over(self, lines: bytes) -> None:
         count = lines.count(b"\n") + 1
-        self.events.feed(self.lines + 1, self._begun, LineBlock(lines, count))
+        self.events.feed(LineBlock(lines, count, self.lines + 1, self._partial_line_offset))
         self.lines += count
-
-    def _keep(self, data: bytes) -> None:
-        """Keep an unfinished line; bytes beyond `LINE_LIMIT` are payload."""
-        room = LINE_LIMIT - len(self._rest)
-        if room > 0:
-            self._rest += data[:room]

@@ -176,13 +176,14 @@ class RecentLines:
     """The last blocks of a log, and the lines above each error."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[int, LineBlock]] = []
+        self._blocks: list[LineBlock] = []
         self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
-    def feed(self, first: int, block: LineBlock) -> None:
-        while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
+    def feed(self, block: LineBlock) -> None:
+        first = block.first_number
+        while self._blocks and first - self._blocks[0].first_number - len(self._blocks[0]) >= COMPARED_LINES:
             self._blocks.pop(0)
-        self._blocks.append((first, block))
+        self._blocks.append(block)
 
     def keep_step_like_lines_above(self, line_number: int) -> None:
         if line_number not in self._above and len(self._above) < _COMPARED:
@@ -205,9 +206,9 @@ class RecentLines:
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
-            (number, block[number - first])
-            for first, block in self._blocks
-            for number in range(max(begin, first), min(end, first + len(block)))
+            (number, block[number - block.first_number])
+            for block in self._blocks
+            for number in range(max(begin, block.first_number), min(end, block.first_number + len(block)))
         ]
 
 

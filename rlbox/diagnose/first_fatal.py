@@ -16,13 +16,13 @@ from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
 from rlbox.diagnose.clock import parse_clock
 from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
-from rlbox.diagnose.event_reader import EventReader
+from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, is_plain_text
-from rlbox.logs.lines import LineSplitter, strip_terminal_codes
+from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_lines_after, find_offset_lines_before
@@ -84,9 +84,8 @@ class FirstFatalFinder:
             self._found, self._seen = (_make_position(root) if root else None), state
         return self._found
 
-    def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
-        """Read lines; `first_number` is the number of the first one, `block_offset` the byte at which it begins."""
-        self._reader.feed(first_number, block_offset, lines)
+    def feed(self, lines: LineBlock) -> None:
+        self._reader.feed(lines)
 
     def reset(self) -> None:
         """Forget all failures so far: the process has recovered from them."""
@@ -153,15 +152,11 @@ def read_fatal_line(log: Path, position: FatalPosition, *, follow_links: bool = 
 
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
     """Return the first fatal line of a log that nobody followed; None when it has none or is missing."""
-    finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineSplitter(), 0, 0
+    reader = LogReader(EventReader(catalogue))
     for block in read_log_blocks(log):
-        first, texts = cutter.number + 1, cutter.feed(block)
-        finder.feed(first, begun, texts)
-        offset += len(block)
-        if texts:
-            begun = offset - len(block) + block.rindex(b"\n") + 1
-    finder.feed(cutter.number + 1, begun, cutter.close())
-    return finder.first_fatal
+        reader.feed(block)
+    root = analyze([reader.close()], catalogue).root
+    return _make_position(root) if root else None
 
 
 def read_last_line(log: Path) -> FatalLine | None:

@@ -14,7 +14,7 @@ from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
 from rlbox.job.gate import CatalogueLine, RequireRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import LineSplitter, make_line_block
+from rlbox.logs.lines import LineBlock, LineSplitter
 
 
 class OutcomeStates:
@@ -88,14 +88,12 @@ class GateChecker:
 
     def feed(self, log_name: str, data: bytes) -> None:
         """Read the next bytes of a log (`stage`, the name of a service) or of one of `metric_file_paths`."""
-        splitter = self._splitters[log_name]
-        first = splitter.number + 1
-        self.read_lines(log_name, first, splitter.feed(data))
+        self.read_lines(log_name, self._splitters[log_name].feed(data))
 
-    def read_lines(self, log_name: str, first_number: int, lines: Sequence[str]) -> None:
-        """Read the next lines of a log; `first_number` is the number of the first one."""
+    def read_lines(self, log_name: str, lines: LineBlock) -> None:
+        """Read the next lines of a log."""
         if log_name in self._searches:
-            self._searches[log_name].call_matchers_on_block(first_number, make_line_block(lines))
+            self._searches[log_name].call_matchers_on_block(lines)
             self._decide_lines()
             return
         for metric in self._metrics:
@@ -108,8 +106,7 @@ class GateChecker:
 
     def close_logs(self) -> None:
         for log, splitter in self._splitters.items():
-            first = splitter.number + 1
-            self.read_lines(log, first, splitter.close())
+            self.read_lines(log, splitter.close())
         self.decide_doubtful_forbidden_lines()
 
     def ignore_failures_while_stopping(self) -> None:

@@ -208,9 +208,9 @@ class LogSearch:
         """The expressions that are still looked for, without anchors."""
         return self._in_lines.block_patterns
 
-    def call_matchers_on_block(self, first_number: int, block: LineBlock) -> None:
-        """Call the matchers of the lines that fit; `first_number` is the number of the first line."""
-        self._first, self._block = first_number, block
+    def call_matchers_on_block(self, block: LineBlock) -> None:
+        """Call the matchers of the lines that fit."""
+        self._block = block
         self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, block) if self._reads_steps else []
         indexes = find_matching_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits
         hits = [(index, True, block[index]) for index in indexes]
@@ -220,10 +220,10 @@ class LogSearch:
             found = find_matching_line_indexes(self._in_overwritten.block_patterns, shown)
             hits += [(states[index].line_index, False, shown[index]) for index in found]
         for index, is_line, text in sorted(hits, key=lambda hit: hit[:2]):  # overwritten states before their line
-            self._match(Line(number=first_number + index, text=text.strip()), text, is_line=is_line)
+            self._match(Line(number=block.first_number + index, text=text.strip()), text, is_line=is_line)
         if not self._has_undecided_lines():
             del self._unread_steps[:-_BLOCK_STEPS]
-        self._read_steps(first_number + len(block))
+        self._read_steps(block.first_number + len(block))
         if joined := block.joined.rstrip():
             self.last_line = joined[joined.rfind(b"\n") + 1 :].decode("utf-8", "replace").strip()
 
@@ -242,10 +242,13 @@ class LogSearch:
 
     def _read_steps(self, last_number: int) -> None:
         """Read the steps of the block's lines up to `last_number` that were not read yet."""
-        due = bisect.bisect_right(self._unread_steps, last_number - self._first)
+        due = bisect.bisect_right(self._unread_steps, last_number - self._block.first_number)
         for index in self._unread_steps[:due]:
             text = self._block[index]
-            line, variants = Line(number=self._first + index, text=text.strip()), list_prefix_stripped_variants(text)
+            line, variants = (
+                Line(number=self._block.first_number + index, text=text.strip()),
+                list_prefix_stripped_variants(text),
+            )
             if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.read_line(line, variants)
         del self._unread_steps[:due]

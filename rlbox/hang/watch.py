@@ -91,7 +91,7 @@ class HangMonitor:
         self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
-    def feed_log(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+    def feed_log(self, log: str, texts: LineBlock) -> None:
         """Take lines of a log; only the stage's own says how far the stage is."""
         if log != STAGE_LOG:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -17,10 +17,7 @@ _ANSI_BYTES = re.compile(_ANSI.pattern.encode())
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
 _FORWARD = re.compile(rb"\x1b\[\d{0,4}C")
 """The cursor goes on without a letter, which looks like a blank."""
-_COLOUR_BYTES = 19
 _COLOURS = 32
-_WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
-"""What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
 
 
 def strip_terminal_codes(text: str) -> str:
@@ -29,46 +26,24 @@ def strip_terminal_codes(text: str) -> str:
 
 def _to_clean_utf8(data: bytes) -> bytes:
     """Return bytes without terminal codes, and as valid UTF-8."""
-    if b"\x1b" in data:
-        data = _without_codes(data)
-    if data.isascii():
-        return data
-    try:
-        data.translate(None, _WORDS).decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode("utf-8")
-    return data
+    data = _strip_code_bytes(data)
+    return data if data.isascii() else data.decode("utf-8", "replace").encode("utf-8")
 
 
-def _without_codes(data: bytes) -> bytes:
-    """Return bytes without terminal codes: colours first, of which a log has few, so that each is taken out at once."""
-    at = 0
-    for _ in range(_COLOURS):
-        found = _COLOUR.search(data, at)
-        if not found:
+def _strip_code_bytes(data: bytes) -> bytes:
+    for _ in range(_COLOURS):  # a log has few, and taking out each at once is many times faster than one by one
+        if not (found := _COLOUR.search(data)):
             break
-        data, at = data.replace(found.group(), b""), max(0, found.start() - _COLOUR_BYTES)
-        if b"\x1b" not in data:
-            return data
-    else:
-        while (left := _COLOUR.sub(b"", data)) != data:
-            data = left
+        data = data.replace(found.group(), b"")
     return _ANSI_BYTES.sub(b"", _FORWARD.sub(b" ", data)) if b"\x1b" in data else data
 
 
 def _has_visible_text(state: bytes) -> bool:
-    if not state or state.isspace():
-        return False
-    return b"\x1b" not in state or bool(_without_codes(state).strip())
+    return bool(state.strip()) and bool(_strip_code_bytes(state).strip())
 
 
 LINE_LIMIT = 64 * 1024
 """Bytes of a line that are read, so that memory stays flat."""
-_FEED = ord("\n")
-_SAMPLE = 1 << 14
-_MANY = 8
-"""Carriage returns in the first 16 KiB of a block that make it worth a pass of its own to take the idle ones out."""
-
 _RAY_ACTOR = re.compile(r"^\s*\((?=[^()]*\bpid=\d+)[^()]*\)\s?")
 _RAY_REPEAT = re.compile(
     r"\[repeated (\d{1,6})x across cluster\](?: \(Ray deduplicates logs by default\.[^()]*\))?\s*", re.ASCII
@@ -96,31 +71,35 @@ class OverwrittenLineState(NamedTuple):
 
 
 class LineBlock(Sequence[str]):
-    """The lines of one block; a line becomes text only when it is asked for.
+    """Some lines of a log: the first is line `first_number`, and begins at byte `first_byte`.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
     that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `overwritten_states` are
     earlier states of progress bars.
     """
 
-    def __init__(self, joined: bytes, count: int, overwritten: tuple[OverwrittenLineState, ...] = ()) -> None:
+    def __init__(
+        self,
+        joined: bytes,
+        count: int,
+        first_number: int = 1,
+        first_byte: int = 0,
+        overwritten_states: tuple[OverwrittenLineState, ...] = (),
+    ) -> None:
         self.joined = joined
-        self.overwritten_states = overwritten
+        self.first_number = first_number
+        self.first_byte = first_byte
+        self.overwritten_states = overwritten_states
         self.hits: Sequence[int] | None = None
         self._count = count
 
     @functools.cached_property
-    def _rows(self) -> list[bytes]:
+    def _lines(self) -> list[bytes]:
         return self.joined.split(b"\n") if self._count else []
 
     @property
     def joined_overwritten_states(self) -> bytes:
         return _to_clean_utf8(b"\n".join(state for _, state in self.overwritten_states))
-
-    @property
-    def last_line(self) -> str:
-        """The last line; cheaper than by its index."""
-        return self.joined[self.joined.rfind(b"\n") + 1 :].decode("utf-8", "replace")
 
     def __len__(self) -> int:
         return self._count
@@ -131,24 +110,12 @@ class LineBlock(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [row.decode("utf-8", "replace") for row in self._rows[index]]
-        if self._count and index in (-1, self._count - 1):
-            return self.last_line
-        return self._rows[index].decode("utf-8", "replace")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.joined.decode("utf-8", "replace").split("\n") if self._count else ())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
+            return [line.decode("utf-8", "replace") for line in self._lines[index]]
+        return self._lines[index].decode("utf-8", "replace")
 
 
-def make_line_block(texts: Sequence[str]) -> LineBlock:
-    if isinstance(texts, LineBlock):
-        return texts
-    return LineBlock("\n".join(texts).encode("utf-8", "replace"), len(texts))
+def make_line_block(lines: Sequence[str], first_number: int = 1, first_byte: int = 0) -> LineBlock:
+    return LineBlock("\n".join(lines).encode("utf-8", "replace"), len(lines), first_number, first_byte)
 
 
 class LineSplitter:
@@ -160,112 +127,72 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self.number = 0
-        self._current = bytearray()
+        self._offset = self._line_begin = 0
+        self._current = b""
+        """The state of the unfinished line that is being written."""
         self._shown = b""
         self._visible = False
-        self._past: list[tuple[int, bytes]] = []
+        self._overwritten: list[tuple[int, bytes]] = []
 
     @property
     def partial_line(self) -> str:
         """The line that has not ended yet, as a terminal shows it now."""
-        shown = bytes(self._current) if _has_visible_text(bytes(self._current)) else self._shown
+        shown = self._current if _has_visible_text(self._current) else self._shown
         return _to_clean_utf8(shown).decode("utf-8", "replace")
+
+    def restart_offsets(self) -> None:
+        """Count bytes from 0 again: the log was emptied."""
+        self._offset = self._line_begin = 0
 
     def feed(self, data: bytes) -> LineBlock:
         """Return the lines that ended in the next bytes; the last one is line `number`."""
-        first, end = self.number, data.rfind(b"\n")
-        if end < 0:
-            self._grow(data)
-            return LineBlock(b"", 0, self._take_past(first))
-        text = (
-            self._cut(b"".join((self._current, memoryview(data)[:end])))
-            if not self._shown
-            else self._finish(data[:end])
-        )
-        self._current.clear()
-        self._grow(data[end + 1 :])
-        return LineBlock(text, self.number - first, self._take_past(first))
+        number, begin, end = self.number, self._line_begin, data.rfind(b"\n")
+        body = b""
+        if end >= 0:
+            body, self._current = self._current + data[:end], b""
+            if self._shown or b"\r" in body or _has_long_line(body):
+                lines = body.replace(b"\r\n", b"\n").split(b"\n")
+                body = b"\n".join(self._settle(line, number + index) for index, line in enumerate(lines))
+            self.number += body.count(b"\n") + 1
+            self._line_begin = self._offset + end + 1
+        self._offset += len(data)
+        *states, last = data[end + 1 :].split(b"\r")
+        for state in states:
+            self._show((self._current + state)[:LINE_LIMIT], self.number)
+            self._current = b""
+        self._current = (self._current + last)[:LINE_LIMIT]
+        return self._make_block(body, number, begin)
 
     def close(self) -> LineBlock:
         """Return the last line of a log that ended without a line feed."""
+        number, begin, self._line_begin = self.number, self._line_begin, self._offset
         if not self._current and not self._shown:
-            return LineBlock(b"", 0)
-        first = self.number
-        text = self._end_line()
-        return LineBlock(text, 1, self._take_past(first))
+            return LineBlock(b"", 0, number + 1, begin)
+        line, self._current = self._settle(self._current, number), b""
+        self.number += 1
+        return self._make_block(line, number, begin)
 
-    def _finish(self, body: bytes) -> bytes:
-        head, found, rest = body.partition(b"\n")
-        self._grow(head)
-        text = self._end_line()
-        return b"%s\n%s" % (text, self._cut(rest)) if found else text
+    def _make_block(self, body: bytes, number: int, begin: int) -> LineBlock:
+        overwritten = tuple(OverwrittenLineState(line - number, state) for line, state in self._overwritten)
+        self._overwritten = []
+        return LineBlock(_to_clean_utf8(body), self.number - number, number + 1, begin, overwritten)
 
-    def _cut(self, body: bytes) -> bytes:
-        """Return complete lines as shown; only rewritten and too long ones are looked at singly."""
-        if body.count(b"\r", 0, _SAMPLE) > _MANY:  # at the ends of lines, mostly, where they change nothing
-            body = body.replace(b"\r\n", b"\n").removesuffix(b"\r").replace(b"\n\r", b"\n").removeprefix(b"\r")
-        first = self.number
-        if _has_long_line(body):
-            body = b"\n".join(self._last_state(line, first + n) for n, line in enumerate(body.split(b"\n")))
-        elif b"\r" in body:
-            body = b"".join(self._settle(body))
-        self.number = first + body.count(b"\n") + 1
-        return _to_clean_utf8(body)
-
-    def _settle(self, body: bytes) -> Iterator[bytes]:
-        at = counted = 0
-        number = self.number
-        while (found := body.find(b"\r", at)) >= 0:
-            if not found or body[found - 1] == _FEED or body[found + 1 : found + 2] in (b"\n", b""):
-                yield body[at:found]  # at the end of a line it changes nothing
-                at = found + 1
-                continue
-            begin = body.rfind(b"\n", at, found) + 1 or at
-            end = body.find(b"\n", found)
-            end = len(body) if end < 0 else end
-            number += body.count(b"\n", counted, begin)
-            counted = begin
-            yield body[at:begin]
-            yield self._last_state(body[begin:end], number)
-            at = end
-        yield body[at:]
-
-    def _last_state(self, line: bytes, number: int) -> bytes:
-        if b"\r" in line:
-            self.number = number
+    def _settle(self, line: bytes, number: int) -> bytes:
+        """Return what a terminal shows of a line that has ended."""
+        if self._shown or b"\r" in line:
             for state in line.split(b"\r"):
-                self._show(state[:LINE_LIMIT])
+                self._show(state[:LINE_LIMIT], number)
             line, self._shown, self._visible = self._shown, b"", False
         return line[:LINE_LIMIT]
 
-    def _grow(self, part: bytes) -> None:
-        if b"\r" in part:
-            *past, part = part.split(b"\r")
-            for state in past:
-                self._current += state[: LINE_LIMIT - len(self._current)]
-                self._show(bytes(self._current))
-                self._current.clear()
-        self._current += part[: LINE_LIMIT - len(self._current)]
-
-    def _show(self, state: bytes) -> None:
+    def _show(self, state: bytes, number: int) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
         if _has_visible_text(state):
             if self._visible:
-                self._past.append((self.number, self._shown))
+                self._overwritten.append((number, self._shown))
             self._shown, self._visible = state, True
         elif state and not self._visible:
             self._shown = state
-
-    def _end_line(self) -> bytes:
-        self._show(bytes(self._current))
-        seen, self._shown, self._visible = self._shown, b"", False
-        self._current.clear()
-        self.number += 1
-        return _to_clean_utf8(seen)
-
-    def _take_past(self, first: int) -> tuple[OverwrittenLineState, ...]:
-        past, self._past = self._past, []
-        return tuple(OverwrittenLineState(number - first, state) for number, state in past)
 
 
 def _has_long_line(body: bytes) -> bool:

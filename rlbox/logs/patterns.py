@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlbox.config.pattern import compile_re2, create_re2_options, tokenize_pattern
@@ -96,18 +96,18 @@ def find_matching_line_indexes(expressions: tuple[str, ...], block: LineBlock) -
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.
     """
-    if not expressions or not block:
-        return []
-    data, search = block.joined, _union(expressions).search
-    hits, at, index = [], 0, 0
-    while found := search(data, at):
-        start = found.start()
-        index += data.count(b"\n", at, start)
-        hits.append(index)
-        at, index = data.find(b"\n", start) + 1, index + 1
-        if not at:
-            break
-    return hits
+    return list(iterate_matching_line_indexes(_union(expressions), block.joined)) if expressions and block else []
+
+
+def iterate_matching_line_indexes(re2_pattern: Any, lines: bytes, begin: int = 0) -> Iterator[int]:
+    """Yield the indexes of the lines that match, from the line that begins at byte `begin` on."""
+    index = lines.count(b"\n", 0, begin)
+    while found := re2_pattern.search(lines, begin):
+        index += lines.count(b"\n", begin, found.start())
+        yield index
+        begin, index = lines.find(b"\n", found.start()) + 1, index + 1
+        if not begin:
+            return
 
 
 @functools.lru_cache(maxsize=64)

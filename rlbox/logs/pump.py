@@ -271,11 +271,8 @@ def _with_path(error: OSError, path: Path) -> OSError:
 STAGE_LOG_FILE = "stage.log"
 
 
-LineConsumer = Callable[[str, int, int, LineBlock], object]
-"""Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
-
-There may be none, but states of a progress bar that were overwritten (`texts.overwritten_states`).
-"""
+LineConsumer = Callable[[str, LineBlock], object]
+"""Looks at the lines of a log, by its name, that ended; there may be none, but overwritten states of a progress bar."""
 
 
 class LineDispatcher:
@@ -285,7 +282,8 @@ class LineDispatcher:
         self._pump = pump
         self._names = names
         self._consumers = consumers
-        self._readers: dict[str, _Reader] = {}
+        self._splitters: dict[str, LineSplitter] = {}
+        self._emptied: list[str] = []
 
     @property
     def bytes_read_per_log(self) -> dict[str, int]:
@@ -294,11 +292,10 @@ class LineDispatcher:
 
     def get_partial_line(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
-        return self._readers[name].cutter.partial_line if name in self._readers else ""
+        return self._splitters[name].partial_line if name in self._splitters else ""
 
     @property
     def has_unread(self) -> bool:
-        """Whether there is more to hand over at once."""
         return any(log.unread_bytes for log in self._pump.logs.values())
 
     def read(self) -> bool:
@@ -316,8 +313,8 @@ class LineDispatcher:
 
     def dispatch_partial_line(self, name: str) -> None:
         """Hand over the last line of a log that ends without a line feed: whoever wrote it will not end it."""
-        if name in self._readers:
-            self._hand_over(name, *self._readers[name].dispatch_partial_line())
+        if name in self._splitters:
+            self._hand_over(name, self._splitters[name].close())
 
     def dispatch_remaining(self) -> None:
         """Hand over what is left, also last lines without a line feed."""
@@ -328,50 +325,23 @@ class LineDispatcher:
 
     def pop_logs_emptied_by_others(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
-        return [name for name, reader in self._readers.items() if reader.pop_truncated()]
+        emptied, self._emptied = self._emptied, []
+        return emptied
 
     def _read(self, name: str) -> bool:
         log = self._pump.logs.get(name)
         if log is None:
             return False
-        reader = self._readers.setdefault(name, _Reader(log))
-        size = log.read_offset
-        self._hand_over(name, *reader.read())
-        return log.read_offset != size
+        splitter = self._splitters.setdefault(name, LineSplitter())
+        offset, truncations = log.read_offset, log.truncations
+        data = log.read_next_block()
+        if log.truncations != truncations:
+            splitter.restart_offsets()
+            self._emptied.append(name)
+        self._hand_over(name, splitter.feed(data))
+        return log.read_offset != offset
 
-    def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
-        if texts or texts.overwritten_states:
-            for take in self._consumers:
-                take(name, first, offset, texts)
-
-
-class _Reader:
-    """One log, cut into lines; `_begin` is the byte at which the line that has not ended yet begins."""
-
-    def __init__(self, log: LogFile) -> None:
-        self._log = log
-        self.cutter = LineSplitter()
-        self._begin = 0
-        self._cuts = 0
-
-    def read(self) -> tuple[int, int, LineBlock]:
-        """Return number, offset and texts of the lines that ended in the next block."""
-        cuts, data = self._log.truncations, self._log.read_next_block()
-        if self._log.truncations != cuts:
-            self._begin = 0
-        first, offset = self.cutter.number + 1, self._begin
-        texts = self.cutter.feed(data)
-        if texts:
-            self._begin = self._log.read_offset - len(data) + data.rindex(b"\n") + 1
-        return first, offset, texts
-
-    def dispatch_partial_line(self) -> tuple[int, int, LineBlock]:
-        """Return the last line when the log ends without a line feed."""
-        first, offset = self.cutter.number + 1, self._begin
-        self._begin = self._log.read_offset
-        return first, offset, self.cutter.close()
-
-    def pop_truncated(self) -> bool:
-        """Return whether the log was emptied since this was asked last."""
-        cuts, self._cuts = self._cuts, self._log.truncations
-        return self._cuts != cuts
+    def _hand_over(self, name: str, block: LineBlock) -> None:
+        if block or block.overwritten_states:
+            for consume in self._consumers:
+                consume(name, block)

@@ -220,18 +220,18 @@ class StageWatch:
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)
 
-    def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+    def _judge(self, log: str, texts: LineBlock) -> None:
         texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
-        self.gate.read_lines(log, first, texts)
+        self.gate.read_lines(log, texts)
 
-    def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+    def _hear(self, log: str, texts: LineBlock) -> None:
         for service in self.services:
             if service.plan.name == log:
                 service.look_for_ready_line(texts)
 
-    def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+    def _find_fatal(self, log: str, texts: LineBlock) -> None:
         finder = self._finders[log]
-        finder.feed(first, offset, texts)
+        finder.feed(texts)
         if finder.first_fatal and self.gate.is_model_text_or_before_steps(
             log, finder.first_fatal.number, finder.first_fatal.text
         ):

@@ -154,7 +154,7 @@ class Readers:
 
     def read_lines(self, make: Maker) -> None:
         texts = self._cutter.feed(make.bytes())
-        self._fatal.feed(1, 0, texts)
+        self._fatal.feed(texts)
         self._steps.feed(texts.joined, time.monotonic())
 
     def read_log(self, make: Maker) -> None:

@@ -76,7 +76,7 @@ class Machine:
         return ""
 
     def says(self, *lines: str) -> None:
-        self.watch.feed_log("stage", 1, 0, make_line_block(lines))
+        self.watch.feed_log("stage", make_line_block(lines))
 
     def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
         for _ in range(int(seconds / each_s)):

@@ -23,7 +23,7 @@ from rlbox.diagnose.first_fatal import (
     read_last_line,
     sort_failures_by_time,
 )
-from rlbox.logs.lines import LineSplitter
+from rlbox.logs.lines import LineSplitter, make_line_block
 from rlbox.logs.log_file import LogTimes
 
 TRACEBACK = """\
@@ -41,7 +41,7 @@ RuntimeError: late"""
 
 def find(text: str) -> tuple[int, str] | None:
     finder = FirstFatalFinder()
-    finder.feed(1, 0, text.split("\n"))
+    finder.feed(make_line_block(text.split("\n")))
     return (finder.first_fatal.number, finder.first_fatal.text) if finder.first_fatal else None
 
 
@@ -177,7 +177,7 @@ def test_the_first_failing_rank(text: str, line: str) -> None:
 def test_declared_harmless_lines_do_not_count() -> None:
     texts = ["BrokenPipeError: [Errno 32]", *TRACEBACK.split("\n")]
     finder = FirstFatalFinder(benign=lambda number, text: number == 1 or "Traceback" in text)
-    finder.feed(1, 0, texts)
+    finder.feed(make_line_block(texts))
     assert finder.first_fatal is None
 
 
@@ -188,17 +188,17 @@ def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
         "[rank1]: ValueError: x",
     )
     finder = FirstFatalFinder()
-    finder.feed(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
+    finder.feed(make_line_block([cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"]))
     assert finder.first_fatal is not None
     assert finder.first_fatal.number == 12_002
 
 
 def test_what_a_process_lived_with_is_forgiven() -> None:
     finder = FirstFatalFinder()
-    finder.feed(1, 0, ["RuntimeError: warm-up failed", "ready"])
+    finder.feed(make_line_block(["RuntimeError: warm-up failed", "ready"]))
     finder.reset()
     assert finder.first_fatal is None
-    finder.feed(3, 36, ["ValueError: late"])
+    finder.feed(make_line_block(["ValueError: late"], 3, 36))
     assert (finder.first_fatal and finder.first_fatal.number) == 3
 
 
@@ -220,12 +220,9 @@ def test_any_cut_gives_the_same_line(lines: list[str], cuts: list[int]) -> None:
 
 def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
     """Return the spot of a log that was read in pieces, as a follower would feed it."""
-    cutter, finder, offset = LineSplitter(), FirstFatalFinder(), 0
+    cutter, finder = LineSplitter(), FirstFatalFinder()
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        piece = data[start:end]
-        texts = cutter.feed(piece)
-        finder.feed(cutter.number - len(texts) + 1, offset, texts)
-        offset = data.rfind(b"\n", 0, max(end, start)) + 1
+        finder.feed(cutter.feed(data[start:end]))
     return finder.first_fatal
 
 

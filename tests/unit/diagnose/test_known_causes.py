@@ -17,6 +17,7 @@ from rlbox.diagnose.first_fatal import (
 )
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_signatures_json
+from rlbox.logs.lines import make_line_block
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 
@@ -32,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
 def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
     """Return what is known of the first fatal line of a log."""
     finder = FirstFatalFinder(catalogue=read_stored_run_signatures(run_dir))
-    finder.feed(1, 0, lines)
+    finder.feed(make_line_block(lines))
     return finder.first_fatal.known if finder.first_fatal else None
 
 

@@ -11,7 +11,7 @@ from test_gates import forbid_rule, line_rule, stage, states
 from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateChecker
 from rlbox.job.gate import ForbidRule, MetricRule, ModelText
-from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.lines import make_line_block, strip_terminal_codes
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = forbid_rule("CUDA out of memory")
@@ -107,7 +107,7 @@ def test_the_steps_of_a_metric() -> None:
 def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
     finder = FirstFatalFinder(lambda number, text: gate.is_harmless_line("stage", number, text))
-    finder.feed(1, 0, lines)
+    finder.feed(make_line_block(lines))
     return finder.first_fatal.number if finder.first_fatal else 0
 
 
