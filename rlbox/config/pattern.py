@@ -68,6 +68,7 @@ def validate_selective_re2_pattern(pattern: str) -> str:
     return pattern
 
 
+@functools.lru_cache(maxsize=1024)
 def compile_re2(pattern: str) -> re2._Regexp[str]:
     """Return `pattern` compiled; it never matches a line feed, so that many lines can be searched at once.
 
@@ -88,15 +89,9 @@ def compile_re2(pattern: str) -> re2._Regexp[str]:
 def matches_except(pattern: str, excluded_pattern: str, line: str) -> bool:
     """Return whether a line holds what `pattern` asks for, and nothing that `excluded_pattern` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
-    return _compile_re2_cached(pattern).search(bare) is not None and not (
-        excluded_pattern and _compile_re2_cached(excluded_pattern).search(bare)
+    return compile_re2(pattern).search(bare) is not None and not (
+        excluded_pattern and compile_re2(excluded_pattern).search(bare)
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def _compile_re2_cached(pattern: str) -> re2._Regexp[str]:
-    """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
-    return compile_re2(pattern)
 
 
 def create_re2_options(*, capture: bool = True) -> re2.Options:

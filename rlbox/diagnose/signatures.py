@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.config.pattern import create_re2_options, validate_selective_re2_pattern
+from rlbox.config.pattern import compile_re2, create_re2_options, validate_selective_re2_pattern
 from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
 from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
 from rlbox.logs.lines import make_line_block
-from rlbox.logs.patterns import compile_pattern, find_matching_line_indexes
+from rlbox.logs.patterns import find_matching_line_indexes
 from rlbox.system.safe_files import read_bytes
 
 CausalRoleOrBenign = Literal["root", "relayed", "victim", "death", "benign"]
@@ -109,7 +109,7 @@ class SignatureSet:
         indexes = sorted({index for line in lines for index in self._set.Match(line) or ()})
         fitting = (self.signatures[index] for index in indexes)
         whole = "\n".join(lines)
-        return [one for one in fitting if not (one.unless and compile_pattern(one.unless).matches(whole))]
+        return [one for one in fitting if not (one.unless and compile_re2(one.unless).search(whole))]
 
     def has_match(self, text: str) -> bool:
         return bool(self.find_fitting(text))
@@ -129,10 +129,10 @@ class SignatureSet:
                     around = around or _list_surroundings(event, text_for_near_regex)
                     if not _fits_surroundings(signature, around):
                         continue
-                if signature.above and not compile_pattern(signature.above).matches(event.lines_above):
+                if signature.above and not compile_re2(signature.above).search(event.lines_above):
                     continue
-                pattern = compile_pattern(signature.pattern)
-                place = next((at for at, line in enumerate(lines) if pattern.matches(line)), 0)
+                pattern = compile_re2(signature.pattern)
+                place = next((at for at, line in enumerate(lines) if pattern.search(line)), 0)
                 found.append(SignatureMatch(signature, index, place - 1))
         return sorted(found, key=_precedence)
 
@@ -150,11 +150,11 @@ def _precedence(match: SignatureMatch) -> tuple[int, ...]:
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
-    near = compile_pattern(signature.near) if signature.near else None
-    far = compile_pattern(signature.far) if signature.far else None
-    if near and not any(near.matches(text) for text in around):
+    near = compile_re2(signature.near) if signature.near else None
+    far = compile_re2(signature.far) if signature.far else None
+    if near and not any(near.search(text) for text in around):
         return False
-    return not (far and any(far.matches(text) for text in around))
+    return not (far and any(far.search(text) for text in around))
 
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:

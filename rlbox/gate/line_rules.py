@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rlbox.amounts import exact_duration_text
+from rlbox.config.pattern import compile_re2
 from rlbox.diagnose.lines import find_writer
 from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, RuleStatus, Violation
@@ -18,7 +19,6 @@ from rlbox.logs.lines import (
     list_prefix_stripped_variants,
     strip_ray_prefix_and_repeat,
 )
-from rlbox.logs.patterns import compile_pattern
 
 _ECHO = re.compile(r"\+{1,9} \S|(?:\S+\s+){0,8}Running entrypoint for job \S+: ")
 """What a shell (`set -x`) or Ray says that it starts: the words of a command, which has done nothing yet."""
@@ -218,7 +218,7 @@ class BenignLineTracker:
         return any(
             rule.log in ("", log_name)
             and self._is_due(rule, log_name, line_number)
-            and any(map(compile_pattern(rule.pattern).matches, variants))
+            and any(map(compile_re2(rule.pattern).search, variants))
             for rule, _ in self._rules
         )
 

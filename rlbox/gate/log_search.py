@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rlbox.config.pattern import compile_re2
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
 from rlbox.logs.lines import Line, LineBlock, list_prefix_stripped_variants
 from rlbox.logs.patterns import (
-    compile_pattern,
     compile_pattern_set,
     find_matching_line_indexes,
     strip_anchors_and_group_names,
@@ -93,7 +93,7 @@ class ModelTextFilter:
 
     def is_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
-        return any(compile_pattern(pattern).matches(text) for text in variants for pattern in self._patterns)
+        return any(compile_re2(pattern).search(text) for text in variants for pattern in self._patterns)
 
     def _begin(self, rule: int, line: Line, text: str) -> None:
         if not self.expire_and_check_open(line) and (
@@ -129,7 +129,7 @@ class StepTracker:
 
     def read_line(self, line: Line, variants: Sequence[str]) -> None:
         """Take the step that a line reports, if it does."""
-        text = next((text for text in variants if compile_pattern(STEP_LINE).matches(text)), "")
+        text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
         reading = parse_progress(text) if text else None
         if reading is not None and reading.step is not None:
             self.add_step(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)

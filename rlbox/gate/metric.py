@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from rlbox.config.pattern import compile_re2
 from rlbox.foreign import decimal, parse_json
 from rlbox.gate.line_rules import is_command_echo
 from rlbox.gate.log_search import LineMatcher, StepTracker
@@ -15,7 +16,6 @@ from rlbox.gate.rule_state import GateEvents, RuleState, Violation
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
-from rlbox.logs.patterns import compile_pattern
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
@@ -62,7 +62,8 @@ class MetricChecker:
     def _on_match(self, line: Line, text: str) -> None:
         if is_command_echo(line.text, self.rule.pattern):
             return
-        groups = compile_pattern(self.rule.pattern).find_groups(text) or {}
+        found = compile_re2(self.rule.pattern).search(text)
+        groups = found.groupdict() if found else {}
         step = parse_logged_number(groups.get("step") or "")
         if self._steps and step is not None:
             self._steps.add_step(line, self.rule.pattern, step)

@@ -1,9 +1,8 @@
-"""One log of a run: masked bytes appended, dated in a file next to it, restored when somebody removes it."""
+"""One log of a run: masked bytes appended, and dated in a file next to it."""
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import os
 import threading
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from rlbox.foreign import whole_number
 from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.url_credentials import UrlAndHeaderMaskStream
-from rlbox.system.safe_files import open_recreated_file, open_regular_file, remove_file, rename_path
+from rlbox.system.safe_files import open_recreated_file, open_regular_file
 from rlbox.system.tail import BLOCK
 
 TIMES_SUFFIX = ".times"
@@ -43,7 +42,6 @@ class LogFile:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the reader has not read yet."""
         return self.size - self.read_offset
 
     def mask_and_append(self, data: bytes) -> None:
@@ -72,32 +70,6 @@ class LogFile:
         self.read_offset += len(data)
         return data
 
-    def restore_if_removed(self) -> bool:
-        """Make the file again, with all that it held, when somebody removed or renamed it; return whether that was so.
-
-        Raises
-        ------
-        OSError
-            Its directory is gone too, or the disk is full.
-        """
-        own = os.fstat(self._handle)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(own, os.stat(self.path, follow_symlinks=False)):
-                return False
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        handle = open_recreated_file(draft)
-        try:
-            _copy(self._handle, handle, own.st_size)
-            rename_path(draft, self.path)
-        except OSError:
-            os.close(handle)
-            with contextlib.suppress(OSError):
-                remove_file(draft)
-            raise
-        os.dup2(handle, self._handle, inheritable=False)  # the reader goes on with the same number
-        os.close(handle)
-        return True
-
     def close_files(self) -> None:
         os.close(self._handle)
         os.close(self._times)
@@ -117,15 +89,6 @@ class LogFile:
                 count = os.write(self._handle, rest)
                 self.size += count
                 rest = rest[count:]
-
-
-def _copy(source: int, target: int, size: int) -> None:
-    offset = 0
-    while offset < size and (data := os.pread(source, BLOCK, offset)):
-        offset += len(data)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(target, rest) :]
 
 
 class LogTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,26 +11,7 @@ from rlbox.config.pattern import compile_re2, create_re2_options, tokenize_patte
 from rlbox.logs.lines import LineBlock
 
 _ANCHORS = ("^", "$", r"\A", r"\z")
-
-
-class Pattern:
-    """One pattern; `text` is what the user wrote."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._compiled = compile_re2(text)
-
-    def __repr__(self) -> str:
-        return f"Pattern({self.text!r})"
-
-    def matches(self, line: str) -> bool:
-        """Return whether a line holds what the pattern asks for."""
-        return self._compiled.search(line) is not None
-
-    def find_groups(self, line: str) -> dict[str, str | None] | None:
-        """Return the named groups of the first place that fits, or None when none does."""
-        found = self._compiled.search(line)
-        return None if found is None else found.groupdict()
+_GROUP_NAME = re.compile(r"\(\?P?<.*>$")
 
 
 class PatternSet:
@@ -57,38 +39,23 @@ class PatternSet:
         return -1 if found is None else int(found.start())
 
     def find_matching_indexes(self, line: str) -> list[int]:
-        """Return the indexes of the patterns that fit a line, ascending."""
+        """Ascending."""
         found = self._set.Match(line)
         if found is None:  # nothing fits, or the set had not enough memory to tell
-            return [index for index, text in enumerate(self._texts) if compile_pattern(text).matches(line)]
+            return [index for index, text in enumerate(self._texts) if compile_re2(text).search(line)]
         return sorted(found)
-
-
-@functools.lru_cache(maxsize=1024)
-def compile_pattern(text: str) -> Pattern:
-    """Return the pattern `text`.
-
-    Raises
-    ------
-    ValueError
-        RE2 does not take it; a spec that was loaded holds none of these.
-    """
-    return Pattern(text)
 
 
 @functools.lru_cache(maxsize=128)
 def compile_pattern_set(texts: tuple[str, ...]) -> PatternSet:
-    """Return the set of patterns `texts`, at least one."""
     return PatternSet(texts)
 
 
 def strip_anchors_and_group_names(text: str) -> str:
     """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
-    return "".join("(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for part in tokenize_pattern(text))
-
-
-def _named(part: str) -> bool:
-    return part.startswith(("(?P<", "(?<")) and part.endswith(">")
+    return "".join(
+        "(?:" if _GROUP_NAME.match(part) else "(?:)" if part in _ANCHORS else part for part in tokenize_pattern(text)
+    )
 
 
 def find_matching_line_indexes(expressions: tuple[str, ...], block: LineBlock) -> list[int]:

@@ -12,9 +12,8 @@ import functools
 import math
 import os
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -36,19 +35,23 @@ STEP_LINE = r"(?i)\b(?:step|rollout|perf|eval)[ =:]+\d|\biteration +\d+/|\d%\|"
 """What a line must hold to tell of a step, as RE2 reads it."""
 
 # No part of these can be read in two ways, so that a line takes time by its length, whatever it holds.
-_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-_VERL = rb"\bstep:(\d{1,15}) - (.*)"
-_DICT_PAIR = rb"['\"]([\w/.@ +-]{1,80})['\"]: ['\"]?(?:np\.float\d+\()?(%b)\b" % _NUMBER
-_DICT_HEAD = rb"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d{1,15})\s*:?\s*$"
-_MEGATRON = rb"\biteration +(\d{1,15})/ *(\d{1,15}) \|(.*)"
-_SERVER = rb"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: (%b)" % _NUMBER
-_BAR = rb"\d{1,3}%%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[[^\],]*(?:,\s*(?:(%b)|\?)(s/it|it/s))?" % _NUMBER
-_BAR_PAIR = rb"([A-Za-z][\w/.]{0,60})=(%b)" % _NUMBER
-_NO_STEPS = rb"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil"
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_VERL = r"\bstep:(\d{1,15}) - (.*)"
+_DICT_PAIR = rf"['\"]([\w/.@ +-]{{1,80}})['\"]: ['\"]?(?:np\.float\d+\()?({_NUMBER})\b"
+_DICT_HEAD = r"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d{1,15})\s*:?\s*$"
+_MEGATRON = r"\biteration +(\d{1,15})/ *(\d{1,15}) \|(.*)"
+_SERVER = rf"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: ({_NUMBER})"
+_COUNT = r"(\d{1,15}(?:\.\d{1,6})?)([kMGT]?)i?B?"
+_BAR = (
+    rf"\b\d{{1,3}}% ?(?:Completed )?\|(?:[^|\[]{{0,200}}\|)? *{_COUNT}/{_COUNT} "
+    rf"\[[\d:?]*(?:<([\d:?]{{1,12}}))?(?:, *(?:({_NUMBER})|\?)(s/it|it/s)?)?([^\]]*)"
+)
+_BAR_PAIR = rf"([A-Za-z][\w/.]{{0,60}})=({_NUMBER})"
+_NO_STEPS = r"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil"
 """Words before a bar that counts something else than steps."""
-_PLAIN = rb"\b[Ss]tep[ =:]+(\d{1,15})(?:/(\d{1,15}))?\b(.*)"
-_PLAIN_PAIR = rb"\b([A-Za-z][\w/.]{0,60})[ =:]{1,3}(%b)(?:[\s,;|]|$)" % _NUMBER
-_PER_S = rb"(?<![\d.])(%b)\s*(tokens?|samples|steps)/s(?:ec)?\b" % _NUMBER
+_PLAIN = r"\b[Ss]tep[ =:]+(\d{1,15})(?:/(\d{1,15}))?\b(.*)"
+_PLAIN_PAIR = rf"\b([A-Za-z][\w/.]{{0,60}})[ =:]{{1,3}}({_NUMBER})(?:[\s,;|]|$)"
+_PER_S = rf"(?<![\d.])({_NUMBER})\s*(tokens?|samples|steps)/s(?:ec)?\b"
 
 _RATES = {
     "perf/throughput": "tokens/s per GPU",
@@ -87,20 +90,6 @@ class ProgressReading:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def parse_progress(line: str) -> ProgressReading | None:
-    """Return what a line of a log tells of progress; None when it tells nothing."""
-    text = strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT])).encode("utf-8", "replace")
-    for read in (_verl, _megatron, _server, _dict, _bar, _plain):
-        if found := read(text):
-            return found
-    return None
-
-
-def _has_step_bar(text: str) -> bool:
-    """Whether a line without colours holds a progress bar, and one that counts steps."""
-    return _bar(text.encode("utf-8", "replace")) is not None
-
-
 class OffsetLine(NamedTuple):
     offset_in_block: int
     line: bytes
@@ -112,22 +101,36 @@ class TimedReading(NamedTuple):
     reading: ProgressReading
 
 
-def find_progress_lines(block: bytes) -> list[OffsetLine]:
-    """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
+def parse_progress(line: str) -> ProgressReading | None:
+    """Return what a line of a log tells of progress; None when it tells nothing."""
+    text = _strip(line)
+    for parse in (_parse_verl, _parse_megatron, _parse_server, _parse_dict, _parse_step_bar, _parse_plain):
+        if reading := parse(text):
+            return reading
+    return None
 
-    The block is searched as a whole; no code runs per line.
-    """
-    found: list[OffsetLine] = []
+
+def _strip(line: str) -> str:
+    return strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT]))
+
+
+def find_progress_lines(block: bytes) -> list[OffsetLine]:
+    """Return the lines of a block of a log that may tell of progress; the block is searched as a whole."""
+    lines: list[OffsetLine] = []
     at = 0
-    while match := _candidates().search(block, at):
+    while match := _compile_candidate().search(block, at):
         start = block.rfind(b"\n", 0, match.start()) + 1
         end = block.find(b"\n", match.end())
-        end = len(block) if end < 0 else end
-        found.append(OffsetLine(start, block[start:end]))
-        at = end + 1
-        if at >= len(block):
+        lines.append(OffsetLine(start, block[start : end if end >= 0 else len(block)]))
+        if end < 0:
             break
-    return found
+        at = end + 1
+    return lines
+
+
+@functools.cache
+def _compile_candidate() -> re.Pattern[bytes]:
+    return compile_with_re2(_CANDIDATE)
 
 
 def parse_metrics_record(record: object) -> ProgressReading | None:
@@ -140,7 +143,7 @@ def parse_metrics_record(record: object) -> ProgressReading | None:
     found = ((str(name), finite_number(value)) for name, value in record.items())
     numbers = {name: value for name, value in found if value is not None}
     named = next((name for name in _ROW_STEPS if name in numbers), "")
-    step = _step(numbers, (named,))
+    step = _find_step(numbers, (named,))
     numbers.pop(named, None)
     return ProgressReading(step=step, metrics=numbers) if numbers else None
 
@@ -177,126 +180,115 @@ def get_metric_rank(name: str) -> int:
     return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), LOWEST_RANK)
 
 
-def _verl(text: bytes) -> ProgressReading | None:
-    found = _re(_VERL).search(text)
-    return _reading(int(found.group(1)), 0, _named(found.group(2).split(b" - "))) if found else None
+def _parse_verl(text: str) -> ProgressReading | None:
+    found = re.search(_VERL, text)
+    return _make_reading(int(found[1]), 0, _split_pairs(found[2], " - ")) if found else None
 
 
-def _megatron(text: bytes) -> ProgressReading | None:
-    found = _re(_MEGATRON).search(text)
+def _parse_megatron(text: str) -> ProgressReading | None:
+    found = re.search(_MEGATRON, text)
     if not found:
         return None
-    pairs = _named(found.group(3).split(b"|"))
+    pairs = _split_pairs(found[3], "|")
     seconds = pairs.pop("elapsed time per iteration (ms)", 0.0) / 1000
-    reading = _reading(int(found.group(1)), int(found.group(2)), pairs)
     rates = {"steps/s": 1 / seconds} if seconds > _SHORTEST_S else {}
     if rates and "global batch size" in pairs:
         rates["samples/s"] = pairs["global batch size"] / seconds
-    return replace(reading, rates={**reading.rates, **rates})
+    return _make_reading(int(found[1]), int(found[2]), pairs, rates)
 
 
-def _server(text: bytes) -> ProgressReading | None:
-    rates = {}
-    for kind, number in _re(_SERVER).findall(text):
-        if (value := _finite(number)) is not None:
-            rates["tokens/s in" if kind in (b"prompt", b"input") else "tokens/s out"] = value
+def _parse_server(text: str) -> ProgressReading | None:
+    rates = {
+        "tokens/s in" if direction in ("prompt", "input") else "tokens/s out": value
+        for direction, value in _find_pairs(_SERVER, text).items()
+    }
     return ProgressReading(rates=rates) if rates else None
 
 
-def _dict(text: bytes) -> ProgressReading | None:
-    start, end = text.find(b"{"), text.rfind(b"}")
-    pairs = _pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
+def _parse_dict(text: str) -> ProgressReading | None:
+    start, end = text.find("{"), text.rfind("}")
+    pairs = _find_pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
     if not pairs:
         return None
-    head = _re(_DICT_HEAD).search(text[max(0, start - 200) : start])
-    bar = _bar(text[:start])
-    reading = _reading(int(head.group(1)) if head else None, 0, pairs)
-    if bar is None:
-        return reading
-    step = reading.step if reading.step is not None else bar.step
+    head = re.search(_DICT_HEAD, text[max(0, start - 200) : start])
+    bar = _parse_step_bar(text[:start]) or ProgressReading()
+    reading = _make_reading(int(head[1]) if head else None, 0, pairs)
     return ProgressReading(
-        step=step, total=bar.total, rates={**bar.rates, **reading.rates}, metrics={**bar.metrics, **reading.metrics}
+        step=reading.step if reading.step is not None else bar.step,
+        total=bar.total,
+        rates={**bar.rates, **reading.rates},
+        metrics={**bar.metrics, **reading.metrics},
     )
 
 
-def _bar(text: bytes) -> ProgressReading | None:
-    last = next(iter(deque(_re(_BAR).finditer(text), maxlen=1)), None)
-    if last is None or _re(_NO_STEPS).search(text[max(0, last.start() - 80) : last.start()]):
+def _parse_step_bar(text: str) -> ProgressReading | None:
+    bar = _find_last_bar(text)
+    if bar is None or not _counts_steps(text, bar):
         return None
-    done, total, number, unit = last.groups()
-    pairs = _pairs(_BAR_PAIR, text[last.end() :].partition(b"]")[0])
-    value = (_finite(number) if number else None) or 0.0
-    rate = value if unit == b"it/s" else 1 / value if value > _SHORTEST_S else 0.0
-    return ProgressReading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
+    value = _finite(bar[6] or "") or 0.0
+    rate = value if bar[7] == "it/s" else 1 / value if value > _SHORTEST_S and bar[7] else 0.0
+    rates = {"steps/s": rate} if rate else {}
+    return ProgressReading(step=int(bar[1]), total=int(bar[3]), rates=rates, metrics=_find_pairs(_BAR_PAIR, bar[8]))
 
 
-def _plain(text: bytes) -> ProgressReading | None:
-    told = ((unit.decode().rstrip("s") + "s/s", _finite(number)) for number, unit in _re(_PER_S).findall(text))
+def _find_last_bar(text: str) -> re.Match[str] | None:
+    bar = None
+    for bar in re.finditer(_BAR, text):  # noqa: B007 - the last one counts
+        pass
+    return bar
+
+
+def _counts_steps(text: str, bar: re.Match[str]) -> bool:
+    is_whole = bar[1].isdecimal() and bar[3].isdecimal() and not bar[2] and not bar[4]
+    return is_whole and not re.search(_NO_STEPS, text[max(0, bar.start() - 80) : bar.start()])
+
+
+def _parse_plain(text: str) -> ProgressReading | None:
+    told = ((f"{unit.rstrip('s')}s/s", _finite(number)) for number, unit in re.findall(_PER_S, text))
     rates = {unit: value for unit, value in told if value is not None}
-    found = _re(_PLAIN).search(text)
+    found = re.search(_PLAIN, text)
     if not found:
         return ProgressReading(rates=rates) if rates else None
-    pairs = _pairs(_PLAIN_PAIR, _re(_PER_S).sub(b"", found.group(3)))
-    reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
-    return replace(reading, rates={**reading.rates, **rates})
+    pairs = _find_pairs(_PLAIN_PAIR, re.sub(_PER_S, "", found[3]))
+    return _make_reading(int(found[1]), int(found[2] or 0), pairs, rates)
 
 
-def _pairs(pattern: bytes, text: bytes) -> dict[str, float]:
-    found = ((_name(name), _finite(number)) for name, number in _re(pattern).findall(text))
+def _find_pairs(pattern: str, text: str) -> dict[str, float]:
+    found = ((name.strip(), _finite(number)) for name, number in re.findall(pattern, text))
     return {name: value for name, value in found if value is not None}
 
 
-def _named(parts: Iterable[bytes]) -> dict[str, float]:
-    """Return the pairs `name: number` among `parts`."""
-    found = {}
-    for part in parts:
-        name, _, number = part.rpartition(b":")
-        value = _finite(number.strip())
-        if name and value is not None:
-            found[_name(name)] = value
-    return found
+def _split_pairs(text: str, separator: str) -> dict[str, float]:
+    """Return the pairs `name: number` among the parts of a text."""
+    parts = (part.rpartition(":") for part in text.split(separator))
+    found = ((name.strip(), _finite(number.strip())) for name, _, number in parts)
+    return {name: value for name, value in found if name and value is not None}
 
 
-def _reading(step: int | None, total: int, pairs: dict[str, float]) -> ProgressReading:
+def _make_reading(
+    step: int | None, total: int, pairs: dict[str, float], more_rates: Mapping[str, float] | None = None
+) -> ProgressReading:
     rates = {_RATES[name]: pairs[name] for name in pairs if name in _RATES}
     seconds = next((pairs[name] for name in _STEP_SECONDS if pairs.get(name)), 0.0)
     if seconds > _SHORTEST_S:
         rates["steps/s"] = 1 / seconds
-    if step is None:
-        step = _step(pairs, _STEP_NAMES)
     return ProgressReading(
-        step=step, total=total, rates=rates, metrics={k: v for k, v in pairs.items() if k not in _STEP_NAMES}
+        step=_find_step(pairs, _STEP_NAMES) if step is None else step,
+        total=total,
+        rates={**rates, **(more_rates or {})},
+        metrics={name: value for name, value in pairs.items() if name not in _STEP_NAMES},
     )
 
 
-def _step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None:
+def _find_step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None:
     return next((int(numbers[name]) for name in names if abs(numbers.get(name, math.inf)) < _MOST_STEPS), None)
 
 
-def _finite(number: bytes) -> float | None:
-    value = decimal(number.decode("ascii", "replace"))
+def _finite(number: str) -> float | None:
+    value = decimal(number)
     return value if value is not None and math.isfinite(value) else None
 
 
-def _name(text: bytes) -> str:
-    return text.strip().decode("utf-8", "replace")
-
-
-@functools.cache
-def _re(pattern: bytes) -> re.Pattern[bytes]:
-    return re.compile(pattern)
-
-
-@functools.cache
-def _candidates() -> re.Pattern[bytes]:
-    return compile_with_re2(_CANDIDATE)
-
-
-_BAR_NUMBER = r"(\d{1,15}(?:\.\d{1,6})?)([kMGT]?)i?B?"
-# No part of it can be read in two ways, so that a line takes time by its length, whatever it holds.
-_COUNT_BAR = re.compile(
-    rf"\b\d{{1,3}}% ?(?:Completed )?\|(?:[^|\[]{{0,200}}\|)? *{_BAR_NUMBER}/{_BAR_NUMBER} \[[\d:]*(?:<([\d:]{{1,12}}))?"
-)
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _CLOCK = re.compile(r"^(?:[\[(]?\d{1,4}[-/:][\d\-/:., TZ]*[\])]? ?|[A-Z]+ |\([^()]{0,80} pid=\d+\) ?|\[[^\]]*\] ?)+")
 _LABEL = 60
@@ -321,30 +313,29 @@ class ProgressBar:
 
 def parse_bar_not_counting_steps(line: str) -> ProgressBar | None:
     """Return the bar in a line of a log; None without one, and for one that counts steps."""
-    text = strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT]))
-    found = None
-    for hit in _COUNT_BAR.finditer(text):
-        found = hit
-    if found is None or _has_step_bar(text):
+    text = _strip(line)
+    bar = _find_last_bar(text)
+    if bar is None or _counts_steps(text, bar):
         return None
-    done, total = (float(found[at]) * _UNITS[found[at + 1]] for at in (1, 3))
-    label = _CLOCK.sub("", text[: found.start()].strip()).rstrip(": ")[:_LABEL]
-    return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
+    done, total = float(bar[1]) * _UNITS[bar[2]], float(bar[3]) * _UNITS[bar[4]]
+    label = _CLOCK.sub("", text[: bar.start()].strip()).rstrip(": ")[:_LABEL]
+    left_s = _parse_duration_s(bar[5] or "")
+    return ProgressBar(label=label, done=done, total=total, left_s=left_s) if 0 < total >= done else None
 
 
 def find_last_bar_unless_full(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):
-        if "%" in line and (found := parse_bar_not_counting_steps(line)):
-            return found if found.done < found.total else None
+        if "%" in line and (bar := parse_bar_not_counting_steps(line)):
+            return bar if bar.done < bar.total else None
     return None
 
 
-def _seconds(clock: str | None) -> float | None:
+def _parse_duration_s(clock: str) -> float | None:
     """Return the seconds of `MM:SS` or `H:MM:SS`."""
-    parts = clock.split(":") if clock else []
-    if len(parts) not in (2, 3) or not all(parts):
+    parts = clock.split(":")
+    if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         return None
     return float(sum(int(part) * 60**at for at, part in enumerate(reversed(parts))))
 
@@ -365,25 +356,27 @@ def read_log_progress(path: Path) -> Iterator[TimedReading]:
     times = LogTimes(path)
     try:
         with open_regular_file(path) as file:
-            for start, block in _blocks(file):
+            for start, block in _read_blocks(file):
                 for at, line in find_progress_lines(block):
-                    for offset, text in _states(line):
-                        if found := parse_progress(text.decode("utf-8", "replace")):
-                            yield TimedReading(times.find_time_at(start + at + offset), found)
+                    for offset, text in _iterate_states(line):
+                        if reading := parse_progress(text.decode("utf-8", "replace")):
+                            yield TimedReading(times.find_time_at(start + at + offset), reading)
     except OSError:
         return
 
 
-def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _read_blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Return blocks of whole lines, each with its offset; a line over the edge belongs to the block before."""
-    for start in _starts(os.fstat(file.fileno()).st_size):
+    size = os.fstat(file.fileno()).st_size
+    count = min(_BLOCKS, math.ceil(size / _BLOCK))
+    for number in range(count):
+        start = number * _BLOCK if count < _BLOCKS else number * (size - _BLOCK) // (_BLOCKS - 1)
         file.seek(start)
         begin = start + (len(file.readline(_BLOCK)) if start else 0)
-        block = file.read(max(0, start + _BLOCK - begin)) + file.readline(_BLOCK)
-        yield begin, block
+        yield begin, file.read(max(0, start + _BLOCK - begin)) + file.readline(_BLOCK)
 
 
-def _states(line: bytes) -> Iterator[tuple[int, bytes]]:
+def _iterate_states(line: bytes) -> Iterator[tuple[int, bytes]]:
     """Return the states of a line that was written over and over (a progress bar), each with its offset; not all."""
     states = line.split(b"\r")
     stride = max(1, len(states) // _STATES)
@@ -392,9 +385,3 @@ def _states(line: bytes) -> Iterator[tuple[int, bytes]]:
         if state and (number % stride == 0 or number >= len(states) - 2):
             yield offset, state
         offset += len(state) + 1
-
-
-def _starts(size: int) -> list[int]:
-    if size <= _BLOCK * _BLOCKS:
-        return list(range(0, size, _BLOCK))
-    return [number * (size - _BLOCK) // (_BLOCKS - 1) for number in range(_BLOCKS)]

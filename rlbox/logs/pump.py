@@ -31,7 +31,6 @@ _OUTSIDER_BYTES = 64 << 20
 """What is still taken at the end from a process that is not of the run, holds a pipe and never stops to write."""
 
 _LOOK_S = 0.04
-_CHECK_S = 1.0
 _SHARE = 40
 """The thread rests this many times as long as the process has worked since it last rested (and `_LOOK_S` at most)."""
 _MUCH_BYTES = 1 << 17
@@ -56,18 +55,12 @@ class LogPump:
         self.write_error: OSError | None = None
         self._masks = masks
         self._sources: dict[str, _Source] = {}
-        self._ends: dict[int, int] = {}
         self._lock = threading.Lock()
         self._guests = 0
         self._grown = threading.Event()
         self._closing = threading.Event()
         self._free = False
-        self._restored: list[str] = []
-        self._buffer = bytearray(_PIPE_BYTES)
-        self._checked_at = time.monotonic()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
-        self._epoll.register(self._wake, select.EPOLLIN)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -95,7 +88,6 @@ class LogPump:
     def start_copying_growing_file(self, name: str, source: Path, log_path: Path) -> None:
         """Begin the log `name` in the file `log_path` as a copy of the growing file `source`."""
         self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
-        self._rouse()
 
     def detach_pipe(self, name: str) -> int:
         """End a log whose writer goes on; return the end of its pipe, which `attach_pipe` of another pump goes on with.
@@ -121,15 +113,8 @@ class LogPump:
         if read_handle >= 0:
             self._epoll.register(read_handle, select.EPOLLIN)
 
-    def wake_on_exit(self, pid: int) -> None:
-        """Have `wait_for_growth_or_exit` return when the process ends, which may be later than its last word."""
-        with contextlib.suppress(OSError):  # an old kernel or a strict container: then it ends by its timeout
-            handle = os.pidfd_open(pid)
-            self._ends[handle] = pid
-            self._epoll.register(handle, select.EPOLLIN)
-
-    def wait_for_growth_or_exit(self, timeout_s: float) -> None:
-        """Wait until a log has grown, a process has ended or something went wrong; `timeout_s` at most."""
+    def wait_for_growth(self, timeout_s: float) -> None:
+        """Wait until a log has grown or cannot be written; `timeout_s` at most."""
         self._grown.wait(timeout_s)
         self._grown.clear()
 
@@ -145,66 +130,42 @@ class LogPump:
             for name, source in self._sources.items():
                 self._take(name, sys.maxsize if source.tail else _PIPE_BYTES)
 
-    def pop_restored_names(self) -> list[str]:
-        """Return, once each time, the logs that somebody removed or renamed; they are there again."""
-        found, self._restored = self._restored, []
-        return found
-
     def close_all_but_logs(self) -> None:
         """Take what is left, wait for nobody who holds a pipe open, and let go of all but the logs."""
         self._closing.set()
-        self._rouse()
         self._thread.join()
         for name, source in self._sources.items():
             self._take(name, _OUTSIDER_BYTES)
             self._write(source, b"")
             self._end(source)
-        for handle in (*self._ends, self._wake):
-            os.close(handle)
         self._epoll.close()
 
     def _open(self, name: str, path: Path) -> LogFile:
         log = self.logs[name] = LogFile(path, self._masks.open_stream())
         return log
 
-    def _rouse(self) -> None:
-        os.eventfd_write(self._wake, 1)
-
     def _work(self) -> None:
         worked = time.process_time()
         while not self._closing.is_set():
-            copies = any(source.tail for source in self._sources.values())
-            ready = {handle for handle, _ in self._epoll.poll(_LOOK_S if copies else _CHECK_S)}
+            ready = {handle for handle, _ in self._epoll.poll(_LOOK_S)}
             while self._guests:
                 self._closing.wait(0.001)
             with self._lock:
-                count = self._turn(ready)
+                count = sum(
+                    self._take(name, _PIPE_BYTES)
+                    for name, source in tuple(self._sources.items())
+                    if source.tail or source.handle in ready
+                )
             now = time.process_time()
             if count < _MUCH_BYTES:
                 self._closing.wait(min(_LOOK_S, _SHARE * (now - worked)))
             worked = now
-            while not self._free and not self._closing.is_set() and self._ahead() > _AHEAD_BYTES:
+            while (
+                not self._free
+                and not self._closing.is_set()
+                and sum(log.unread_bytes for log in tuple(self.logs.values())) > _AHEAD_BYTES
+            ):
                 self._closing.wait(_LOOK_S / 4)
-
-    def _ahead(self) -> int:
-        return sum(log.unread_bytes for log in tuple(self.logs.values()))
-
-    def _turn(self, ready: set[int]) -> int:
-        """Look once at everything that is ready, in the order in which it was begun; return the bytes that came."""
-        count = 0
-        for name, source in tuple(self._sources.items()):
-            if source.tail or source.handle in ready:
-                count += self._take(name, _PIPE_BYTES)
-        for handle in ready & self._ends.keys():
-            self._epoll.unregister(handle)
-            del self._ends[handle]
-            os.close(handle)
-            self._grown.set()
-        if self._wake in ready:
-            os.eventfd_read(self._wake)
-        if time.monotonic() - self._checked_at > _CHECK_S:
-            self._check()
-        return count
 
     def _take(self, name: str, limit: int) -> int:
         """Bring up to `limit` bytes (a little more) of one source into its log; return how many came."""
@@ -223,12 +184,12 @@ class LogPump:
         if source.tail:
             return source.tail.read()
         try:
-            count = os.readv(source.handle, [self._buffer])
+            data = os.read(source.handle, _PIPE_BYTES)
         except BlockingIOError:
             return b""
-        if not count:
+        if not data:
             self._end(source)
-        return bytes(memoryview(self._buffer)[:count])
+        return data
 
     def _write(self, source: _Source, data: bytes) -> None:
         if self.write_error:
@@ -236,7 +197,7 @@ class LogPump:
         try:
             source.log.mask_and_append(data) if data else source.log.write_held_back()
         except OSError as error:
-            self.write_error = _with_path(error, source.log.path)
+            self.write_error = OSError(error.errno, error.strerror, str(source.log.path))
             self._grown.set()
 
     def _end(self, source: _Source) -> None:
@@ -250,22 +211,6 @@ class LogPump:
             os.close(source.handle)
             source.handle = -1
         self._grown.set()
-
-    def _check(self) -> None:
-        """Look whether somebody took a log away."""
-        self._checked_at = time.monotonic()
-        for name, log in tuple(self.logs.items()):
-            try:
-                if log.restore_if_removed():
-                    self._restored.append(name)
-                    self._grown.set()
-            except OSError as error:
-                self.write_error = self.write_error or _with_path(error, log.path)
-                self._grown.set()
-
-
-def _with_path(error: OSError, path: Path) -> OSError:
-    return OSError(error.errno, error.strerror, str(path))
 
 
 STAGE_LOG_FILE = "stage.log"
@@ -283,7 +228,6 @@ class LineDispatcher:
         self._names = names
         self._consumers = consumers
         self._splitters: dict[str, LineSplitter] = {}
-        self._emptied: list[str] = []
 
     @property
     def bytes_read_per_log(self) -> dict[str, int]:
@@ -323,11 +267,6 @@ class LineDispatcher:
         for name in self._names:
             self.dispatch_partial_line(name)
 
-    def pop_logs_emptied_by_others(self) -> list[str]:
-        """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
-        emptied, self._emptied = self._emptied, []
-        return emptied
-
     def _read(self, name: str) -> bool:
         log = self._pump.logs.get(name)
         if log is None:
@@ -337,7 +276,6 @@ class LineDispatcher:
         data = log.read_next_block()
         if log.truncations != truncations:
             splitter.restart_offsets()
-            self._emptied.append(name)
         self._hand_over(name, splitter.feed(data))
         return log.read_offset != offset
 

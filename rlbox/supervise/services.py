@@ -7,12 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from rlbox.config.pattern import compile_re2
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_prefix_stripped_variants
-from rlbox.logs.patterns import compile_pattern, compile_pattern_set
+from rlbox.logs.patterns import compile_pattern_set
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 from rlbox.values import Command
@@ -113,7 +114,7 @@ class RunningService:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
-            fits = compile_pattern(line).matches
+            fits = compile_re2(line).search
             self._line_missing = not any(fits(way) for text in texts for way in list_prefix_stripped_variants(text))
 
     def restart_readiness_probe(self) -> None:

@@ -72,7 +72,6 @@ class _StageServices:
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
-        self._watch.pump.wake_on_exit(service.child.pid)
         size = count_weight_bytes(plan.argv)
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.outcomes.services[plan.name]
@@ -292,9 +291,7 @@ class _StageRun:
         given = self._context.grants.make_environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.open_pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
-            child = self._context.processes.start(command, output, stage=stage.name, part=MAIN)
-        self._watch.pump.wake_on_exit(child.pid)
-        return child
+            return self._context.processes.start(command, output, stage=stage.name, part=MAIN)
 
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""

@@ -93,7 +93,7 @@ class StageWatch:
                 self.hang.collect_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s)
             )
         if not self.logs.has_unread:
-            self.pump.wait_for_growth_or_exit(_LOOK_S)
+            self.pump.wait_for_growth(_LOOK_S)
 
     def reset_fatals(self, log: str) -> None:
         """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
@@ -115,10 +115,6 @@ class StageWatch:
             if spot != self._told.get(name):
                 self._told[name] = spot
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
-        for name in self.pump.pop_restored_names():
-            event(stage, "log-restored", log=name)
-        for name in self.logs.pop_logs_emptied_by_others():
-            event(stage, "log-emptied", log=name)
 
     def raise_on_log_write_error(self) -> None:
         if self.pump.write_error:
@@ -195,7 +191,7 @@ class StageWatch:
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
             self.raise_on_dead_service(TOLD_TO_STOP)
-            self.pump.wait_for_growth_or_exit(_LOOK_S)
+            self.pump.wait_for_growth(_LOOK_S)
 
     def read_rest_and_close_logs(self) -> None:
         """Look at all that was written, and let go of the logs."""

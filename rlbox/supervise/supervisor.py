@@ -224,7 +224,7 @@ def _draw(context: StageContext) -> PlotResult:
         with pump.open_pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
             child = context.processes.start(command, output, stage="plot", part="plot")
         while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not context.interrupt.name:
-            pump.wait_for_growth_or_exit(0.05)
+            pump.wait_for_growth(0.05)
     except OSError as error:
         return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
     finally:

@@ -7,7 +7,6 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from supervised import Bench, line_rule, python, wait_for
 
 from rlbox.logs.pump import LogPump
@@ -15,10 +14,6 @@ from rlbox.secrets.masks import SecretMasker
 
 SECRET = "planted-5ecret"
 SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}
-
-
-def events(bench: Bench, kind: str) -> list[dict[str, object]]:
-    return [event for event in bench.events() if event["event"] == kind]
 
 
 def test_a_secret_never_reaches_the_log_however_it_is_cut(bench: Bench) -> None:
@@ -46,24 +41,6 @@ def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:
     text = bench.log("1-train/stage.log")
     assert len(text) > 3 << 20
     assert all(b.startswith("line ") for _, b in pairwise(text.splitlines()[:-1]))
-
-
-@pytest.mark.parametrize("how", ["remove", "rename", "replace"])
-def test_a_log_that_is_taken_away_is_there_again(bench: Bench, tmp_path: Path, how: str) -> None:
-    go = tmp_path / "go"
-    wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    code = f"import os, time\nprint('one', flush=True)\n{wait}\nprint('two')"
-    bench.stage("train", python(code), require=(line_rule("one"), line_rule("two")))
-    bench.start()
-    log = bench.run_dir / "stages/1-train/stage.log"
-    wait_for(lambda: log.exists() and log.read_text() == "one\n")
-    log.rename(log.with_suffix(".1")) if how != "remove" else log.unlink()
-    if how == "replace":
-        log.touch()
-    wait_for(lambda: events(bench, "log-restored"))
-    go.touch()
-    assert bench.finish()[0] == 0
-    assert log.read_text() == "one\ntwo\n"
 
 
 def test_last_words_are_not_cut_short(bench: Bench) -> None:
