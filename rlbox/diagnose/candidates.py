@@ -6,10 +6,8 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
-from rlbox.diagnose.clock import parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, Statement, count_resumed_lines, is_traceback_from_logger
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_FATAL, LEVEL_WARNING, LogLine, parse_line
@@ -33,6 +31,7 @@ _INCIDENTAL = re.compile(
 _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
 SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""
+# what states a failure at a low level all the same: NCCL only warns of what ends it
 _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
@@ -47,9 +46,8 @@ class EventTime(NamedTuple):
 class Candidate:
     """An event as a candidate for the root cause; `line_number` and `text` are the line that says most.
 
-    `score` says how surely it is a failure of its own.
-    `is_wrapper`: its words only pass on, or are the end of, something else. `time` is in seconds, with how far it may
-    be off; without clocks `log_index_by_name` counts, the index of its log among all by name.
+    `score` says how surely it is a failure of its own. `is_wrapper`: its words only pass on, or are the end of,
+    something else. Without clocks `log_index_by_name` counts, the index of its log among all by name.
     """
 
     event: Event
@@ -97,8 +95,8 @@ def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: 
         candidate.is_wrapper = words in ("relayed", "death")
         if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.index_in_statement_tail >= 0:
             candidate.line_number, candidate.text = tail[known.index_in_statement_tail]
-        low = event.is_handled or event.log_level in (0, 1, LEVEL_WARNING)
-        if low and not _matters_at_low_level(event):
+        is_low = event.is_handled or event.log_level in (0, 1, LEVEL_WARNING)
+        if is_low and not _SPEAKS.search(event.text):
             candidate.causal_role, candidate.benign_reason = "noise", "level"
     else:
         candidate = _classify_unknown(event, statements)
@@ -134,15 +132,10 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
         if wanted == "relayed":
             if not event.is_handled and (quoted := _find_certain_line(statements)):
                 return Candidate(event, "root", None, *quoted)
-            # rather than a head which only quotes
-            at = next(
-                (
-                    place
-                    for place in reversed(places)
-                    if not (event.exceptions and event.exceptions[place].quotes_other)
-                ),
-                at,
-            )
+            if event.exceptions:  # rather than a head which only quotes
+                at = next((place for place in reversed(places) if not event.exceptions[place].quotes_other), at)
+            else:
+                at = places[-1]
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
         number, text, kind, _ = statements[at]
@@ -162,11 +155,6 @@ def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
 def _is_incidental(event: Event, at: int) -> bool:
     raised = event.exceptions[at : at + 2]
     return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].class_name)) and raised[1].chain_kind == "context"
-
-
-def _matters_at_low_level(event: Event) -> bool:
-    """Whether a line of a low level states a failure all the same: NCCL only warns of what ends it."""
-    return bool(_SPEAKS.search(event.text))
 
 
 def _score_candidate(candidate: Candidate) -> float:
@@ -217,60 +205,34 @@ def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["
         or candidate.event.certainty == CERTAIN_FAILURE
         or candidate.event.exception_name_in_line
     )
-    if hard:
-        return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
-    if (
-        steps >= 1
-        or counts["served"] >= 1
-        or counts["ready"]
-        or counts["done"]
-        or counts["saved"]
-        or counts["bar"] >= 3
-    ):
+    least = 2 if hard else 1
+    if steps >= least or counts["served"] >= least or counts["ready"] or counts["done"]:
         return "survived"
-    if (
-        candidate.event.certainty == POSSIBLE_FAILURE
-        and not candidate.match
-        and log_events.line_count - candidate.event.last_number > _FAR
-    ):
-        return "survived"
-    return ""
+    is_unsure = candidate.event.certainty == POSSIBLE_FAILURE and not candidate.match
+    is_far = log_events.line_count - candidate.event.last_number > _FAR
+    return "survived" if not hard and (counts["saved"] or counts["bar"] >= 3 or (is_unsure and is_far)) else ""
 
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
-    found = []
+    """Return the marks that count: a rank's own where it gives any, as no other rank stands in for it."""
+    after, row = [], candidate.event.log_line
     first = bisect_right(
         read.progress_marks, candidate.event.last_exception_line_number, key=lambda mark: mark.line_number
     )
     for mark in read.progress_marks[first:]:
         if mark.sign == "start" and candidate.event.last_repeat_line < mark.line_number:
             break
-        found.append(mark)
-    return _select_relevant_marks(candidate, found, read)
-
-
-def _select_relevant_marks(candidate: Candidate, after: list[ProgressMark], read: LogEvents) -> list[ProgressMark]:
-    """Return the marks that count: a rank's own where it gives any, as no other rank stands in for it."""
-    row = candidate.event.log_line
+        after.append(mark)
     if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.progress_marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
     if row.host and candidate.causal_role == "death":
-        return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
+        return [mark for mark in after if mark.host in ("", row.host)]
     return after
 
 
 def _has_same_writer(mark: ProgressMark, row: LogLine) -> bool:
     """Whether a sign is of the process that wrote a line, which is `rank4` in a traceback and `rank 4` in a step."""
     return mark.writer == row.writer or (mark.rank == row.rank and mark.host == row.host)
-
-
-def _is_earlier(mark: ProgressMark, clock: str) -> bool:
-    """Whether a sign was given before a time, though its line stands behind."""
-    own, other = parse_clock(mark.clock), parse_clock(clock)
-    if own is None or other is None or not own.has_date or not other.has_date:
-        return False
-    year = datetime.fromtimestamp(max(own.seconds, other.seconds), timezone.utc).year
-    return to_unix_seconds_as_utc(own, year) < to_unix_seconds_as_utc(other, year)
 
 
 def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
@@ -285,15 +247,10 @@ def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     before = [mark for mark in read.progress_marks[-20:] if mark.line_number < candidate.event.first_number]
     if candidate.causal_role != "root":
         return any(mark.sign == "stop" for mark in before)
-    if (
-        candidate.match
-        or candidate.event.exceptions
-        or candidate.event.certainty == CERTAIN_FAILURE
-        or candidate.event.log_level == LEVEL_FATAL
-        or not before
-    ):
+    event = candidate.event
+    if candidate.match or event.exceptions or event.certainty == CERTAIN_FAILURE or event.log_level == LEVEL_FATAL:
         return False
-    return before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
+    return bool(before) and before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
 
 
 def _says_work_continued(candidate: Candidate) -> bool:

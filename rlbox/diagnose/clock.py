@@ -9,83 +9,56 @@ from datetime import datetime, timedelta, timezone
 NO_YEAR = 2000
 """The year of a clock that tells none; a leap year, so that every date is one."""
 
-_FULL = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?"
+_CLOCK = re.compile(
+    r"(?:(?P<y1>\d{4})[-/](?P<m1>\d\d)[-/](?P<d1>\d\d)[ T]"
+    r"|(?P<m2>\d\d)/(?P<d2>\d\d)/(?P<y2>\d{4}|\d\d) "
+    r"|(?P<m3>\d{1,2})[-/]?(?P<d3>\d\d) "  # glog writes no sign between month and day
+    r"|(?:[A-Z][a-z]{2} )?(?P<m4>[A-Z][a-z]{2}) (?P<d4>[ \d]\d) )?"
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+    r"(?: (?P<half>[AP])M)?(?: (?P<y4>\d{4}))?(?: ?(?P<zone>Z|UTC|[+-]\d\d:?\d\d))?"
 )
-_MONTH_DAY = re.compile(r"(\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
-_GLOG = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
-_AMERICAN = re.compile(r"(\d\d)/(\d\d)/(\d{4}|\d\d) (\d\d):(\d\d):(\d\d)(?: ([AP])M)?")
-_SYSLOG = re.compile(r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(?: (\d{4}))?")
-_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @dataclass(frozen=True, slots=True)
 class ClockTime:
-    """A time that a line states: `seconds` counts from 1970 in UTC where it `has_zone`, else as if its zone were UTC.
+    """A time that a line states: `seconds` counts from 1970 in UTC, which a clock without a zone is taken for.
 
     Without `has_date` it counts from midnight; without `has_year` the year is `NO_YEAR`.
     """
 
     seconds: float
-    has_zone: bool = False
     has_date: bool = True
     has_year: bool = True
 
 
 def parse_clock(text: str) -> ClockTime | None:
     """Return the time that a clock shows as it is written in a line; None when it is not one."""
+    found = _CLOCK.match(text.strip())
+    if not found:
+        return None
+    part = {name[0]: value for name, value in found.groupdict().items() if value}  # year, month, day
+    hour, minute, second = (int(found[name]) for name in ("hour", "minute", "second"))
+    if found["half"]:
+        hour = hour % 12 + (12 if found["half"] == "P" else 0)
+    seconds = hour * 3600 + minute * 60 + min(second, 59) + float(f"0.{found['fraction'] or 0}")
+    if "d" not in part:
+        return ClockTime(seconds, has_date=False, has_year=False)
+    year = int(part.get("y", NO_YEAR))
     try:
-        return _moment(text.strip())
+        month = _MONTHS.index(found["m4"]) + 1 if found["m4"] else int(found["m1"] or found["m2"] or found["m3"])
+        year += 2000 if year < 100 else 0
+        midnight = datetime(year, month, int(part["d"]), tzinfo=_parse_zone(found["zone"]))
     except (ValueError, OverflowError):
         return None
+    return ClockTime(midnight.timestamp() + seconds, has_year="y" in part)
 
 
-def _moment(text: str) -> ClockTime | None:
-    if found := _FULL.match(text):
-        year, month, day, hour, minute, second = map(int, found.groups()[:6])
-        zone = _zone(found.group(8))
-        moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone or timezone.utc)
-        return ClockTime(moment.timestamp() + _part(found.group(7)), has_zone=zone is not None)
-    if found := _MONTH_DAY.match(text):
-        return _without_year(found)
-    if found := _GLOG.match(text):
-        return _without_year(found)
-    if found := _AMERICAN.match(text):
-        month, day, year, hour, minute, second = map(int, found.groups()[:6])
-        hour = hour % 12 + (12 if found.group(7) == "P" else 0) if found.group(7) else hour
-        year += 2000 if year < 100 else 0
-        return ClockTime(datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp())
-    if found := _SYSLOG.match(text):
-        month = _MONTHS.index(found.group(1)) + 1
-        day, hour, minute, second = (int(part) for part in found.groups()[1:5])
-        year = int(found.group(6) or NO_YEAR)
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
-        return ClockTime(moment.timestamp(), has_year=bool(found.group(6)))
-    if found := _TIME.match(text):
-        hour, minute, second = map(int, found.groups()[:3])
-        return ClockTime(hour * 3600.0 + minute * 60 + second + _part(found.group(4)), has_date=False, has_year=False)
-    return None
-
-
-def _without_year(found: re.Match[str]) -> ClockTime:
-    month, day, hour, minute, second = (int(part) for part in found.groups()[:5])
-    moment = datetime(NO_YEAR, month, day, hour, minute, min(second, 59), tzinfo=timezone.utc)
-    return ClockTime(moment.timestamp() + _part(found.group(6)), has_year=False)
-
-
-def _part(text: str | None) -> float:
-    return float(f"0.{text}") if text else 0.0
-
-
-def _zone(text: str | None) -> timezone | None:
-    if not text:
-        return None
-    if text in ("Z", "UTC"):
+def _parse_zone(text: str | None) -> timezone:
+    if not text or text in ("Z", "UTC"):
         return timezone.utc
-    sign = -1 if text[0] == "-" else 1
     digits = text[1:].replace(":", "")
-    return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+    return timezone(int(f"{text[0]}1") * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
 
 
 def to_unix_seconds_as_utc(clock: ClockTime, default_year: int) -> float:

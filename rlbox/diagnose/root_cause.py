@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
-from collections import defaultdict
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -17,7 +19,7 @@ from rlbox.diagnose.candidates import (
     find_benign_reason,
     has_work_resumed,
 )
-from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds_as_utc
+from rlbox.diagnose.clock import NO_YEAR, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
@@ -25,7 +27,6 @@ from rlbox.diagnose.patterns import (
     CERTAIN_FAILURE,
     POSSIBLE_FAILURE,
     CausalRole,
-    ProgressMark,
     classify_causal_role,
     format_text_for_near_regex,
     is_never_fatal,
@@ -35,10 +36,8 @@ from rlbox.diagnose.signatures import SignatureSet
 SIMULTANEOUS_S = 1.0
 """Clocks that are no further apart say nothing of an order: many are written to a second."""
 _FINE_S = 0.002
-_UNKNOWN_S = float("inf")
 _STEP = re.compile(r"(?:global_step|step|iteration|Epoch)[ :=]{1,3}(\d+)", re.IGNORECASE)
 _NUMBERS = re.compile(r"(\d{1,18})")
-_SHARED_MOST = 200
 _SKEW_LEAST_S = 2.0
 
 
@@ -50,60 +49,71 @@ class CrossLogTimeline:
     """
 
     def __init__(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> None:
-        self._year = _year_of(logs)
-        self._reads = logs
-        named = (
-            sorted(range(len(logs)), key=lambda place: _by_number(log_names[place])) if log_names else range(len(logs))
-        )
-        self.log_orders = dict(zip(named, range(len(logs)), strict=True))
-        self.skews_s = self._skews()
+        self._year = _find_year(logs)
+        places = list(range(len(logs)))
+        if log_names:
+            places.sort(key=lambda place: _split_numbers(log_names[place]))
+        self.log_orders = {place: order for order, place in enumerate(places)}
+        self.skews_s = self._compute_skews_s(logs)
 
-    def get_time(self, candidate: Candidate) -> EventTime | None:
+    def get_time(self, event: Event) -> EventTime | None:
         """Return when an event was, on the first log's clock.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
         """
-        event = candidate.event
         own = next((clock for clock in (event.log_line.clock, *(one.clock for one in event.exceptions)) if clock), "")
-        at = self._at(own or event.nearest_clock)
+        at = self._parse_unix_s(own or event.nearest_clock)
         if at is None:
             return None
-        off_s = _UNKNOWN_S if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-        return EventTime(at - self.skews_s[event.log_index], off_s)
+        uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
+        return EventTime(at - self.skews_s[event.log_index], uncertainty_s)
 
-    def _at(self, clock: str) -> float | None:
-        moment = parse_clock(clock) if clock else None
+    def _parse_unix_s(self, clock: str) -> float | None:
+        moment = parse_clock(clock)
         return to_unix_seconds_as_utc(moment, self._year) if moment else None
 
-    def _skews(self) -> list[float]:
+    def _compute_skews_s(self, logs: Sequence[LogEvents]) -> list[float]:
         """Return how far each clock is ahead, by training steps that several logs report."""
-        if len(self._reads) < 2:
-            return [0.0] * len(self._reads)
-        from statistics import median  # 10 ms of modules, which who reads one log need not wait for
-
-        steps = [self._steps(read.progress_marks) for read in self._reads]
-        first = max(range(len(steps)), key=lambda index: len(steps[index]))
+        steps = [
+            {
+                step[1]: at
+                for mark in reversed(log.progress_marks)  # of a step that is told twice the first time counts
+                if (step := _STEP.search(mark.text)) and (at := self._parse_unix_s(mark.clock)) is not None
+            }
+            for log in logs
+        ]
+        most = max(steps, key=len, default={})
         skews = []
         for own in steps:
-            shared = sorted(own.keys() & steps[first].keys())[:_SHARED_MOST]
-            apart = median(own[key] - steps[first][key] for key in shared) if shared else 0.0
-            skews.append(apart if abs(apart) >= _SKEW_LEAST_S else 0.0)
+            shared = own.keys() & most.keys()
+            skew = statistics.median(own[step] - most[step] for step in shared) if shared else 0.0
+            skews.append(skew if abs(skew) >= _SKEW_LEAST_S else 0.0)
         return [skew - skews[0] for skew in skews]
 
-    def _steps(self, marks: Sequence[ProgressMark]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for mark in marks:
-            step = _STEP.search(mark.text)
-            at = self._at(mark.clock) if mark.clock and step else None
-            if step and at is not None:
-                found.setdefault(step.group(1), at)
-        return found
+
+def _split_numbers(name: str) -> list[int | str]:
+    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
+
+
+def _find_year(logs: Sequence[LogEvents]) -> int:
+    """Return the year of the first clock that has one: other clocks leave it out."""
+    clocks = (
+        clock
+        for log in logs
+        for clock in (
+            *(event.log_line.clock for event in log.events[:200]),
+            *(mark.clock for mark in log.progress_marks[:50]),
+        )
+    )
+    moments = (moment for clock in clocks if (moment := parse_clock(clock)) and moment.has_year)
+    first = next(moments, None)
+    return datetime.fromtimestamp(first.seconds, timezone.utc).year if first else NO_YEAR
 
 
 def _is_order_known(first: Candidate, second: Candidate) -> bool:
     if first.time is None or second.time is None:
         return False
-    return abs(first.time[0] - second.time[0]) > max(first.time[1], second.time[1])
+    return abs(first.time.seconds - second.time.seconds) > max(first.time.uncertainty_s, second.time.uncertainty_s)
 
 
 def precedes(first: Candidate, second: Candidate) -> bool:
@@ -111,61 +121,25 @@ def precedes(first: Candidate, second: Candidate) -> bool:
     same_file = first.event.log_index == second.event.log_index
     if same_file and first.event.writer == second.event.writer:
         return first.event.first_number < second.event.first_number
-    if first.time is not None and second.time is not None:
-        apart_s, off_s = first.time[0] - second.time[0], max(first.time[1], second.time[1])
-        if abs(apart_s) > off_s or (not same_file and apart_s):
-            return apart_s < 0
-    if same_file:
-        return first.event.first_number < second.event.first_number
+    has_order = _is_order_known(first, second) or not same_file
+    if has_order and first.time and second.time and first.time.seconds != second.time.seconds:
+        return first.time.seconds < second.time.seconds
     return (first.log_index_by_name, first.event.first_number) < (second.log_index_by_name, second.event.first_number)
 
 
 def find_first(candidates: Sequence[Candidate]) -> Candidate:
-    best = candidates[0]
-    for candidate in candidates[1:]:
-        if precedes(candidate, best):
-            best = candidate
-    return best
+    return functools.reduce(lambda best, one: one if precedes(one, best) else best, candidates)
 
 
 def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Sort by clocks where there are any, else by position."""
-    by_file: dict[int, list[Candidate]] = defaultdict(list)
-    for candidate in candidates:
-        by_file[candidate.event.log_index].append(candidate)
-    if len(by_file) == 1:
-        return sorted(candidates, key=lambda candidate: candidate.event.first_number)
-    keys = {id(one): _key(one) for one in candidates}
-    return sorted(candidates, key=lambda candidate: keys[id(candidate)])
+    has_several_logs = len({one.event.log_index for one in candidates}) > 1
 
+    def get_key(one: Candidate) -> tuple[float, int, int]:
+        seconds = one.time.seconds if one.time and has_several_logs else math.inf
+        return seconds, one.log_index_by_name, one.event.first_number
 
-def _key(candidate: Candidate) -> tuple[float, int, int]:
-    return (
-        candidate.time[0] if candidate.time else float("inf"),
-        candidate.log_index_by_name,
-        candidate.event.first_number,
-    )
-
-
-def _by_number(name: str) -> list[int | str]:
-    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
-
-
-def _year_of(reads: Sequence[LogEvents]) -> int:
-    """Return the year of the first clock that has one: other clocks leave it out."""
-    for read in reads:
-        for clock in (
-            *(event.log_line.clock for event in read.events[:200]),
-            *(mark.clock for mark in read.progress_marks[:50]),
-        ):
-            moment = parse_clock(clock) if clock else None
-            if moment and _has_year(moment):
-                return datetime.fromtimestamp(moment.seconds, timezone.utc).year
-    return 2000
-
-
-def _has_year(moment: ClockTime) -> bool:
-    return moment.has_year and moment.has_date
+    return sorted(candidates, key=get_key)
 
 
 _NEAR = 1.5
@@ -204,7 +178,7 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
         words = format_text_for_near_regex(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
-            candidate.time = timeline.get_time(candidate)
+            candidate.time = timeline.get_time(event)
             candidate.log_index_by_name = timeline.log_orders[event.log_index]
             if candidate.causal_role != "noise":
                 candidate.benign_reason = find_benign_reason(candidate, read)
@@ -217,26 +191,16 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     """Return a minor error at the end of a log as a failure: nothing shows that the job recovered."""
     event = candidate.event
-    if (
-        candidate.causal_role == "root"
-        and event.certainty == POSSIBLE_FAILURE
-        and not event.exceptions
-        and not candidate.match
-    ):
-        return replace(candidate, score=candidate.score + _LAST) if ends_log_abruptly(candidate, read, 0) else candidate
-    loud = (
-        event.certainty == CERTAIN_FAILURE
-        and not event.exceptions
-        and not candidate.benign_reason
-        and not is_never_fatal(candidate.text)
-    )
-    died = (
-        bool(event.exceptions)
-        and not is_traceback_from_logger(event)
-        and not event.is_handled
-        and candidate.benign_reason != "declared"
-    )
-    if candidate.causal_role == "noise" and (loud or died) and ends_log_abruptly(candidate, read):
+    is_unsure = event.certainty == POSSIBLE_FAILURE and not event.exceptions and not candidate.match
+    if candidate.causal_role == "root" and is_unsure and ends_log_abruptly(candidate, read, 0):
+        return replace(candidate, score=candidate.score + _LAST)
+    if event.exceptions:
+        is_fatal = not is_traceback_from_logger(event) and not event.is_handled
+        is_fatal = is_fatal and candidate.benign_reason != "declared"
+    else:
+        is_fatal = event.certainty == CERTAIN_FAILURE and not candidate.benign_reason
+        is_fatal = is_fatal and not is_never_fatal(candidate.text)
+    if candidate.causal_role == "noise" and is_fatal and ends_log_abruptly(candidate, read):
         return replace(candidate, causal_role="root", match=None, benign_reason="", score=float(candidate.score > 0))
     return candidate
 
@@ -284,14 +248,11 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
         return _find_first_of_cause(first, candidates)
     if struck := [one for one in candidates if one.causal_role == "death" and _CRASH_SIGNAL.search(one.text)]:
         return find_first(struck)
-    rest = [(one.score - _PENALTY[one.causal_role] + _score_reported_missing(one), one) for one in candidates]
+    rest = [  # a victim that names the rank which it waited for says more
+        (one.score - _PENALTY[one.causal_role] + 3 * bool(find_reported_missing([one.text])), one) for one in candidates
+    ]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
-
-
-def _score_reported_missing(candidate: Candidate) -> int:
-    """A victim that names the rank which it waited for says more."""
-    return 3 if find_reported_missing([candidate.text]) else 0
 
 
 def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
@@ -436,7 +397,7 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
     if candidate.event.log_index == root.event.log_index and lines_before > _BEFORE:
         return None
     cls = classify_causal_role(candidate.text, candidate.exception_name)
-    if cls == "death" or (cls == "victim" and not _is_before(candidate, root)):
+    if cls == "death" or (cls == "victim" and not precedes(candidate, root)):
         return replace(candidate, causal_role=cls)
     return None
 
@@ -448,14 +409,14 @@ def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | No
         candidate.is_wrapper
         and candidate.cause_id
         and candidate.cause_id == root.cause_id
-        and not _is_before(candidate, root)
+        and not precedes(candidate, root)
     ):
         return Link(candidate, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
-    if own and not _is_before(candidate, root):
+    if own and not precedes(candidate, root):
         return Link(candidate, "same-lane", own[-1])
     if candidate.causal_role == "root" and candidate.score >= 1 and candidate.cause_id != root.cause_id:
-        return None if candidate.match or _is_before(candidate, root) else Link(candidate, "time", 0)
+        return None if candidate.match or precedes(candidate, root) else Link(candidate, "time", 0)
     if candidate.causal_role in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
         return Link(candidate, "collective", 0)
     if candidate.causal_role in ("death", "victim") and _KILLED.search(candidate.text):
@@ -475,7 +436,3 @@ def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
 
 def _has_same_writer(one: Candidate, other: Candidate) -> bool:
     return one.event.log_index == other.event.log_index and one.event.writer == other.event.writer
-
-
-def _is_before(candidate: Candidate, root: Candidate) -> bool:
-    return precedes(candidate, root)
