@@ -10,16 +10,17 @@ from typing import Literal, NamedTuple
 
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, Statement, count_resumed_lines, is_traceback_from_logger
-from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_FATAL, LEVEL_WARNING, LogLine, parse_line
-from rlbox.diagnose.patterns import (
+from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
+    LEVEL_ERROR,
+    LEVEL_FATAL,
+    LEVEL_WARNING,
     POSSIBLE_FAILURE,
-    CausalRole,
-    ProgressMark,
-    classify_causal_role,
+    LogLine,
+    parse_line,
     rate_failure_certainty,
-    says_work_continues,
 )
+from rlbox.diagnose.patterns import CausalRole, ProgressMark, classify_causal_role, says_work_continues
 from rlbox.diagnose.signatures import SignatureMatch, SignatureSet
 
 _INCIDENTAL = re.compile(

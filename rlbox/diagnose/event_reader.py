@@ -8,16 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
-from rlbox.diagnose.lines import NO_LEVEL, LogLine, parse_line
+from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_LEVEL, STATED_FAILURE, LogLine, parse_line, rate_failure_certainty
 from rlbox.diagnose.patterns import (
-    CERTAIN_FAILURE,
-    HEAD_BYTES,
-    STATED_FAILURE,
+    PROGRAM_KINDS_HEAD_BYTES,
     ProgressMark,
     compile_progress_prefilter,
     find_program_kinds,
     find_progress_sign,
-    rate_failure_certainty,
     says_work_continues,
 )
 from rlbox.diagnose.signatures import SignatureSet
@@ -84,7 +81,6 @@ class LogEvents:
     events: list[Event] = field(default_factory=list)
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
-    dropped_count: int = 0
     step_like_lines_at_end: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
 
@@ -120,14 +116,12 @@ class EventReader:
         self._open: dict[str, TracebackParser] = {}
         self._tails: dict[str, Event] = {}
         self._alike: dict[tuple[str, str], Event] = {}
-        self._above: LogLine | None = None
         self._block = LineBlock(b"", 0)
         self._panic: LogLine | None = None
         self._fault: Event | None = None
         self._muted = -9
         self._until = 0
         self._clock = ""
-        self._last_mark = 0
         self._unmarked: LineBlock | None = None
         self._around = RecentLines()
 
@@ -136,8 +130,8 @@ class EventReader:
             return
         self._block, first_number = block, block.first_number
         self._around.feed(block)
-        if block.first_byte < HEAD_BYTES:
-            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - block.first_byte])
+        if block.first_byte < PROGRAM_KINDS_HEAD_BYTES:
+            self.read.program_kinds |= find_program_kinds(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
         hits = iter(
             find_matching_line_indexes(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
         )
@@ -168,25 +162,11 @@ class EventReader:
         self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end(self.read.line_count)
         return self.read
 
-    @property
-    def counts_affecting_analysis(self) -> tuple[int, ...]:
-        """A value that changes whenever the analysis may change."""
-        tails = sum(len(event.tail) for event in self._tails.values())
-        open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
-        lines = self.read.line_count if self.read.events else 0
-        return (
-            len(self.read.events),
-            self.read.dropped_count,
-            len(self.read.progress_marks),
-            self._last_mark,
-            tails,
-            open_lines,
-            lines,
-        )
-
     def collect_events_so_far(self) -> LogEvents:
         """Return the events so far, with those of open tracebacks that name an exception already."""
-        ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace))]
+        ends = [event for trace in self._open.values() if (event := make_traceback_event(trace))]
+        for event in ends:
+            self._complete(event)
         return replace(
             self.read,
             events=[*self.read.events, *ends],
@@ -268,13 +248,8 @@ class EventReader:
     def _goes_on(self, row: LogLine) -> bool:
         """Start a traceback at an exception's line when a link to another exception follows it."""
         last = self.read.events[-1] if self.read.events else None
-        if (
-            last is None
-            or last.exceptions
-            or not last.exception_name_in_line
-            or last.writer != row.writer
-            or row.number - last.main_line_number > _LINKED
-        ):
+        is_near = last is not None and last.writer == row.writer and row.number - last.main_line_number <= _LINKED
+        if last is None or not is_near or last.exceptions or not last.exception_name_in_line:
             return False
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
@@ -290,10 +265,9 @@ class EventReader:
             self._keep(make_line_event(trace.head, 1))
 
     def _give_up(self, number: int) -> None:
-        for writer in [
-            writer for writer, trace in self._open.items() if trace.last < number - _count_patience_lines(trace)
-        ]:
-            self._end(writer)
+        for writer, trace in list(self._open.items()):
+            if trace.last < number - (_LATE if trace.lacks_exception else _GOES_ON):
+                self._end(writer)
         if number > self._until:
             self._tails.clear()
 
@@ -310,7 +284,9 @@ class EventReader:
         if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
             return False
-        if not event.names_exception and (rate_failure_certainty(row) >= STATED_FAILURE or self._is_known(row)):
+        if not event.names_exception and (
+            rate_failure_certainty(row) >= STATED_FAILURE or self._catalogue.has_match(row.body)
+        ):
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
@@ -326,7 +302,7 @@ class EventReader:
             self._panic = row
             return
         strong = CERTAIN_FAILURE if panic and row.number <= panic.number + 1 else rate_failure_certainty(row)
-        if not strong and not self._is_known(row):
+        if not strong and not self._catalogue.has_match(row.body):
             return
         event = make_line_event(
             row,
@@ -340,10 +316,7 @@ class EventReader:
         if len(self._tails) < _MOST_LANES:
             self._tails[row.writer] = event
 
-    def _is_known(self, row: LogLine) -> bool:
-        return self._catalogue.has_match(row.body)
-
-    def _dressed(self, event: Event) -> Event:
+    def _complete(self, event: Event) -> None:
         event.log_index = self._file
         event.block_first_line_and_byte = self._block.first_number, self._block.first_byte
         event.nearest_clock = "" if event.log_line.clock else self._clock
@@ -356,23 +329,18 @@ class EventReader:
                 *((one.number, one.full_line) for one in event.exceptions),
             )
             event.is_declared_harmless = any(self._excused(number, text) for number, text in heads)
-        return event
 
     def _keep(self, event: Event) -> None:
-        self._dressed(event)
+        self._complete(event)
         key = (event.writer, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
-        if alike is not None and alike.exceptions[:1] and event.exceptions[:1]:
+        if alike is not None:
             alike.count, alike.last_repeat_line = alike.count + 1, event.main_line_number
-            if alike.count > 3:
+            if alike.count > 3 or not (alike.exceptions and event.exceptions):
                 return
-        elif alike is not None:
-            alike.count, alike.last_repeat_line = alike.count + 1, event.main_line_number
-            return
         if len(self._alike) < MAX_EVENTS:
             self._alike.setdefault(key, event)
         if len(self.read.events) >= MAX_EVENTS:
-            self.read.dropped_count += 1
             del self.read.events[MAX_EVENTS // 2]
         self.read.events.append(event)
 
@@ -392,31 +360,20 @@ class EventReader:
         if sign := find_progress_sign(text) or find_progress_sign(row.body.strip()):
             if len(self.read.progress_marks) >= _MARKS:
                 del self.read.progress_marks[_MARKS // 2]
-            self._last_mark = number
             self.read.progress_marks.append(
                 ProgressMark(number, sign, text[:_MARKED], row.clock, row.writer, row.rank, row.host)
             )
 
 
-def _count_patience_lines(trace: TracebackParser) -> int:
-    """Return after how many lines, those of other writers counted, an open traceback is given up."""
-    return _LATE if trace.lacks_exception else _GOES_ON
-
-
 def _split_lines(number: int, text: str) -> list[LogLine]:
     """Return the line, or the lines written as one with `\\n`, or the states of a rewritten line."""
     if "\\n" not in text or _WRITTEN not in text:
-        return [parse_line(number, part) for part in _split_states(text)]
+        states = [part for part in text.split("\r") if part.strip()] if "\r" in text else []
+        return [parse_line(number, part) for part in states or [text]]
     whole = parse_line(number, text)
     *lines, last = text.replace('\\"', '"').split("\\n")
     rows = (parse_line(number, part) for part in (*lines, _BEHIND_TEXT.sub("", last)))
     return [replace(row, writer=whole.writer, level=whole.level, clock=whole.clock) for row in rows]
-
-
-def _split_states(text: str) -> list[str]:
-    if "\r" not in text:
-        return [text]
-    return [part for part in text.split("\r") if part.strip()] or [text]
 
 
 class LogReader:

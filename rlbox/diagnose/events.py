@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LevelDebug0ToFatal4, LogLine, parse_line
-from rlbox.diagnose.patterns import (
+from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
-    CausalRole,
+    LEVEL_ERROR,
+    LEVEL_WARNING,
+    NO_LEVEL,
     Certainty0To3,
-    classify_causal_role,
-    compile_toml_pattern_union,
+    LevelDebug0ToFatal4,
+    LogLine,
+    parse_line,
 )
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role, compile_toml_pattern_union
 from rlbox.diagnose.tracebacks import (
     LineNumberAndText,
     RaisedException,

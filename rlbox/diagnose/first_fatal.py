@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
@@ -71,29 +71,26 @@ class FirstFatalFinder:
     def __init__(self, benign: IsBenign | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
         self._catalogue = catalogue
         self._benign = benign
-        self._found: FatalPosition | None = None
-        self._seen: tuple[Any, ...] = ()
-        self._begin()
+        self.reset()
 
     @property
     def first_fatal(self) -> FatalPosition | None:
         """None when nothing looks fatal so far."""
-        state = self._reader.counts_affecting_analysis
-        if state != self._seen:
-            root = analyze([self._reader.collect_events_so_far()], self._catalogue).root
-            self._found, self._seen = (_make_position(root) if root else None), state
+        if not self._is_current:
+            log = self._reader.collect_events_so_far()
+            root = analyze([log], self._catalogue).root if log.events else None
+            self._found, self._is_current = _make_position(root) if root else None, True
         return self._found
 
     def feed(self, lines: LineBlock) -> None:
         self._reader.feed(lines)
+        self._is_current = False
 
     def reset(self) -> None:
         """Forget all failures so far: the process has recovered from them."""
-        self._begin()
-
-    def _begin(self) -> None:
         self._reader = EventReader(self._catalogue, is_excused=self._benign)
-        self._found, self._seen = None, ()
+        self._found: FatalPosition | None = None
+        self._is_current = True
 
 
 def _make_position(candidate: Candidate) -> FatalPosition:

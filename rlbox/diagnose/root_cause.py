@@ -22,15 +22,9 @@ from rlbox.diagnose.candidates import (
 from rlbox.diagnose.clock import NO_YEAR, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
+from rlbox.diagnose.lines import CERTAIN_FAILURE, POSSIBLE_FAILURE
 from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
-from rlbox.diagnose.patterns import (
-    CERTAIN_FAILURE,
-    POSSIBLE_FAILURE,
-    CausalRole,
-    classify_causal_role,
-    format_text_for_near_regex,
-    is_never_fatal,
-)
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_text_for_near_regex, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
 
 SIMULTANEOUS_S = 1.0

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from rlbox.diagnose.lines import LogLine
+from rlbox.diagnose.patterns import fill_stand_ins
 
 MAX_FRAMES = 400
 MAX_TAIL_LINES = 24
@@ -29,13 +30,7 @@ _LINKS = (
     ("The above exception was the direct cause of the following exception:", "cause"),
     ("During handling of the above exception, another exception occurred:", "context"),
 )
-EXCEPTION_NAME = (
-    r"(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception|Failure|Failed|Interrupt|Exit|Timeout|Killed|Warning|Fault|Group|"
-    r"Died|Full|Empty|Enabled|NotFound|Unavailable|Refused|Aborted|Cancelled|Resources|Conflict|Missing|Mismatch|Exists)"
-    r"|Exception|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
-)
-"""The name of an exception as logs show it, with the modules before it."""
-_RAISED = re.compile(rf"^({EXCEPTION_NAME})(?:\((.{{0,200}}?)\))?(?:: ?(.*))?$")
+_RAISED = re.compile(fill_stand_ins(r"^(<NAME>)(?:\((.{0,200}?)\))?(?:: ?(.*))?$"))
 _ANY_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: (.*)|:?)$")
 _NO_NAME = re.compile(r"^(?:INFO|WARNING|WARN|DEBUG|NOTICE|NOTE|Note|ERROR|CRITICAL|FATAL|None|True|False)\b")
 _CARETS = re.compile(r"^\s*[\^~│]+\s*$")
