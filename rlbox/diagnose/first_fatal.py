@@ -6,11 +6,11 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
@@ -20,7 +20,7 @@ from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import analyze
-from rlbox.diagnose.signatures import SignatureSet, read_signature_file_or_empty
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, is_plain_text
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
@@ -36,15 +36,6 @@ NO_SIGNATURES = SignatureSet(())
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownCause:
-    """A cause that a signature knows; `fix_id` is that of its fix."""
-
-    fix_id: str
-    title: str
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class FatalPosition:
     """The first fatal line of a log, and where it is.
 
@@ -56,10 +47,9 @@ class FatalPosition:
     text: str
     seek_line_number: int
     seek_byte_offset: int
-    grade: Literal["fatal", "noticed", "wrapper"] = "fatal"
-    writer: str = ""
+    grade: Grade = "fatal"
     stated_clock: str = ""
-    known: KnownCause | None = None
+    known: LogSignature | None = None
 
 
 class FirstFatalFinder:
@@ -95,17 +85,14 @@ class FirstFatalFinder:
 
 def _make_position(candidate: Candidate) -> FatalPosition:
     event = candidate.event
-    signature = candidate.match.signature if candidate.match else None
-    known = KnownCause(fix_id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
     return FatalPosition(
         number=candidate.line_number,
         text=get_clipped_full_line(candidate),
         seek_line_number=event.block_first_line_and_byte[0],
         seek_byte_offset=event.block_first_line_and_byte[1],
         grade=_GRADES[candidate.causal_role],
-        writer=event.writer,
         stated_clock=event.log_line.clock or next((one.clock for one in event.exceptions if one.clock), ""),
-        known=known,
+        known=candidate.match.signature if candidate.match else None,
     )
 
 
@@ -116,35 +103,24 @@ _BLOCK = 1 << 20
 _SHOWN = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class FatalLine:
-    """A fatal line with up to `CONTEXT_LINES` lines around it as they are in the log; `offset` is its first byte."""
-
-    number: int
-    text: str
+class _Context(NamedTuple):
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     offset: int = 0
+    """The first byte of the line between them."""
 
 
-def read_fatal_line(log: Path, position: FatalPosition, *, follow_links: bool = False) -> FatalLine:
-    """Return the line with those around it; alone when the log cannot be read any more."""
+def _read_context(log: Path, position: FatalPosition, *, follow_links: bool = False) -> _Context:
+    """Return the lines around a fatal one as they are in the log; none when it cannot be read any more."""
     try:
         with open(open_regular_fd(log, follow_links=follow_links), "rb") as file:
-            offset = find_offset_lines_after(
-                file, position.seek_byte_offset, position.number - position.seek_line_number
-            )
+            lines_below_seek = position.number - position.seek_line_number
+            offset = find_offset_lines_after(file, position.seek_byte_offset, lines_below_seek)
             start, above = find_offset_lines_before(file, offset, CONTEXT_LINES)
-            texts = _texts(file, start, above + 1 + CONTEXT_LINES)
+            texts = _read_lines(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
-        return FatalLine(number=position.number, text=position.text)
-    return FatalLine(
-        number=position.number,
-        text=position.text,
-        before=tuple(texts[:above]),
-        after=tuple(texts[above + 1 :]),
-        offset=offset,
-    )
+        return _Context()
+    return _Context(tuple(texts[:above]), tuple(texts[above + 1 :]), offset)
 
 
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
@@ -156,35 +132,15 @@ def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> Fata
     return _make_position(root) if root else None
 
 
-def read_last_line(log: Path) -> FatalLine | None:
-    """Return the last line that is not blank with those above it."""
-    start, texts = _last_texts(log, 2 * CONTEXT_LINES)
-    while texts and not texts[-1].strip():
-        texts.pop()
-    if not texts:
-        return None
-    number = sum(block.count(b"\n") for block in read_log_blocks(log, start)) + len(texts)
-    return FatalLine(number=number, text=texts[-1].strip(), before=tuple(texts[-CONTEXT_LINES - 1 : -1]), offset=start)
-
-
-def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
-    try:
-        with open_regular_file(log) as file:
-            start, _ = find_offset_lines_before(file, file.seek(0, os.SEEK_END), lines)
-            return start, _texts(file, start, lines + 1)
-    except OSError:
-        return 0, []
-
-
-def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
+def _read_lines(file: BinaryIO, start: int, lines: int) -> list[str]:
     file.seek(start)
-    cutter, read = LineSplitter(), 0
+    splitter, read = LineSplitter(), 0
     texts: list[str] = []
     while len(texts) < lines and read < FORWARD_LIMIT and (block := file.read(STEP)):
-        texts += cutter.feed(block)
+        texts += splitter.feed(block)
         read += len(block)
     if len(texts) < lines:
-        texts += cutter.close()
+        texts += splitter.close()
     return texts[:lines]
 
 
@@ -205,15 +161,19 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     path = source.path_unless_stdin
     if path is None or source.archive_member or not is_plain_text(path):
         return ""
-    spot = FatalPosition(
-        number=diagnosis.root.line_number, text=event.text, seek_line_number=block, seek_byte_offset=offset
+    text = get_clipped_full_line(diagnosis.root)
+    position = FatalPosition(
+        number=diagnosis.root.line_number, text=text, seek_line_number=block, seek_byte_offset=offset
     )
-    line = read_fatal_line(path, spot, follow_links=True)
-    before, after = line.before[-lines:], line.after[:lines]
-    rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
-    rows.append((line.number, ">", get_clipped_full_line(diagnosis.root)))
-    rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
-    return "\n".join(f"{mark}{number:7d} {strip_terminal_codes(text)[:_SHOWN]}" for number, mark, text in rows)
+    context = _read_context(path, position, follow_links=True)
+    shown = _number_lines(position.number, text, context.before[-lines:], context.after[:lines])
+    return "\n".join(f"{number} {strip_terminal_codes(line)[:_SHOWN]}" for number, line in shown)
+
+
+def _number_lines(number: int, text: str, before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each line behind its number, the one between the others marked `>`."""
+    for at, line in enumerate((*before, text, *after), start=number - len(before)):
+        yield f"{'>' if at == number else ' '}{at:7d}", line
 
 
 _SAME_S = 1.5
@@ -225,32 +185,49 @@ _OWN_LOG: frozenset[CauseKind] = frozenset({"service", "ready"})
 
 @dataclass(frozen=True, kw_only=True)
 class LogFailure:
-    """The first fatal line of one log, a path below the run directory; `time_unix` in Unix seconds."""
+    """The first fatal line of one log, a path below the run directory, with up to `CONTEXT_LINES` lines around it."""
 
     log: str
-    line: FatalLine
+    number: int
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     time_unix: float | None = None
-    grade: Literal["fatal", "noticed", "wrapper"] = "fatal"
+    grade: Grade = "fatal"
     stated_clock: str = ""
-    known: KnownCause | None = None
+    known: LogSignature | None = None
 
 
-def read_log_failures(run_dir: Path, positions: Mapping[str, FatalPosition]) -> tuple[LogFailure, ...]:
-    """Return the fatal lines at `positions` (log to position), the earliest first."""
-    found = []
-    for log, spot in positions.items():
-        line = read_fatal_line(run_dir / log, spot)
-        found.append(
-            LogFailure(
-                log=log,
-                line=line,
-                time_unix=LogTimes(run_dir / log).find_time_at(line.offset),
-                grade=spot.grade,
-                stated_clock=spot.stated_clock,
-                known=spot.known,
-            )
-        )
-    return sort_failures_by_time(found)
+def read_log_failure(run_dir: Path, log: str, position: FatalPosition) -> LogFailure:
+    context = _read_context(run_dir / log, position)
+    return LogFailure(
+        log=log,
+        number=position.number,
+        text=position.text,
+        before=context.before,
+        after=context.after,
+        time_unix=LogTimes(run_dir / log).find_time_at(context.offset),
+        grade=position.grade,
+        stated_clock=position.stated_clock,
+        known=position.known,
+    )
+
+
+def read_last_line(run_dir: Path, log: str) -> LogFailure | None:
+    """Return the last line of a log that is not blank, with those above it."""
+    try:
+        with open_regular_file(run_dir / log) as file:
+            start, _ = find_offset_lines_before(file, file.seek(0, os.SEEK_END), 2 * CONTEXT_LINES)
+            texts = _read_lines(file, start, 2 * CONTEXT_LINES + 1)
+    except OSError:
+        return None
+    while texts and not texts[-1].strip():
+        texts.pop()
+    if not texts:
+        return None
+    number = sum(block.count(b"\n") for block in read_log_blocks(run_dir / log, start)) + len(texts)
+    before = tuple(texts[-CONTEXT_LINES - 1 : -1])
+    return LogFailure(log=log, number=number, text=texts[-1].strip(), before=before, grade="wrapper")
 
 
 def sort_failures_by_time(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
@@ -282,8 +259,7 @@ def find_or_read_responsible_failure(cause: Cause, failures: Sequence[LogFailure
         for fatal in rows:
             if fatal.grade == grade:
                 return fatal
-    line = read_last_line(run_dir / cause.where) if cause.where else None
-    return LogFailure(log=cause.where, line=line, grade="wrapper") if line else None
+    return read_last_line(run_dir, cause.where) if cause.where else None
 
 
 def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
@@ -294,13 +270,10 @@ def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
 
 def format_excerpt(failure: LogFailure) -> str:
     """Return a head and the numbered lines around a fatal line, which is marked `>`."""
-    line = failure.line
-    rows = [(number, " ", text) for number, text in enumerate(line.before, start=line.number - len(line.before))]
-    rows.append((line.number, ">", line.text))
-    rows += [(number, " ", text) for number, text in enumerate(line.after, start=line.number + 1)]
-    body = "\n".join(f"{mark}{number:7d} {text}" for number, mark, text in rows)
+    lines = _number_lines(failure.number, failure.text, failure.before, failure.after)
+    body = "\n".join(f"{number} {line}" for number, line in lines)
     when = f"  {format_utc(failure.time_unix)}" if failure.time_unix is not None else ""
-    return f"==> {failure.log}:{line.number}{when}\n\n{body}\n"
+    return f"==> {failure.log}:{failure.number}{when}\n\n{body}\n"
 
 
 def format_utc(unix_seconds: float) -> str:
@@ -316,12 +289,10 @@ def read_stored_run_signatures(run_dir: Path) -> SignatureSet:
     return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
 
 
-def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
-    candidate = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir))
-    if candidate.match is None or candidate.match.signature.role == "benign":
-        return None
-    signature = candidate.match.signature
-    return KnownCause(fix_id=signature.fix, title=signature.title, remedy=signature.remedy)
+def find_known_cause(text: str, run_dir: Path) -> LogSignature | None:
+    """Return the signature that knows a line, of those stored with a run."""
+    match = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir)).match
+    return match.signature if match and match.signature.role != "benign" else None
 
 
 def _is_earlier(one: str, other: str) -> bool:

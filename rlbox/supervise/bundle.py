@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rlbox.diagnose.first_fatal import LogFailure, find_first_fatal, format_excerpt, read_fatal_line
+from rlbox.diagnose.first_fatal import find_first_fatal, format_excerpt, read_log_failure
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
@@ -140,7 +140,7 @@ def _read_error(run_dir: Path, log: str, state: RunState | None) -> str:
     if (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
         return ""
     position = find_first_fatal(run_dir / log)
-    return format_excerpt(LogFailure(log=log, line=read_fatal_line(run_dir / log, position))) if position else ""
+    return format_excerpt(read_log_failure(run_dir, log, position)) if position else ""
 
 
 def _read(path: Path) -> str:

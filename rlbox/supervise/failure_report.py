@@ -20,8 +20,9 @@ from rlbox.diagnose.first_fatal import (
     find_or_read_responsible_failure,
     format_excerpt,
     format_utc,
-    read_log_failures,
+    read_log_failure,
     read_stored_run_signatures,
+    sort_failures_by_time,
 )
 from rlbox.hang.evidence import write_hang_markdown
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
@@ -113,7 +114,7 @@ def build_report(
 ) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
     stage, plan, state = failure.stage, failure.plan, failure.state
-    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.fix_id == cause.known), "")
+    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.fix == cause.known), "")
     return FailureReport(
         run_id=plan.run_id,
         job=plan.job,
@@ -144,16 +145,15 @@ def build_report(
 
 
 def _row(fatal: LogFailure, masks: SecretMasker) -> _FatalEntry:
-    line = fatal.line
     return _FatalEntry(
         log=fatal.log,
-        number=line.number,
-        text=_shown(line.text, masks),
+        number=fatal.number,
+        text=_shown(fatal.text, masks),
         at=format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
         grade=fatal.grade,
-        known=fatal.known.fix_id if fatal.known else "",
-        before=tuple(_shown(text, masks) for text in line.before[-_NEAR:]),
-        after=tuple(_shown(text, masks) for text in line.after[:_NEAR]),
+        known=fatal.known.fix if fatal.known else "",
+        before=tuple(_shown(text, masks) for text in fatal.before[-_NEAR:]),
+        after=tuple(_shown(text, masks) for text in fatal.after[:_NEAR]),
     )
 
 
@@ -171,9 +171,9 @@ def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFailure]) ->
     ]
     for fatal in fatals:
         if fatal.time_unix is not None:
-            where = f"{fatal.log}:{fatal.line.number}"
+            where = f"{fatal.log}:{fatal.number}"
             moments.append(
-                TimelineEntry(at=format_utc(fatal.time_unix), what=_shown(fatal.line.text, failure.masks), where=where)
+                TimelineEntry(at=format_utc(fatal.time_unix), what=_shown(fatal.text, failure.masks), where=where)
             )
     moments.append(TimelineEntry(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
     return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
@@ -344,21 +344,21 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     One that the fix catalogue knows gets its remedy as the next step.
     """
     cause = failure.cause
-    fatals = read_log_failures(failure.run_dir, failure.fatals)
+    fatals = sort_failures_by_time([read_log_failure(failure.run_dir, *one) for one in failure.fatals.items()])
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
         quoted = find_or_read_responsible_failure(cause, fatals, failure.run_dir)
     if quoted is None:
         return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
-    if any(text in quoted.line.text for text in _NO_SPACE):
+    if any(text in quoted.text for text in _NO_SPACE):
         free = failure.snapshot.free_bytes if failure.snapshot else {}
         folder = failure.plan.paths.data
         cause = make_disk_full_cause(folder, free.get(folder, 0))
-    line = failure.masks.mask_text(quoted.line.text)[:_LINE_LIMIT]
-    cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
+    line = failure.masks.mask_text(quoted.text)[:_LINE_LIMIT]
+    cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.number}", line=line)
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
-        cause = dataclasses.replace(cause, known=known.fix_id, next_step=own or known.remedy)
+        cause = dataclasses.replace(cause, known=known.fix, next_step=own or known.remedy)
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
@@ -367,7 +367,7 @@ def _with_known(cause: Cause, run_dir: Path) -> Cause:
     known = find_known_cause(cause.line, run_dir) if cause.line else None
     if not known:
         return cause
-    return dataclasses.replace(cause, known=known.fix_id, next_step=cause.next_step or known.remedy)
+    return dataclasses.replace(cause, known=known.fix, next_step=cause.next_step or known.remedy)
 
 
 def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> Path:

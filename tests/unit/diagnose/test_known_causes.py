@@ -11,10 +11,10 @@ from rlbox.config.project import Project
 from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
-    KnownCause,
     find_known_cause,
     read_stored_run_signatures,
 )
+from rlbox.diagnose.signatures import LogSignature
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_signatures_json
 from rlbox.logs.lines import make_line_block
@@ -30,7 +30,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
+def known_of(run_dir: Path, *lines: str) -> LogSignature | None:
     """Return what is known of the first fatal line of a log."""
     finder = FirstFatalFinder(catalogue=read_stored_run_signatures(run_dir))
     finder.feed(make_line_block(lines))
@@ -43,7 +43,7 @@ def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
     for lines in ((wrapper, reason), (reason, wrapper)):
         found = known_of(run_dir, *lines)
         assert found is not None
-        assert found.fix_id == "lcudart-link"
+        assert found.fix == "lcudart-link"
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -69,14 +69,14 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
     ):
         found = find_known_cause(line, run_dir)
         assert found is not None
-        assert found.fix_id == known
+        assert found.fix == known
     for line, other in (
         ("NCCL WARN Call to posix_fallocate failed : No space left on device", "disk-full"),
         ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
         ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
     ):
         found = find_known_cause(line, run_dir)
-        assert found is None or found.fix_id != other
+        assert found is None or found.fix != other
 
 
 @pytest.mark.parametrize(
