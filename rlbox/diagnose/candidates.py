@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from rlbox.diagnose.clock import is_earlier
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, Statement, count_resumed_lines, is_traceback_from_logger
 from rlbox.diagnose.lines import (
@@ -227,7 +228,7 @@ def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.progress_marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
     if row.host and candidate.causal_role == "death":
-        return [mark for mark in after if mark.host in ("", row.host)]
+        return [mark for mark in after if mark.host in ("", row.host) and not is_earlier(mark.clock, row.clock)]
     return after
 
 

@@ -70,3 +70,12 @@ def to_unix_seconds_as_utc(clock: ClockTime, default_year: int) -> float:
         return base.replace(year=default_year).timestamp()
     except ValueError:  # the 29th of February
         return base.replace(year=default_year, day=28).timestamp()
+
+
+def is_earlier(clock: str, other: str) -> bool:
+    """Whether a stated time is before another one; False where that is not known."""
+    first, second = parse_clock(clock), parse_clock(other)
+    if not first or not second or first.has_date != second.has_date:
+        return False
+    year = datetime.fromtimestamp(max(first.seconds, second.seconds), timezone.utc).year
+    return to_unix_seconds_as_utc(first, year) < to_unix_seconds_as_utc(second, year)

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
-from rlbox.diagnose.clock import parse_clock
+from rlbox.diagnose.clock import is_earlier
 from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.events import make_line_event
@@ -240,7 +240,7 @@ def sort_failures_by_time(failures: Sequence[LogFailure]) -> tuple[LogFailure, .
 
 
 def _before(one: LogFailure, other: LogFailure) -> bool:
-    if _is_earlier(one.stated_clock, other.stated_clock):
+    if is_earlier(one.stated_clock, other.stated_clock):
         return True
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
@@ -293,10 +293,3 @@ def find_known_cause(text: str, run_dir: Path) -> LogSignature | None:
     """Return the signature that knows a line, of those stored with a run."""
     match = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir)).match
     return match.signature if match and match.signature.role != "benign" else None
-
-
-def _is_earlier(one: str, other: str) -> bool:
-    first, second = parse_clock(one), parse_clock(other)
-    if first is None or second is None or (first.has_year, first.has_date) != (second.has_year, second.has_date):
-        return False
-    return first.seconds < second.seconds
