@@ -61,7 +61,9 @@ class FirstFatalFinder:
     def __init__(self, benign: IsBenign | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
         self._catalogue = catalogue
         self._benign = benign
-        self.reset()
+        self._found: FatalPosition | None = None
+        self._is_current = True
+        self._reader = EventReader(catalogue, is_excused=benign)
 
     @property
     def first_fatal(self) -> FatalPosition | None:
@@ -79,8 +81,7 @@ class FirstFatalFinder:
     def reset(self) -> None:
         """Forget all failures so far: the process has recovered from them."""
         self._reader = EventReader(self._catalogue, is_excused=self._benign)
-        self._found: FatalPosition | None = None
-        self._is_current = True
+        self._found, self._is_current = None, True
 
 
 def _make_position(candidate: Candidate) -> FatalPosition:
