@@ -6,7 +6,7 @@ A supervisor that is gone without a last word leaves a cause too: told from fact
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlbox.amounts import decimal_size_text
@@ -31,7 +31,6 @@ TIMEOUT_KINDS: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "w
 EXHAUSTION_KINDS: frozenset[CauseKind] = frozenset({"oom", "disk"})
 """Causes whose own next step is better than that of a line's signature."""
 EXIT_BUG = 3
-"""Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,35 +54,27 @@ class Cause:
 
 
 def get_run_exit_code(cause: Cause | None) -> int:
-    """Return the supervisor's exit code for a run that ended with `cause` (None: passed)."""
     if cause is None:
         return 0
-    if cause.kind == "interrupted":
-        return Interrupted.exit_code
-    if cause.kind == "bug":
-        return EXIT_BUG
-    if cause.kind in _NODE:
-        return NodeError.exit_code
-    return TimedOut.exit_code if cause.kind in TIMEOUT_KINDS else WorkFailed.exit_code
+    exit_codes = {"interrupted": Interrupted.exit_code, "bug": EXIT_BUG}
+    exit_codes |= dict.fromkeys(_NODE, NodeError.exit_code) | dict.fromkeys(TIMEOUT_KINDS, TimedOut.exit_code)
+    return exit_codes.get(cause.kind, WorkFailed.exit_code)
 
 
 def describe_exit(exit_code_or_negative_signal: int) -> str:
-    """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)` (`exit_code_or_negative_signal` -9)."""
+    """Return for example `exit code 3`, `signal 9 (SIGKILL)`."""
     if exit_code_or_negative_signal >= 0:
         return f"exit code {exit_code_or_negative_signal}"
-    try:
-        return f"signal {-exit_code_or_negative_signal} ({signal.Signals(-exit_code_or_negative_signal).name})"
-    except ValueError:
-        return f"signal {-exit_code_or_negative_signal}"
+    number = -exit_code_or_negative_signal
+    return f"signal {number} ({signal.Signals(number).name})" if number in set(signal.Signals) else f"signal {number}"
 
 
 def get_stage_log_path(stage: StagePlan) -> str:
-    """Return the path, below the run directory, of the log of the stage's own command."""
+    """Below the run directory, as is that of a service."""
     return f"{stage.directory}/stage.log"
 
 
 def get_service_or_stage_log_path(stage: StagePlan, service_name: str) -> str:
-    """Return the path, below the run directory, of the log that a line rule names."""
     services = {service.name: service.log for service in stage.services}
     return f"{stage.directory}/{services[service_name]}" if service_name in services else get_stage_log_path(stage)
 
@@ -106,7 +97,6 @@ def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
 
 
 def make_unwritable_directory_cause(path: str, reason: str) -> Cause:
-    """The run's own files cannot be written, for another reason than a full disk."""
     return Cause(kind="disk", what=f"the run directory cannot be written: {reason}", where=path)
 
 
@@ -122,9 +112,7 @@ class SupervisorExit:
     where it was, when that is not here.
     """
 
-    kind: Literal[
-        "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
-    ]
+    kind: ExitKind
     exit_code: int = 0
     container_name: str = ""
     stderr_tail: str = ""
@@ -138,20 +126,15 @@ def make_container_exit_info(
 
     Source: the engine gives 255 to a container whose end it did not see, 128+N to one that ended by signal N.
     """
+    info = replace(make_killed_or_ended_exit_info(exit_code, stderr_tail), container_name=container_name)
     if out_of_memory:
-        return SupervisorExit(
-            kind="memory", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail
-        )
-    if exit_code == _ENGINE_LOST:
-        return SupervisorExit(
-            kind="engine", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail
-        )
-    return make_killed_or_ended_exit_info(exit_code, stderr_tail, container_name)
+        return replace(info, kind="memory")
+    return replace(info, kind="engine") if exit_code == _ENGINE_LOST else info
 
 
-def make_killed_or_ended_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> SupervisorExit:
+def make_killed_or_ended_exit_info(exit_code: int, stderr_tail: str) -> SupervisorExit:
     kind: ExitKind = "killed" if exit_code < 0 or exit_code == _KILLED else "ended"
-    return SupervisorExit(kind=kind, exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
+    return SupervisorExit(kind=kind, exit_code=exit_code, stderr_tail=stderr_tail)
 
 
 _LOST: dict[ExitKind, str] = {
@@ -169,7 +152,7 @@ _LOST: dict[ExitKind, str] = {
 
 
 def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: str) -> Cause:
-    """Return the cause of a run that was lost at the moment `during_phrase` (`while stage X was running`)."""
+    """`during_phrase` says at which moment: `while stage X was running`."""
     code = exit_info.exit_code
     if exit_info.kind == "killed" and code > 128:
         code = 128 - code
@@ -184,7 +167,6 @@ def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: s
 
 
 def make_record_contradicts_supervisor_cause(contradiction: str, run_id: str) -> Cause:
-    """The record of a run contradicts the supervisor, or the engine of its container."""
     return Cause(
         kind="contradiction",
         what=f"the record is not the supervisor's: {contradiction}",

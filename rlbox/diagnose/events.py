@@ -162,7 +162,7 @@ _OTHER = re.compile(r"^\s|^File |^Traceback|^[\w.]+(?:Error|Exception)\b|^[=+*#~
 
 @dataclass(frozen=True, slots=True)
 class RecurringLine:
-    """A line that may come again; `shape` is its text without numbers."""
+    """`shape` is its text without numbers."""
 
     number: int
     writer: str

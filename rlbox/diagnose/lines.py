@@ -183,12 +183,16 @@ def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
     if isinstance(log := data.get("log"), str) and "level" not in data:  # docker's json-file
         row = parse_line(number, log.rstrip("\n"))
         return row if row.clock else replace(row, clock=str(data.get("time", ""))[:40], has_prefix=True)
-    message = next((data[key] for key in ("message", "msg", "event", "log") if isinstance(data.get(key), str)), None)
-    level = next((data[key] for key in ("level", "levelname", "severity", "lvl") if isinstance(data.get(key), str)), "")
-    if message is None or not level:
+
+    def get_first_text(*keys: str) -> str:
+        return next((data[key] for key in keys if isinstance(data.get(key), str)), "")
+
+    message = get_first_text("message", "msg", "event", "log")
+    level = get_first_text("level", "levelname", "severity", "lvl")
+    if not message or not level:
         return None
-    extra = next((data[key] for key in ("exc_info", "error", "err", "exception") if isinstance(data.get(key), str)), "")
-    clock = next((data[key] for key in ("time", "timestamp", "ts", "asctime") if isinstance(data.get(key), str)), "")
+    extra = get_first_text("exc_info", "error", "err", "exception")
+    clock = get_first_text("time", "timestamp", "ts", "asctime")
     said = f"{message}: {extra}" if extra and extra not in message else message
     writer = next((str(data[key]) for key in ("rank", "actor_name", "process", "pid") if key in data), "")
     return LogLine(

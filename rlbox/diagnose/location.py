@@ -13,19 +13,18 @@ from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.lines import LogLine, parse_line
 
 _WORK = re.compile(r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))")
-_RAN = re.compile(r"ran for (?P<ms>\d+) milliseconds")
-_STATE = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+_STATE = re.compile(r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: -?\d")
+_WAITED = re.compile(
+    r"ran for \d+ milliseconds|Timed out waiting \d+ms for (?:recv|send) operation"
+    r"|(?:[tT]imed out|timeout) after \d+ ?(?:ms|s\b|seconds|milliseconds)"
 )
 _RANK = re.compile(r"\bRank (?P<rank>\d+)\b|\[rank(?P<lane>\d+)\]")
 _GROUP = re.compile(r"\bPG (?:ID )?(?P<group>\d+)\b|\((?P<name>[a-z_]+_pg|default_pg)\)")
-_GLOO_MS = re.compile(r"Timed out waiting (\d+)ms for (?:recv|send) operation")
 _ABSENT = re.compile(r"\bRanks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 _PRINT = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, )?OpType=(\w+)"
     r"(?:, TensorShape=(\[[\d, ]*\]))?"
 )
-_STORE_MS = re.compile(r"(?:[tT]imed out|timeout) after (?P<n>\d+) ?(?P<unit>ms|s\b|seconds|milliseconds)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +35,21 @@ class CollectiveWait:
     group: str = ""
     operation: str = ""
     call: int = -1
-    waited_s: float = 0.0
     enqueued: int = -1
-    completed: int = -1
 
 
 def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait | None:
     """Return what a line says of a wait; `default_rank` is the rank when the line does not name one."""
-    work, ran, state = _WORK.search(text), _RAN.search(text), _STATE.search(text)
-    store, gloo = _STORE_MS.search(text), _GLOO_MS.search(text)
-    if not (work or ran or state or store or gloo):
+    work, state = _WORK.search(text), _STATE.search(text)
+    if not (work or state or _WAITED.search(text)):
         return None
     rank, group = _RANK.search(text), _GROUP.search(text)
-    waited = float(ran["ms"]) / 1000 if ran else 0.0
-    if store and not waited:
-        waited = float(store["n"]) / (1000 if store["unit"] in ("ms", "milliseconds") else 1)
-    if gloo:
-        waited = float(gloo.group(1)) / 1000
     return CollectiveWait(
         rank=int(rank["rank"] or rank["lane"]) if rank else default_rank,
         group=(group["group"] or group["name"]) if group else "",
         operation=work["op"] if work else "",
         call=int(work["seq"]) if work and work["seq"] else -1,
-        waited_s=waited,
         enqueued=int(state["enqueued"]) if state else -1,
-        completed=int(state["completed"]) if state else -1,
     )
 
 

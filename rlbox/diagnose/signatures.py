@@ -120,20 +120,16 @@ class SignatureSet:
         `text_for_near_regex` are words of the whole log that say which programs it is of.
         """
         found = []
-        around: tuple[str, ...] = ()
+        around = _list_surroundings(event, text_for_near_regex)
         for index, (_first, text, _last, tail) in enumerate(event.split_into_statements()):
             lines = [text, *(line for _number, line in tail[:_TAIL])]
             whole = "\n".join(lines)
             for signature in self.find_fitting(whole):
-                if signature.near or signature.far:
-                    around = around or _list_surroundings(event, text_for_near_regex)
-                    if not _fits_surroundings(signature, around):
-                        continue
-                if signature.above and not compile_re2(signature.above).search(event.lines_above):
-                    continue
-                pattern = compile_re2(signature.pattern)
-                place = next((at for at, line in enumerate(lines) if pattern.search(line)), 0)
-                found.append(SignatureMatch(signature, index, place - 1))
+                is_above = not signature.above or compile_re2(signature.above).search(event.lines_above)
+                if is_above and _fits_surroundings(signature, around):
+                    pattern = compile_re2(signature.pattern)
+                    place = next((at for at, line in enumerate(lines) if pattern.search(line)), 0)
+                    found.append(SignatureMatch(signature, index, place - 1))
         return sorted(found, key=_precedence)
 
 
@@ -150,11 +146,9 @@ def _precedence(match: SignatureMatch) -> tuple[int, ...]:
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
-    near = compile_re2(signature.near) if signature.near else None
-    far = compile_re2(signature.far) if signature.far else None
-    if near and not any(near.search(text) for text in around):
+    if signature.near and not any(map(compile_re2(signature.near).search, around)):
         return False
-    return not (far and any(far.search(text) for text in around))
+    return not (signature.far and any(map(compile_re2(signature.far).search, around)))
 
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
@@ -165,47 +159,33 @@ def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     return (*frames, *tail, f"lane {row.writer}", f"source {row.logging_call_site}", row.text[:300], program_kinds)
 
 
+_KEYS = frozenset(field.name for field in fields(LogSignature))
+
+
 def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
     """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
 
     The title of a signature is the failure that its fix tells of, else what the fix is called.
     """
-    found = []
+    signatures = []
     for fix in fix_manifests:
-        heals = fix.get("heals") or [""]
+        common = {
+            "cause": next(iter(fix.get("heals", ())), ""),
+            "fix": fix["id"],
+            "title": fix.get("failure") or fix.get("title", ""),
+            "remedy": fix.get("remedy", ""),
+            "role": "benign" if fix.get("benign") else "root",
+        }
         for row in fix.get("signature", ()):
-            role: CausalRoleOrBenign = row.get("role") or ("benign" if fix.get("benign") else "root")
-            found.append(
-                LogSignature(
-                    cause=row.get("cause", heals[0]),
-                    fix=fix["id"],
-                    title=fix.get("failure") or fix.get("title", ""),
-                    remedy=row.get("remedy") or fix.get("remedy", ""),
-                    pattern=row["pattern"],
-                    unless=row.get("unless", ""),
-                    near=row.get("near", ""),
-                    far=row.get("far", ""),
-                    above=row.get("above", ""),
-                    role=role,
-                    rank=row.get("rank", 0),
-                    after=row.get("after", ""),
-                    anchor=tuple(row.get("anchor", ())),
-                )
-            )
-    return tuple(found)
-
-
-def _parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
-    """Return the valid ones of the signatures that a run carries as `dump_signatures_json` wrote them."""
-    found = map(_parse_signature, data if isinstance(data, list) else ())
-    return tuple(one for one in found if one)
+            own = {key: value for key, value in row.items() if key in _KEYS and value}
+            signatures.append(LogSignature(**{**common, **own, "anchor": tuple(row.get("anchor", ()))}))
+    return tuple(signatures)
 
 
 def _parse_signature(row: Any) -> LogSignature | None:
     """Return one signature; keys that this version does not know are left out: earlier versions wrote `needs`."""
-    known = {field.name for field in fields(LogSignature)}
     try:
-        values = {key: value for key, value in row.items() if key in known}
+        values = {key: value for key, value in row.items() if key in _KEYS}
         signature = LogSignature(**{**values, "anchor": tuple(row.get("anchor", ()))})
         validate_selective_re2_pattern(signature.pattern)
     except (TypeError, AttributeError, ValueError):
@@ -288,8 +268,9 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_signature_file_or_empty(path: Path) -> SignatureSet:
-    """Return the signatures stored with a run; none when they are missing or unreadable."""
+    """Return the valid ones of the signatures stored with a run, as `dump_signatures_json` wrote them."""
     try:
-        return SignatureSet(_parse_signatures_leniently(parse_json(read_bytes(path))))
+        rows = parse_json(read_bytes(path))
     except (OSError, ValueError):
-        return SignatureSet(())
+        rows = ()
+    return SignatureSet(filter(None, map(_parse_signature, rows if isinstance(rows, list) else ())))

@@ -1,7 +1,7 @@
 """A traceback as it stands in logs: its frames, the exceptions it names, and how they led to each other.
 
-Python's own, those that Ray and multiprocessing quote of other processes, groups of exceptions, `rich`'s boxes, and
-what is left of one whose head or indent was lost on the way.
+Python's own, those that Ray and multiprocessing quote of other processes, groups of exceptions, and what is left of one
+whose head or indent was lost on the way.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ _BLANKS = 3
 
 TRACEBACK_HEAD = re.compile(r"Traceback \(most recent call last\)")
 FRAME_LINE = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d+)(?:, in (.{1,200}))?')
-_BOX_FRAME = re.compile(r"^\s*[│|]\s*(?:❱ *\d+ )?(/[^:\n]{1,300}\.py):(\d+) in (\S+)")
-_BOX = re.compile(r"^\s*[╭│╰├|+][─│╭╮╯╰ ]*")
-_BOX_END = re.compile(r"^\s*[╰+][─-]{5,}")
 _GROUP = re.compile(r"^\s*(?:\| ?|\+[-+]+ ?\d* ?[-+]*)+")
 _REMOTE = re.compile(r"ray::[\w.:<>\[\] -]{1,200}\(\) ?\(pid=|ray::[\w.:-]{1,200} \(pid=")
 _LINKS = (
@@ -33,7 +30,7 @@ _LINKS = (
 _RAISED = re.compile(fill_stand_ins(r"^(<NAME>)(?:\((.{0,200}?)\))?(?:: ?(.*))?$"))
 _ANY_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: (.*)|:?)$")
 _NO_NAME = re.compile(r"^(?:INFO|WARNING|WARN|DEBUG|NOTICE|NOTE|Note|ERROR|CRITICAL|FATAL|None|True|False)\b")
-_CARETS = re.compile(r"^\s*[\^~│]+\s*$")
+_CARETS = re.compile(r"^\s*[\^~]+\s*$")
 _QUOTES = re.compile(r"^\s*(?:\"\"\"|''')\s*$")
 LineNumberAndText = tuple[int, str]
 
@@ -89,7 +86,6 @@ class TracebackParser:
         self._within = True  # between a head and the line that names the exception
         self._blank = 0
         self._levelled = False
-        self._boxed = "╭" in row.body
         if headless:
             self.try_add_line(row)
 
@@ -124,7 +120,7 @@ class TracebackParser:
             self._blank += 1
             self.closed = self._blank > _BLANKS and not self._within
             return not self.closed
-        taken = self._take(line, _strip_box(body) if body.lstrip()[:1] in "|+│╭╰├" else body)
+        taken = self._take(line, _GROUP.sub("", body).rstrip(" |") if body.lstrip()[:1] in ("|", "+") else body)
         if taken:
             self.last, self._blank = line.number, 0
             self.prefixed = self.prefixed or line.has_prefix
@@ -135,7 +131,7 @@ class TracebackParser:
         if link := next((kind for text, kind in _LINKS if stripped.startswith(text)), ""):
             self._link, self._within = link, True
             return True
-        if found := FRAME_LINE.match(body) or _BOX_FRAME.match(row.body):
+        if found := FRAME_LINE.match(body):
             if not self._within and not self._link and not self._goes_on():
                 self.closed = True
                 return False
@@ -167,7 +163,7 @@ class TracebackParser:
         return True
 
     def _take_within(self, row: LogLine, body: str, stripped: str) -> bool:
-        if _BOX_END.match(row.body) or _CARETS.match(body) or _QUOTES.match(body):
+        if _CARETS.match(body) or _QUOTES.match(body):
             return True
         if _REMOTE.match(stripped):
             return True
@@ -239,8 +235,3 @@ def is_chain_line(body: str) -> bool:
 def is_traceback_head_or_frame(body: str) -> bool:
     """Whether a line is a traceback's head, or a frame of one whose head is missing."""
     return bool(TRACEBACK_HEAD.search(body)) or bool(FRAME_LINE.match(body))
-
-
-def _strip_box(body: str) -> str:
-    rest = _GROUP.sub("", body) if body.lstrip()[:1] in "|+" else _BOX.sub("", body)
-    return rest.rstrip(" │|")
