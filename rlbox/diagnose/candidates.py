@@ -147,7 +147,6 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
 
 
 def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
-    """Return the first line of the messages that certainly says it failed: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
         if rate_failure_certainty(parse_line(number, text)) == CERTAIN_FAILURE and classify_causal_role(text) == "root":
             return number, text
@@ -245,7 +244,6 @@ def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
 
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
-    """Whether the job had been told to stop before, or had said that it finished."""
     before = [mark for mark in read.progress_marks[-20:] if mark.line_number < candidate.event.first_number]
     if candidate.causal_role != "root":
         return any(mark.sign == "stop" for mark in before)

@@ -16,12 +16,8 @@ from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, fi
 def diagnose_paths(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
     """Return what logs say: files, folders or archives, all of one job.
 
-    Raises
-    ------
-    SpecError
-        There is no log of such a name.
-    NodeError
-        One cannot be opened.
+    Raises SpecError: There is no log of such a name.
+    Raises NodeError: One cannot be opened.
     """
     return diagnose_sources(find_sources([str(path) for path in paths]), catalogue)
 

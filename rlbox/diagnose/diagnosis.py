@@ -161,7 +161,6 @@ class Diagnosis:
         }
 
     def _grouped(self) -> list[tuple[Candidate, int]]:
-        """Return harmless errors, equal ones once with their count."""
         counts: Counter[tuple[str, str]] = Counter()
         first: dict[tuple[str, str], Candidate] = {}
         for candidate in self.benign:
@@ -172,7 +171,6 @@ class Diagnosis:
 
 
 def get_clipped_full_line(candidate: Candidate) -> str:
-    """Return the complete line of a candidate as it is in the log, without terminal codes and outer blanks."""
     event = candidate.event
     whole = candidate.full_line or (
         event.log_line.text.strip() if event.log_line.number == candidate.line_number else candidate.text

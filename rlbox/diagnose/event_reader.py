@@ -88,16 +88,11 @@ class LogEvents:
 class EventReader:
     """Takes blocks of lines in order, and gives the events in them.
 
-    Parameters
-    ----------
-    file_index
-        The place of this log among those that are read.
-    catalogue
-        What it knows is a statement, though it states no failure by its form.
-    is_one_of_many
-        There are other logs, with which this one's steps are compared: signs of work are kept from the start on.
-    is_excused
-        Whether a line is declared harmless, by its number and text.
+    `file_index`: The place of this log among those that are read.
+    `catalogue`: What it knows is a statement, though it states no failure by its form.
+    `is_one_of_many`: There are other logs, with which this one's steps are compared: signs of work are kept from the
+    start on.
+    `is_excused`: Whether a line is declared harmless, by its number and text.
     """
 
     def __init__(
@@ -345,7 +340,6 @@ class EventReader:
         self.read.events.append(event)
 
     def _mark(self, block: LineBlock) -> None:
-        """Keep the signs of work in a block: those of the first lines and of the last ones."""
         pattern, lines = compile_progress_prefilter(), block.joined
         first = list(itertools.islice(iterate_matching_line_indexes(pattern, lines), _FIRST_MARKS))
         for index in first:
@@ -377,8 +371,6 @@ def _split_lines(number: int, text: str) -> list[LogLine]:
 
 
 class LogReader:
-    """Feeds the lines of bytes to an `EventReader`; `offset` and `lines` say how much was read."""
-
     def __init__(self, events: EventReader) -> None:
         self.events = events
         self.offset = self.lines = 0
@@ -394,7 +386,6 @@ class LogReader:
         self._partial_line = (self._partial_line + data[end:])[:LINE_LIMIT]  # bytes beyond are payload
 
     def close(self) -> LogEvents:
-        """Read the last line, which has no line feed; return all events."""
         if self._partial_line:
             self._hand_over(self._partial_line)
         return self.events.close()

@@ -81,7 +81,6 @@ class Event:
 
     @property
     def frames(self) -> list[StackFrame]:
-        """The frames of all its exceptions, outermost first."""
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property

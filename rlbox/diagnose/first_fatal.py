@@ -172,7 +172,6 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
 
 
 def _number_lines(number: int, text: str, before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each line behind its number, the one between the others marked `>`."""
     for at, line in enumerate((*before, text, *after), start=number - len(before)):
         yield f"{'>' if at == number else ' '}{at:7d}", line
 
@@ -270,7 +269,6 @@ def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
 
 
 def format_excerpt(failure: LogFailure) -> str:
-    """Return a head and the numbered lines around a fatal line, which is marked `>`."""
     lines = _number_lines(failure.number, failure.text, failure.before, failure.after)
     body = "\n".join(f"{number} {line}" for number, line in lines)
     when = f"  {format_utc(failure.time_unix)}" if failure.time_unix is not None else ""
@@ -286,7 +284,6 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 @functools.lru_cache(maxsize=4)
 def read_stored_run_signatures(run_dir: Path) -> SignatureSet:
-    """Return the signatures stored with a run's plan; none when they are missing or unreadable."""
     return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
 
 

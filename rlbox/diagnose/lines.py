@@ -77,7 +77,6 @@ class LogLine:
 
 
 def parse_line(number: int, text: str) -> LogLine:
-    """Split a line into prefixes and body; never fails."""
     text = strip_terminal_codes(text[:_LONGEST_LINE]).rstrip()
     plain = _CODES.sub("", text) if "[0" in text else text
     body = _strip_progress_bar(plain)
@@ -122,8 +121,6 @@ def find_writer(text: str) -> str:
 
 
 class _PrefixFields:
-    """The fields of a line's prefixes, collected while these are stripped."""
-
     def __init__(self) -> None:
         self.writer = self.host = self.clock = self.source = ""
         self.rank = self.level = -1
@@ -171,7 +168,6 @@ def _strip_progress_bar(text: str) -> str:
 
 
 def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
-    """Return a line that is one JSON object with a message; else None."""
     if not body.endswith("}"):
         return None
     try:

@@ -39,7 +39,6 @@ class CollectiveWait:
 
 
 def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait | None:
-    """Return what a line says of a wait; `default_rank` is the rank when the line does not name one."""
     work, state = _WORK.search(text), _STATE.search(text)
     if not (work or state or _WAITED.search(text)):
         return None
@@ -82,17 +81,13 @@ def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
 
 
 def parse_rank_calls(text: str) -> dict[int, CollectiveCall]:
-    """Return the collective and shape of each rank that a message compares."""
     return {int(rank): CollectiveCall(operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
 def infer_missing_ranks(waits: Iterable[CollectiveWait], other_ranks: Iterable[int] = ()) -> MissingRanks | None:
     """Return the ranks that did not come; None when nothing tells.
 
-    Parameters
-    ----------
-    other_ranks
-        Ranks that are known to take part, because they wrote anything.
+    `other_ranks`: Ranks that are known to take part, because they wrote anything.
     """
     rows = [wait for wait in waits if wait.rank >= 0]
     if not rows:
@@ -247,7 +242,6 @@ def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
 
 
 def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield rank and host by pid from torchrun's summary."""
     said: dict[str, str] = {}
     for line in lines:
         if found := _SUMMED.match(line):
@@ -261,7 +255,6 @@ def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[i
 
 
 def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directories: Sequence[str]) -> str:
-    """Return the one node that did not join while the others waited at the start."""
     if not _GATHERING.search(root.text):
         return ""
 

@@ -20,7 +20,6 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def load_patterns(table: str, key: str) -> tuple[str, ...]:
-    """Return the patterns or texts of a key of `patterns.toml`."""
     return tuple(fill_stand_ins(text) for text in _tables()[table][key])
 
 
@@ -32,7 +31,6 @@ def fill_stand_ins(text: str) -> str:
 
 @functools.cache
 def compile_toml_pattern_union(table: str, key: str) -> Any:
-    """Return the patterns of a key as one RE2 pattern."""
     import re2
 
     options = re2.Options()
@@ -91,7 +89,6 @@ def _sign_pattern() -> re.Pattern[str]:
 
 @functools.cache
 def compile_progress_prefilter() -> Any:
-    """Return all signs as one RE2 pattern over a block of bytes."""
     import re2
 
     options = re2.Options()

@@ -44,12 +44,8 @@ ENDINGS = {
 def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bool = False) -> str:
     """Return the whole report.
 
-    Parameters
-    ----------
-    excerpt
-        The text around the root.
-    include_benign
-        Add what was not taken for a failure.
+    `excerpt`: The text around the root.
+    `include_benign`: Add what was not taken for a failure.
     """
     if diagnosis.root is None:
         parts = [_format_healthy(diagnosis)]
@@ -202,7 +198,6 @@ def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environme
 
 
 def redact(text: str) -> str:
-    """Return a text without keys, people, hosts and directories."""
     text = mask_random_text(text)
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)

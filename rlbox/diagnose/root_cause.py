@@ -155,8 +155,6 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 @dataclass(slots=True)
 class Analysis:
-    """The root cause (None: nothing was fatal), all failures, and harmless errors."""
-
     root: Candidate | None
     candidates: list[Candidate] = field(default_factory=list)
     benign: list[Candidate] = field(default_factory=list)
@@ -259,7 +257,6 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
     spans = sorted((event.first_number, event.last_number) for event in events)
 
     def gap(candidate: Candidate) -> int:
-        """Count lines between the victim and a root that belong to no failure."""
         between = candidate.event.first_number - first.event.last_number
         return between - sum(
             last - begun + 1 for begun, last in spans if first.event.last_number < begun < candidate.event.first_number
@@ -298,7 +295,6 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    """Return the message of the rank that called another collective than the others."""
     named = find_reported_missing(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
     if named is None:
         return None
@@ -307,7 +303,6 @@ def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> 
 
 
 def _follows_victim(candidate: Candidate, candidates: list[Candidate]) -> bool:
-    """Whether an unknown failure has the same writer as an earlier victim."""
     if candidate.match:
         return False
     return any(
@@ -419,7 +414,6 @@ def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | No
 
 
 def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
-    """Return the index of the link whose message a failure repeats; -1: none."""
     text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
     for index, link in enumerate(chain):
         said = _normalize_message(link.candidate.text)

@@ -152,7 +152,6 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
 
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
-    """Return what `near` and `far` are matched with: frames, writer, source, line and kinds of programs."""
     row = event.log_line
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
@@ -206,10 +205,7 @@ def load_signatures(fix_files: Mapping[str, Path], pack_directories: Sequence[Pa
     A pack adds to the catalogue and takes no one's place: its fix of a known id keeps its own signatures beside those
     that are there.
 
-    Raises
-    ------
-    SpecError
-        A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
+    Raises SpecError: A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
     """
     rows = extract_signatures(_read_fixes(fix_files))
     for pack in pack_directories:

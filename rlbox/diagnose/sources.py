@@ -67,10 +67,7 @@ class LogSource:
 def find_sources(paths: list[str]) -> list[LogSource]:
     """Return the logs that the words of a command line mean, in order, each once.
 
-    Raises
-    ------
-    SpecError
-        There is nothing of that name, or no log in a folder; or more than `MAX_FILES`.
+    Raises SpecError: There is nothing of that name, or no log in a folder; or more than `MAX_FILES`.
     """
     found: list[LogSource] = []
     for name in paths:
@@ -100,10 +97,7 @@ def find_sources(paths: list[str]) -> list[LogSource]:
 def find_run_sources(run_dir: Path) -> list[LogSource]:
     """Return the logs of the stages of a run of rlbox, in their order.
 
-    Raises
-    ------
-    SpecError
-        No stage has begun.
+    Raises SpecError: No stage has begun.
     """
     found = [
         LogSource(name=str(path.relative_to(run_dir)), path_unless_stdin=path)
@@ -175,12 +169,7 @@ class EmptyLogError(DamagedLogError):
 def read_blocks(source: LogSource) -> Iterator[bytes]:
     """Yield the bytes of a log in blocks, unpacked, as UTF-8.
 
-    Raises
-    ------
-    NodeError
-        It cannot be opened.
-    DamagedLogError
-        Behind the last block that could be read.
+    Raises NodeError: it cannot be opened. Raises DamagedLogError: behind the last block that could be read.
     """
     if source.path_unless_stdin is None:
         yield from _read_text(io.BufferedReader(sys.stdin.buffer), "")

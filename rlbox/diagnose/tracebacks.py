@@ -63,13 +63,10 @@ class RaisedException:
 
     @property
     def class_name(self) -> str:
-        """The exception's name without modules."""
         return self.name.rpartition(".")[2]
 
 
 class TracebackParser:
-    """Parses a traceback line by line."""
-
     def __init__(self, row: LogLine, *, headless: bool = False) -> None:
         self.first_number = self.last = row.number
         self.head = row
@@ -222,16 +219,13 @@ def announces_exception_on_next_line(text: str) -> bool:
 
 
 def find_exception_name(text: str) -> str | None:
-    """Return the exception, with its modules, that a line outside of a traceback names."""
     found = _RAISED.match(text.strip())
     return found.group(1) if found else None
 
 
 def is_chain_line(body: str) -> bool:
-    """Whether a line links two exceptions (`The above exception was the direct cause …`)."""
     return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 
 def is_traceback_head_or_frame(body: str) -> bool:
-    """Whether a line is a traceback's head, or a frame of one whose head is missing."""
     return bool(TRACEBACK_HEAD.search(body)) or bool(FRAME_LINE.match(body))

@@ -136,7 +136,6 @@ class LineSplitter:
 
     @property
     def partial_line(self) -> str:
-        """The line that has not ended yet, as a terminal shows it now."""
         shown = self._current if _has_visible_text(self._current) else self._shown
         return _to_clean_utf8(shown).decode("utf-8", "replace")
 
@@ -164,7 +163,6 @@ class LineSplitter:
         return self._make_block(body, number, begin)
 
     def close(self) -> LineBlock:
-        """Return the last line of a log that ended without a line feed."""
         number, begin, self._line_begin = self.number, self._line_begin, self._offset
         if not self._current and not self._shown:
             return LineBlock(b"", 0, number + 1, begin)
@@ -178,7 +176,6 @@ class LineSplitter:
         return LineBlock(_to_clean_utf8(body), self.number - number, number + 1, begin, overwritten)
 
     def _settle(self, line: bytes, number: int) -> bytes:
-        """Return what a terminal shows of a line that has ended."""
         if self._shown or b"\r" in line:
             for state in line.split(b"\r"):
                 self._show(state[:LINE_LIMIT], number)

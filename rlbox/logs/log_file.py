@@ -47,15 +47,11 @@ class LogFile:
     def mask_and_append(self, data: bytes) -> None:
         """Append `data`, masked; what may be the beginning of a secret waits for what follows.
 
-        Raises
-        ------
-        OSError
-            The disk is full or gone; what was written before stays.
+        Raises OSError: The disk is full or gone; what was written before stays.
         """
         self._append(self._credentials.feed(self._masks.feed(data)))
 
     def write_held_back(self) -> None:
-        """Write what was held back as a possible beginning of a secret."""
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
     def read_next_block(self) -> bytes:

@@ -162,7 +162,6 @@ def merge_readings(readings: Iterable[ProgressReading]) -> ProgressReading:
 
 
 def estimate_remaining_s(reading: ProgressReading) -> float | None:
-    """Return how many seconds the steps that are left take at the present rate; None where that is not known."""
     rate = reading.rates.get("steps/s", 0.0)
     if not reading.total or reading.step is None or rate <= 0:
         return None
@@ -259,7 +258,6 @@ def _find_pairs(pattern: str, text: str) -> dict[str, float]:
 
 
 def _split_pairs(text: str, separator: str) -> dict[str, float]:
-    """Return the pairs `name: number` among the parts of a text."""
     parts = (part.rpartition(":") for part in text.split(separator))
     found = ((name.strip(), _finite(number.strip())) for name, _, number in parts)
     return {name: value for name, value in found if name and value is not None}
@@ -307,7 +305,6 @@ class ProgressBar:
 
     @property
     def share(self) -> float:
-        """How much of it is done, 0-1."""
         return min(1.0, self.done / self.total)
 
 
@@ -333,7 +330,6 @@ def find_last_bar_unless_full(block: bytes) -> ProgressBar | None:
 
 
 def _parse_duration_s(clock: str) -> float | None:
-    """Return the seconds of `MM:SS` or `H:MM:SS`."""
     parts = clock.split(":")
     if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         return None
@@ -377,7 +373,6 @@ def _read_blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _iterate_states(line: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the states of a line that was written over and over (a progress bar), each with its offset; not all."""
     states = line.split(b"\r")
     stride = max(1, len(states) // _STATES)
     offset = 0

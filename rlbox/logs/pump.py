@@ -68,10 +68,7 @@ class LogPump:
     def open_pipe(self, name: str, log_path: Path) -> Iterator[int]:
         """Begin the log `name` in the file `log_path`; give the handle that a process started in it may write to.
 
-        Raises
-        ------
-        OSError
-            The log cannot be written.
+        Raises OSError: The log cannot be written.
         """
         log = self._open(name, log_path)
         out, into = os.pipe2(os.O_CLOEXEC)
@@ -86,7 +83,6 @@ class LogPump:
             os.close(into)
 
     def start_copying_growing_file(self, name: str, source: Path, log_path: Path) -> None:
-        """Begin the log `name` in the file `log_path` as a copy of the growing file `source`."""
         self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
 
     def detach_pipe(self, name: str) -> int:
@@ -104,10 +100,7 @@ class LogPump:
     def attach_pipe(self, name: str, log_path: Path, read_handle: int) -> None:
         """Begin the log `name` in the file `log_path` with what comes out of a pipe that another pump has released.
 
-        Raises
-        ------
-        OSError
-            The log cannot be written.
+        Raises OSError: The log cannot be written.
         """
         self._sources[name] = _Source(self._open(name, log_path), read_handle, ended=read_handle < 0)
         if read_handle >= 0:
@@ -235,7 +228,6 @@ class LineDispatcher:
         return {name: log.read_offset for name, log in self._pump.logs.items()}
 
     def get_partial_line(self, name: str) -> str:
-        """Return the line of a log that has not ended yet, as it is shown now."""
         return self._splitters[name].partial_line if name in self._splitters else ""
 
     @property
@@ -261,7 +253,6 @@ class LineDispatcher:
             self._hand_over(name, self._splitters[name].close())
 
     def dispatch_remaining(self) -> None:
-        """Hand over what is left, also last lines without a line feed."""
         while self.read():
             pass
         for name in self._names:

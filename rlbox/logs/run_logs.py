@@ -17,12 +17,8 @@ from rlbox.system.tail import FileFollower, find_last_lines_offset
 def list_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_attempt: int | None = None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
-    Parameters
-    ----------
-    stage, log_name
-        Only those of this stage, and of this name (`stage`, or the name of a service).
-    earlier_attempt
-        Those of an earlier attempt, which lie in a folder of their own.
+    `stage`, `log_name`: Only those of this stage, and of this name (`stage`, or the name of a service).
+    `earlier_attempt`: Those of an earlier attempt, which lie in a folder of their own.
     """
     root = run_dir / "stages"
     folders = (
@@ -38,7 +34,6 @@ def list_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_at
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder; none of what is no folder, or cannot be read."""
     try:
         return list_directory_empty_if_missing(folder)
     except OSError:
@@ -67,7 +62,6 @@ class LogFollower:
                 )
 
     def read(self) -> Iterator[LogChunk]:
-        """Yield what is new, a block of each log at most, with the log's path."""
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name
@@ -75,7 +69,6 @@ class LogFollower:
                     yield LogChunk(path, data)
 
     def close(self) -> None:
-        """Let go of all files."""
         for tail in self._tails.values():
             tail.close()
 
