@@ -60,7 +60,7 @@ def diagnose(
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
-    from rlbox.diagnose.diagnose import diagnose_sources
+    from rlbox.diagnose.diagnosis import diagnose_sources
     from rlbox.diagnose.first_fatal import read_excerpt
     from rlbox.diagnose.report import format_report
     from rlbox.diagnose.signatures import load_signatures

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from rlbox.diagnose.candidates import Candidate
-from rlbox.diagnose.event_reader import LogEvents
+from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
@@ -16,7 +17,9 @@ from rlbox.diagnose.location import (
     find_raising_code_if_package,
     locate_failure,
 )
-from rlbox.diagnose.root_cause import Analysis, Link, build_chain
+from rlbox.diagnose.root_cause import Link, analyze, build_chain
+from rlbox.diagnose.signatures import LogSignature, SignatureSet
+from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, find_sources, read_blocks
 
 JobEnding = Literal["failed", "survived", "clean", "unseen"]
 TEXT_LIMIT = 2000
@@ -68,17 +71,8 @@ class Diagnosis:
         return (self.root.cause_id or UNKNOWN) if self.root else None
 
     @property
-    def fix_id(self) -> str:
-        """The id of the fix that has the signature; fixes know more than the list of causes."""
-        return self.root.match.signature.fix if self.root and self.root.match else ""
-
-    @property
-    def title(self) -> str:
-        return self.root.match.signature.title if self.root and self.root.match else ""
-
-    @property
-    def remedy(self) -> str | None:
-        return (self.root.match.signature.remedy or None) if self.root and self.root.match else None
+    def signature(self) -> LogSignature | None:
+        return self.root.match.signature if self.root and self.root.match else None
 
     @property
     def confidence(self) -> float:
@@ -93,13 +87,13 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object of schema 1; docs/diagnose.md lists its keys."""
-        root = self.root
+        root, known = self.root, self.signature
         return {
             "schema": 1,
             "fatal": self.is_fatal,
             "cause": self.cause_id_unknown_or_none,
-            "fix": self.fix_id,
-            "title": self.title,
+            "fix": known.fix if known else "",
+            "title": known.title if known else "",
             "confidence": self.confidence,
             "ending": self.ending,
             "first_fatal": self._place(root) if root else None,
@@ -109,7 +103,7 @@ class Diagnosis:
                 for one in self.independent
             ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
-            "remedy": self.remedy,
+            "remedy": (known.remedy or None) if known else None,
             "fetch": self.missing_log_description,
             "node": self.location.node,
             "rank": self.location.rank,
@@ -127,14 +121,11 @@ class Diagnosis:
             "signatures": self.signature_count,
         }
 
-    def _name(self, candidate: Candidate | None) -> str:
-        return self.files[candidate.event.log_index].name if candidate and self.files else ""
-
     def _place(self, candidate: Candidate) -> dict[str, Any]:
         return {
             "line": candidate.line_number,
             "text": get_clipped_full_line(candidate),
-            "file": self._name(candidate),
+            "file": self.files[candidate.event.log_index].name,
             "lane": candidate.event.writer,
         }
 
@@ -152,9 +143,9 @@ class Diagnosis:
         }
 
     def _benign(self, candidate: Candidate, count: int) -> dict[str, Any]:
-        known = candidate.match.signature if candidate.match and candidate.match.signature.role == "benign" else None
+        known = candidate.match.signature if candidate.match else None
         return {
-            "cause": known.cause if known else "",
+            "cause": known.cause if known and known.role == "benign" else "",
             **self._place(candidate),
             "count": count,
             "why": candidate.benign_reason or "level",
@@ -178,26 +169,49 @@ def get_clipped_full_line(candidate: Candidate) -> str:
     return whole[:TEXT_LIMIT]
 
 
-def build_diagnosis(
-    analysis: Analysis, logs: Sequence[LogEvents], stats: Sequence[LogStats], signature_count: int
-) -> Diagnosis:
+def diagnose_paths(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
+    """Return what logs say: files, folders or archives, all of one job.
+
+    Raises SpecError: there is no log of such a name. Raises NodeError: one cannot be opened.
+    """
+    return diagnose_sources(find_sources([str(path) for path in paths]), catalogue)
+
+
+def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> Diagnosis:
+    logs: list[LogEvents] = []
+    stats: list[LogStats] = []
+    empty: set[int] = set()
+    for index, source in enumerate(sources):
+        reader = LogReader(EventReader(catalogue, index, is_one_of_many=len(sources) > 1))
+        problem = ""
+        try:
+            for block in read_blocks(source):
+                reader.feed(block)
+        except DamagedLogError as error:
+            problem = str(error)
+            empty |= {index} if isinstance(error, EmptyLogError) else set()
+        logs.append(reader.close())
+        stats.append(LogStats(name=source.name, lines=reader.lines, bytes=reader.offset, problem=problem))
+    if len(empty) < len(stats):
+        stats = [replace(one, problem="") if index in empty else one for index, one in enumerate(stats)]
+    return diagnose_events(logs, stats, catalogue)
+
+
+def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
+    names = [one.name for one in stats]
+    analysis = analyze(logs, catalogue, names)
     root = analysis.root
-    files = tuple(
-        replace(one, skew_s=skew) for one, skew in zip(stats, analysis.skews_s or [0.0] * len(stats), strict=True)
-    )
+    files = tuple(replace(one, skew_s=skew) for one, skew in zip(stats, analysis.skews_s, strict=True))
+    signature_count = len(catalogue.signatures)
     if root is None:
-        ending: JobEnding = "clean" if _has_ended(logs) else "unseen"
+        last_signs = [log.progress_marks[-1].sign for log in logs if log.progress_marks]
+        ending: JobEnding = "clean" if {"done", "saved", "stop"} & set(last_signs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
-        return Diagnosis(
-            root=None,
-            benign=tuple(analysis.benign),
-            ending=ending,
-            files=files,
-            signature_count=signature_count,
-        )
+        benign = tuple(analysis.benign)
+        return Diagnosis(root=None, benign=benign, ending=ending, files=files, signature_count=signature_count)
     chain = build_chain(root, analysis.candidates, analysis.benign)
-    location = locate_failure(root, analysis.candidates, logs, [one.name for one in stats])
+    location = locate_failure(root, analysis.candidates, logs, names)
     return Diagnosis(
         root=root,
         chain=tuple(chain.links[:_CHAIN_MOST]),
@@ -210,7 +224,3 @@ def build_diagnosis(
         location=location,
         raised_in=find_raising_code_if_package(root),
     )
-
-
-def _has_ended(reads: Sequence[LogEvents]) -> bool:
-    return any(read.progress_marks[-1].sign in ("done", "saved", "stop") for read in reads if read.progress_marks)

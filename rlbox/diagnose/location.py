@@ -146,7 +146,7 @@ class _RankMap:
 
     node_by_rank: dict[int, str] = field(default_factory=dict)
     rank_by_node_and_local_rank: dict[tuple[str, int], int] = field(default_factory=dict)
-    rank_and_host_by_pid: dict[str, tuple[int, str]] = field(default_factory=dict)
+    rank_and_host_by_pid: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
     def add_line(self, line: LogLine, default_node: str) -> None:
         node, local = line.host or default_node, _LOCAL.search(line.writer)
@@ -197,9 +197,10 @@ def locate_failure(
     if missing := _find_missing_ranks(root, candidates, places.node_by_rank):
         return FailureLocation(places.node_by_rank.get(missing.ranks[0], ""), missing.ranks[0], missing)
     own, name = directories[root.event.log_index], log_names[root.event.log_index]
-    node, rank = _find_process_rank(root, places)
-    node = _find_late_node(root, candidates, directories) or root.event.log_line.host or node or own
-    rank = rank if rank is not None else _find_rank(root, name, node, places)
+    local = _LOCAL_IN_LINE.search(root.event.log_line.text)
+    rank, host = places.rank_and_host_by_pid.get(local[2] if local else "", (None, ""))
+    node = _find_late_node(root, candidates, directories) or root.event.log_line.host or host or own
+    rank = _find_rank(root, name, node, places) if rank is None else rank
     if rank is not None:
         node = node or places.node_by_rank.get(rank, "")
     return FailureLocation(node or _parse_node(root, name), rank)
@@ -210,12 +211,12 @@ def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: 
         return None
     if named := find_reported_missing(one.text for one in candidates):
         return named
-    waits = []
-    for candidate in candidates:
-        for text in {candidate.event.text, candidate.text}:
-            if wait := parse_collective_wait(text, candidate.event.log_line.rank):
-                waits.append(wait)
-    return infer_missing_ranks(waits, seen)
+    waits = (
+        parse_collective_wait(text, one.event.log_line.rank)
+        for one in candidates
+        for text in dict.fromkeys((one.event.text, one.text))
+    )
+    return infer_missing_ranks(filter(None, waits), seen)
 
 
 def _map_ranks(
@@ -225,20 +226,14 @@ def _map_ranks(
     for index, read in enumerate(reads):
         if (rank := _parse_rank_in_name(names[index])) is not None:
             places.node_by_rank.setdefault(rank, directories[index])
-        for row in _iterate_lines(read):
-            places.add_line(row, directories[index])
+        marks = (parse_line(mark.line_number, mark.text) for mark in read.progress_marks)
+        for line in (*(event.log_line for event in read.events), *marks):
+            places.add_line(line, directories[index])
     for candidate in candidates:
         for one in candidate.event.exceptions:
             if one.class_name == "ChildFailedError":
                 places.rank_and_host_by_pid.update(_parse_launcher_summary(line for _, line in one.tail))
     return places
-
-
-def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
-    for event in read.events:
-        yield event.log_line
-    for mark in read.progress_marks:
-        yield parse_line(mark.line_number, mark.text)
 
 
 def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -264,14 +259,6 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
     waited = {node_of(one) for one in candidates if _GATHERING.search(one.text)}
     others = ({node_of(one) for one in candidates} | set(directories)) - waited - {""}
     return others.pop() if len(others) == 1 and waited - {""} else ""
-
-
-def _find_process_rank(root: Candidate, places: _RankMap) -> tuple[str, int | None]:
-    found = _LOCAL_IN_LINE.search(root.event.log_line.text)
-    if found and found.group(2) in places.rank_and_host_by_pid:
-        rank, host = places.rank_and_host_by_pid[found.group(2)]
-        return host, rank
-    return "", None
 
 
 def _find_rank(root: Candidate, name: str, node: str, places: _RankMap) -> int | None:

@@ -71,21 +71,17 @@ def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _format_cause(diagnosis: Diagnosis) -> str:
-    sure = f"{diagnosis.confidence:.2f}"
-    if (
-        cause := diagnosis.cause_id_unknown_or_none
-        if diagnosis.cause_id_unknown_or_none != UNKNOWN
-        else diagnosis.fix_id
-    ):
-        title = diagnosis.title or ""
-        return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
+    if known := diagnosis.signature:
+        return _("{cause}: {title} (sure to {confidence})").format(
+            cause=known.cause or known.fix, title=_(known.title), confidence=f"{diagnosis.confidence:.2f}"
+        )
     if diagnosis.raised_in:
         return _("unknown: raised in {place}; no signature knows it").format(place=diagnosis.raised_in.where)
     return _("unknown: no signature knows this line")
 
 
 def _format_next(diagnosis: Diagnosis) -> str:
-    remedy = diagnosis.remedy or ""
+    remedy = diagnosis.signature.remedy if diagnosis.signature else ""
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if remedy else fetch

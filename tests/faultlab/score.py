@@ -28,8 +28,7 @@ from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
 from record import labels_of, logs_of  # noqa: E402
 
 from rlbox.config.project import Project  # noqa: E402
-from rlbox.diagnose.diagnose import diagnose_paths  # noqa: E402
-from rlbox.diagnose.diagnosis import Diagnosis  # noqa: E402
+from rlbox.diagnose.diagnosis import Diagnosis, diagnose_paths  # noqa: E402
 from rlbox.diagnose.root_cause import Link  # noqa: E402
 from rlbox.diagnose.signatures import SignatureSet, load_signatures  # noqa: E402
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
-from rlbox.diagnose.diagnose import diagnose_events
-from rlbox.diagnose.diagnosis import Diagnosis, LogStats
+from rlbox.diagnose.diagnosis import Diagnosis, LogStats, diagnose_events
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.report import format_report
 from rlbox.diagnose.signatures import SignatureSet, load_signatures

@@ -13,8 +13,7 @@ from fuzz.diagnosing import Judged, round_of
 
 from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_events
-from rlbox.diagnose.diagnosis import Diagnosis, LogStats
+from rlbox.diagnose.diagnosis import Diagnosis, LogStats, diagnose_events
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import load_signatures
 

@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_paths
+from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 
 CASES = CHECKOUT / "tests/cases/diagnose"

@@ -11,7 +11,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_paths
+from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.first_fatal import find_first_fatal
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 from rlbox.logs.lines import strip_terminal_codes

@@ -8,8 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_paths
-from rlbox.diagnose.diagnosis import Diagnosis
+from rlbox.diagnose.diagnosis import Diagnosis, diagnose_paths
 from rlbox.diagnose.signatures import load_signatures
 
 CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())

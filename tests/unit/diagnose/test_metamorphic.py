@@ -11,8 +11,7 @@ from fakes import CHECKOUT
 from test_cases import cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_events
-from rlbox.diagnose.diagnosis import LogStats
+from rlbox.diagnose.diagnosis import LogStats, diagnose_events
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 

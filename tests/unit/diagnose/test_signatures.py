@@ -12,7 +12,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.candidates import classify_event
-from rlbox.diagnose.diagnose import diagnose_paths
+from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
@@ -112,9 +112,9 @@ def test_each_error_is_diagnosed_by_its_own_fix(before: str, tmp_path: Path) -> 
         if one.role == "benign" or one.near or one.above or parse_line(1, example).level == LEVEL_WARNING:
             continue
         path.write_text(f"{before}{example}\n", encoding="utf-8")
-        found = diagnose_paths([path], catalogue)
-        if found.fix_id != one.fix:
-            lost.append((one.fix, found.fix_id, example))
+        fix = diagnose_paths([path], catalogue).as_json()["fix"]
+        if fix != one.fix:
+            lost.append((one.fix, fix, example))
     assert lost == []
 
 
@@ -123,9 +123,9 @@ def test_signature_of_the_lines_above_needs_them(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     crash = "!!!!!!! Segfault encountered !!!!!!!\n"
     path.write_text(f'"POST /sleep?level=1 HTTP/1.1" 200 OK\n"POST /start_weight_update HTTP/1.1" 200 OK\n{crash}')
-    assert diagnose_paths([path], catalogue).fix_id == "weights-updated-asleep"
+    assert diagnose_paths([path], catalogue).as_json()["fix"] == "weights-updated-asleep"
     path.write_text(f'"POST /generate HTTP/1.1" 200 OK\n{crash}')
-    assert diagnose_paths([path], catalogue).fix_id == "native-segfault"
+    assert diagnose_paths([path], catalogue).as_json()["fix"] == "native-segfault"
 
 
 def test_exception_that_python_ignores_is_no_failure_whatever_matches(tmp_path: Path) -> None:
