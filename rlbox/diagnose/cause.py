@@ -56,9 +56,11 @@ class Cause:
 def get_run_exit_code(cause: Cause | None) -> int:
     if cause is None:
         return 0
-    exit_codes = {"interrupted": Interrupted.exit_code, "bug": EXIT_BUG}
-    exit_codes |= dict.fromkeys(_NODE, NodeError.exit_code) | dict.fromkeys(TIMEOUT_KINDS, TimedOut.exit_code)
-    return exit_codes.get(cause.kind, WorkFailed.exit_code)
+    if cause.kind in _NODE:
+        return NodeError.exit_code
+    if cause.kind in TIMEOUT_KINDS:
+        return TimedOut.exit_code
+    return {"interrupted": Interrupted.exit_code, "bug": EXIT_BUG}.get(cause.kind, WorkFailed.exit_code)
 
 
 def describe_exit(exit_code_or_negative_signal: int) -> str:

@@ -93,7 +93,7 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
         data = log.read_next_block()
         count += len(data)
         if not data:
-            pump.wait_for_growth_or_exit(0.1)
+            pump.wait_for_growth(0.1)
     assert writer.wait() == 0
     pump.close_all_but_logs()
     assert (log.size, log.unread_bytes) == (size, 0)
