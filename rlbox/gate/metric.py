@@ -160,7 +160,10 @@ class MetricChecker:
 def parse_logged_number(value: Any) -> float | None:
     """Return a number as a log or a row writes it (`2.5`, `1e-05,`, `nan`, `tensor(2.5)`, `np.float32(1)`), or None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # JSON has integers of any size
+            return math.inf if value > 0 else -math.inf
     if not isinstance(value, str):
         return None
     text = value.strip().strip("'\"[](){},;:|")

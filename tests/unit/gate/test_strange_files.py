@@ -150,3 +150,7 @@ def test_a_number_is_read_in_any_wrapping(text: str) -> None:
 @pytest.mark.parametrize("text", ["nancy", "info", "1_000", "٠.٥", "²", "0x7f", ""])
 def test_what_only_looks_like_a_number(text: str) -> None:
     assert parse_logged_number(text) is None
+
+
+def test_integer_of_any_size_is_a_number() -> None:
+    assert parse_logged_number(-(10**400)) == float("-inf")
