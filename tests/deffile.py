@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 SECTIONS = {"help", "setup", "files", "labels", "environment", "pre", "post", "runscript", "test", "startscript"}
 HEADERS = {"bootstrap", "from", "includecmd", "mirrorurl", "updateurl", "osversion", "include", "library", "stage"}
-NEED_FROM = {"docker": True, "oci-archive": True, "scratch": False}
+AGENTS = {"docker", "oci-archive"}
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,6 @@ class Definition:
 
     header: dict[str, str]
     sections: dict[str, str]
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What `%labels` says: the first word of a line is the name."""
-        rows = [line.strip().partition(" ") for line in self.sections["labels"].splitlines() if line.strip()]
-        return {name: text for name, _, text in rows}
 
 
 def parse_definition(text: str) -> Definition:
@@ -46,7 +40,7 @@ def parse_definition(text: str) -> Definition:
             if not colon or key.strip().lower() not in HEADERS:
                 raise ValueError(f"header {line!r}")
             header[key.strip().lower()] = value.strip()
-    if header.get("bootstrap") not in NEED_FROM or NEED_FROM[header["bootstrap"]] != bool(header.get("from")):
+    if header.get("bootstrap") not in AGENTS or not header.get("from"):
         raise ValueError(f"header {header}")
     if found := re.findall(r"\{\{\s*\w+\s*\}\}", text):
         raise ValueError(f"arguments of the build: {found}")

@@ -342,7 +342,6 @@ def image_plan(**changes: Any) -> ImagePlan:
     """Return a small image plan with `changes`."""
     values: dict[str, Any] = {
         "target": "mine",
-        "title": "smallest target",
         "tag": "rlbox/mine:tests",
         "rendered_files": {"images/mine/Dockerfile": "FROM scratch\n"},
         "context_files": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},

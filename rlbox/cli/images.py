@@ -15,7 +15,6 @@ from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, force_option, gpus_option, pass_app_with_shared_options
 from rlbox.i18n import _
-from rlbox.image.forms.compose import GPU_METHODS
 from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
 from rlbox.image.plan import load_image_plan
 
@@ -225,40 +224,30 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
-@click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
-@click.option("--way", type=click.Choice(GPU_METHODS), help="compose: how its engine gives GPUs; default: gpus.")
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run_option
 @pass_app_with_shared_options
-def export(
-    app: App,
-    name: str,
-    form: Literal["compose", "apptainer"],
-    image: str,
-    gpus: str,
-    way: Literal["gpus", "cdi"] | None,
-    output: str | None,
-) -> int:
+def export(app: App, name: str, form: Literal["compose", "apptainer"], image: str, output: str | None) -> int:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
-    Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
-    files alone. What neither format can express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+    Without --image the compose file starts what `rlbox build` made; a definition needs one. What neither format can
+    express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
 
     \b
     Examples:
       rlbox export local --format compose
-      rlbox export local --format apptainer --output local.def
+      rlbox export local --format apptainer --image local.oci.tar --output local.def
       rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1
     """
     from rlbox.image.export import render_export
     from rlbox.system.files import require_writable_file, write_atomic
 
-    if (gpus or way) and form != "compose":
-        raise click.UsageError(_("--gpus and --way are for --format compose: apptainer takes --nv when it starts"))
+    if form == "apptainer" and not image:
+        raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
     if output:
         with app.collecting_refusals_if_dry_run("file"):
             require_writable_file(Path(output), "another with --output")
-    text = render_export(app, name, form, image_reference=image, gpus=gpus, gpu_method=way or "gpus")
+    text = render_export(app, name, form, image)
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:
         would = f"write {output}" if output else "print this, and write nothing"
@@ -266,15 +255,9 @@ def export(
     if output:
         write_atomic(Path(output), text)
     app.result(data, output or text.rstrip("\n"))
-    app.print_status(f"next: {_next(name, form, output or 'FILE', image)}")
+    compose, build = f"docker compose --file {output or 'FILE'} run --rm {name} COMMAND", f"apptainer build {name}.sif"
+    app.print_status(f"next: {compose if form == 'compose' else build + ' ' + (output or 'FILE')}")
     return 0
-
-
-def _next(name: str, form: str, file: str, image: str) -> str:
-    if form == "compose":
-        return f"docker compose --file {file} run --rm {name} COMMAND"
-    context = "" if image else f"rlbox fetch {name}, rlbox render {name} --context FOLDER --hermetic, and in FOLDER: "
-    return f"{context}apptainer build {name}.sif {file}"
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnstartScript
+    from rlbox.image.forms import OnstartScript
     from rlbox.target.target import Target
 
 
@@ -41,7 +41,7 @@ def onstart(app: App, name: str, added: Path | None) -> None:
       rlbox onstart vast-5090 > onstart.sh
       rlbox onstart vast-5090 --json
     """
-    from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
+    from rlbox.image.forms import ONSTART_FIELD_LIMIT
     from rlbox.vast.request import parse_docker_options
 
     require_vast_target_by_name(app, name)
@@ -71,7 +71,7 @@ def require_vast_target_by_name(app: App, target_name: str, *, advise_target_opt
     advise_target_option
         Whether the advice is `--target NAME`, as of a job that is to run on another target than its own.
     """
-    from rlbox.image.forms.onstart import require_vast_target
+    from rlbox.image.forms import require_vast_target
     from rlbox.target.target import load_target
 
     target = load_target(app.project, target_name).target
@@ -107,7 +107,7 @@ def render_target_onstart(
     from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
-    from rlbox.image.forms.onstart import render_onstart
+    from rlbox.image.forms import render_onstart
 
     loaded = load_target_with_fix_packages(app.project, target_name)
     select_and_render_fixes(

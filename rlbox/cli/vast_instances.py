@@ -18,7 +18,7 @@ from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_s
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnstartScript
+    from rlbox.image.forms import OnstartScript
     from rlbox.target.target import Target
     from rlbox.vast.offers import Offer, OfferFilter
     from rlbox.vast.request import Instance, Quote

@@ -18,21 +18,20 @@ from rlbox.app import App
 from rlbox.engine.address import create_missing_docker_cli_error, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
-from rlbox.foreign import parse_json, whole_number
+from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.command import PIPE, STDOUT, run_command, start_command
+from rlbox.system.command import PIPE, STDOUT, start_command
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Command
 
 BASE_CONTEXT_NAME = "rlbox-base"
-MIN_ENGINE_FOR_LINKED_COPIES = (
-    23,
-)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
+MIN_ENGINE_FOR_LINKED_COPIES = (23,)
+"""The first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)."""
 
 # zstd at level 3 makes smaller layers than gzip in half of its time. Provenance inside the image would give every build
-# another digest. Clients with BuildKit built in refuse these options.
+# another digest.
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
@@ -55,14 +54,6 @@ def adapt_dockerfile_to_engine(
         if engine_version and engine_version < MIN_ENGINE_FOR_LINKED_COPIES
         else dockerfile
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildClient:
-    """A program that drives BuildKit: the words before `build`; a docker client before 23 has it built in."""
-
-    argv_prefix: tuple[str, ...]
-    has_builtin_buildkit: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,35 +85,29 @@ class BuildRequest:
 
 
 def plan_build_command(
-    request: BuildRequest, client: BuildClient, step_env_file: str, metadata_file: str | None = None
+    request: BuildRequest, buildx: str, step_env_file: str, metadata_file: str | None = None
 ) -> Command:
     """Return the command that builds and tags the image; its steps read `step_env_file`.
 
     The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
     """
-    program = (*client.argv_prefix, "build", *(() if client.has_builtin_buildkit else _OUTPUT))
-    secrets = [("sources", step_env_file), ("ca", request.network_settings.ca_bundle)]
-    proxies = sorted(request.network_settings.proxies)
+    settings, base = request.network_settings, request.base_image_context_url
+    secrets = [("sources", step_env_file), ("ca", settings.ca_bundle)]
     argv = [
-        *program,
+        *(buildx, "build", *_OUTPUT),
         "--progress=plain",
         f"--network={request.network}",
         f"--tag={request.tag}",
         *(f"--label={name}={value}" for name, value in request.labels.items()),
         f"--build-arg=SOURCE_DATE_EPOCH={request.epoch}",
-        *(("--metadata-file", metadata_file) if metadata_file and not client.has_builtin_buildkit else ()),
-        *(
-            (f"--build-context={BASE_CONTEXT_NAME}={request.base_image_context_url}",)
-            if request.base_image_context_url
-            else ()
-        ),
-        *(f"--build-arg={name}" for name in proxies),  # values stay in the environment: they may hold passwords
+        *(("--metadata-file", metadata_file) if metadata_file else ()),
+        *((f"--build-context={BASE_CONTEXT_NAME}={base}",) if base else ()),
+        *(f"--build-arg={name}" for name in sorted(settings.proxies)),  # values may hold passwords: they stay outside
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if request.use_cache else ("--no-cache",)),
         str(request.context_dir),
     ]
-    env = {"DOCKER_BUILDKIT": "1"} if client.has_builtin_buildkit else {}
-    return Command(argv=tuple(argv), env=env)
+    return Command(argv=tuple(argv))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,16 +199,10 @@ _PLUGIN_FOLDERS = (
 )
 
 
-def find_build_client() -> BuildClient:
-    """Return the first docker client on PATH that can drive BuildKit.
+def find_buildx() -> str:
+    """Return the path of the buildx plugin; `EngineError` where there is none, or no docker client.
 
-    The buildx plugin is started by itself, because the client takes as long to start it as the engine to find that
-    nothing changed; a client without it is taken only when it is older than 23, the last that had BuildKit built in.
-
-    Raises
-    ------
-    EngineError
-        There is no docker client, or none that can.
+    It is started by itself, because the client takes as long to start it as the engine to find that nothing changed.
     """
     clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
     if not clients:
@@ -231,12 +210,7 @@ def find_build_client() -> BuildClient:
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
-            return BuildClient(argv_prefix=(plugin,), has_builtin_buildkit=False)
-    for client in clients:
-        outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
-        major = whole_number(outcome.stdout.strip().partition(".")[0])
-        if major is not None and 19 <= major < 23:
-            return BuildClient(argv_prefix=(client,), has_builtin_buildkit=True)
+            return plugin
     raise EngineError(
         _("no docker client here can drive BuildKit: the buildx plugin is missing"),
         where=", ".join(clients),
@@ -245,7 +219,7 @@ def find_build_client() -> BuildClient:
 
 
 class BuildResult(NamedTuple):
-    """The whole build log, and the manifest's digest; empty where the builder does not tell it."""
+    """The whole build log, and the manifest's digest."""
 
     log_path: Path
     manifest_digest: str
@@ -263,7 +237,7 @@ def build_image(
     Interrupted
         Ctrl-C: the client is ended, the engine stops the build.
     """
-    builder = find_build_client()
+    buildx = find_buildx()
     log_path = cache_path("logs", f"build-{target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
@@ -272,10 +246,10 @@ def build_image(
             "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(request.step_env.items()))
         )
         settings.chmod(0o600)
-        command = plan_build_command(request, builder, str(settings), str(metadata))
-        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_tunnel_if_remote()})
+        command = plan_build_command(request, buildx, str(settings), str(metadata))
+        command = replace(command, env={"DOCKER_HOST": open_engine_tunnel_if_remote()})
         _build(command, request.tag, log_path, on_step, say)
-        return BuildResult(log_path, _built_digest(metadata))
+        return BuildResult(log_path, str(parse_json(metadata.read_bytes()).get("containerimage.digest", "")))
 
 
 @contextmanager
@@ -289,13 +263,6 @@ def show_build_progress(app: App) -> Iterator[Callable[[BuildStep], None]]:
                 show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], status_text=told))
 
         yield on_step
-
-
-def _built_digest(metadata: Path) -> str:
-    try:
-        return str(parse_json(metadata.read_bytes()).get("containerimage.digest", ""))
-    except (OSError, ValueError):
-        return ""
 
 
 def _build(

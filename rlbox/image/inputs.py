@@ -29,7 +29,6 @@ from rlbox.image.buildkit import (
     BuildOptions,
     BuildRequest,
     adapt_dockerfile_to_engine,
-    find_build_client,
 )
 from rlbox.image.context import (
     compute_build_digest,
@@ -157,22 +156,19 @@ class BuildInputs:
 
         A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and
         the bytes are verified. A named context even for what the engine pulls itself: only then the times in the
-        image's history are the same both ways. Old builders know no named contexts; the Dockerfile names the image
-        for them.
+        image's history are the same both ways. Old engines know no named contexts; the Dockerfile names the image for
+        them.
         """
         app, lock, store = self._app, self._lock, self._store
         if "@" not in lock.base:
             return None
         from_store = self._options.hermetic or load_profile(app.project, self._sources).has_rules_for("oci")
-        if (
-            find_build_client().has_builtin_buildkit
-            or (_engine() or MIN_ENGINE_FOR_LINKED_COPIES) < MIN_ENGINE_FOR_LINKED_COPIES
-        ):
+        if (_engine() or MIN_ENGINE_FOR_LINKED_COPIES) < MIN_ENGINE_FOR_LINKED_COPIES:
             if from_store:
                 other = "without --hermetic" if self._options.hermetic else _("with --sources direct")
                 raise EngineError(
                     _("this engine cannot build on a base image from the store"),
-                    next_step=_("use Docker 23 or newer with the buildx plugin, or build {other}").format(other=other),
+                    next_step=_("use Docker 23 or newer, or build {other}").format(other=other),
                 )
             return None
         if not from_store:

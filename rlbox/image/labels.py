@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rlbox.fixes.patches import ResolvedPatch
-    from rlbox.fixes.render import RenderedFixes
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
+from rlbox.fixes.patches import ResolvedPatch
+from rlbox.fixes.render import RenderedFixes
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
 
 BUILD_LABEL, SPEC_LABEL, LOCK_LABEL = "rlbox.build", "rlbox.spec", "rlbox.lock"
 FORCED_LABEL = "rlbox.forced"

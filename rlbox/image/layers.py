@@ -6,17 +6,14 @@ large wheels, one the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.target.lock import Lock, LockedGroup, Package
-    from rlbox.target.target import Target
+from rlbox.target.lock import Lock, Package
+from rlbox.target.target import Target
 
 # Engines refuse an image of more than 127 layers (source: moby layer.MaxLayerDepth, 125 without the base); the base
 # image, rlbox and the target's own files need the rest.
@@ -25,12 +22,11 @@ MAX_LAYERS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class PythonLayer:
-    """One Python layer; `packages` is empty without a lock, `torch_channel` is that of the torch wheel index."""
+    """One Python layer; `packages` is empty without a lock."""
 
     name: str
     group: str
     packages: tuple[Package, ...]
-    torch_channel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +36,11 @@ class BuildStage:
     name: str
     group: str
     layers: tuple[PythonLayer, ...]
-    has_large_wheels: bool
     torch_channel: str = ""
+
+    @property
+    def has_large_wheels(self) -> bool:
+        return self.name != self.group
 
 
 def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, ...]:
@@ -50,47 +49,30 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
     A wheel of `build.own_layer_mib` or more is a layer of its own, so that a change of its neighbours does not move it;
     when there are too many, only the largest are.
     """
-    groups = {group.name: group for group in (lock.groups if lock else ())}
-    alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MAX_LAYERS - len(target.stack)))
-    return tuple(
-        PythonLayer(name=name, group=spec.name, packages=part, torch_channel=_channel(spec.name, part))
-        for spec in target.stack
-        for name, part in _split_into_layers(
-            spec.name, groups[spec.name].packages if spec.name in groups else (), alone
-        )
-    )
-
-
-class _LayerPackages(NamedTuple):
-    """The name of a layer, and the packages in it."""
-
-    name: str
-    packages: tuple[Package, ...]
-
-
-def _split_into_layers(
-    group: str, packages: tuple[Package, ...], own_layer_sha256: Collection[str]
-) -> Iterator[_LayerPackages]:
-    """Yield the name and the packages of each layer of a group: those in `own_layer_sha256`, then all others."""
-    large = [package for package in packages if package.sha256 in own_layer_sha256]
-    yield from (_LayerPackages(f"{group}.{package.name.lower()}", (package,)) for package in large)
-    rest = tuple(package for package in packages if package.sha256 not in own_layer_sha256)
-    if rest or not large:
-        yield _LayerPackages(group, rest)
+    packages = {group.name: group.packages for group in (lock.groups if lock else ())}
+    large = [p for group in packages.values() for p in group if p.size >= target.build.own_layer_mib << 20]
+    most = max(0, MAX_LAYERS - len(target.stack))
+    alone = {p.sha256 for p in sorted(large, key=lambda p: (-p.size, p.name))[:most]}
+    layers = []
+    for spec in target.stack:
+        group = packages.get(spec.name, ())
+        own = [package for package in group if package.sha256 in alone]
+        layers += [PythonLayer(name=f"{spec.name}.{p.name.lower()}", group=spec.name, packages=(p,)) for p in own]
+        rest = tuple(package for package in group if package.sha256 not in alone)
+        if rest or not own:
+            layers.append(PythonLayer(name=spec.name, group=spec.name, packages=rest))
+    return tuple(layers)
 
 
 def group_layers_into_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
-    together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name))]
-    return tuple(
-        BuildStage(
-            name=name,
-            group=found[0].group,
-            layers=found,
-            has_large_wheels=name != found[0].group,
-            torch_channel=_channel(found[0].group, (package for layer in found for package in layer.packages)),
+    stages = []
+    for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name)):
+        together = tuple(found)
+        group, packages = together[0].group, [package for layer in together for package in layer.packages]
+        stages.append(
+            BuildStage(name=name, group=group, layers=together, torch_channel=_find_torch_channel(group, packages))
         )
-        for name, found in together
-    )
+    return tuple(stages)
 
 
 def stage_of_layer(layer_name: str) -> str:
@@ -122,7 +104,7 @@ def lock_dir_in_context(lock: Lock) -> str:
     return f"lock/{lock.checksum()[:12]}"
 
 
-def _channel(group: str, packages: Iterable[Package]) -> str:
+def _find_torch_channel(group: str, packages: Iterable[Package]) -> str:
     channels = sorted({p.source.partition("/")[2] for p in packages if p.source.startswith("torch-wheels/")})
     if len(channels) > 1:
         raise SpecError(
@@ -131,8 +113,3 @@ def _channel(group: str, packages: Iterable[Package]) -> str:
             )
         )
     return "".join(channels)
-
-
-def _alone(groups: Iterable[LockedGroup], least_bytes: int, most: int) -> set[str]:
-    large = [package for group in groups for package in group.packages if package.size >= least_bytes]
-    return {package.sha256 for package in sorted(large, key=lambda package: (-package.size, package.name))[:most]}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.engine.container import ContainerDefaults
-
-if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.render import RenderedFixes
-    from rlbox.target.target import Target
+from rlbox.fixes.render import RenderedFixes
+from rlbox.target.target import Target
 
 
 def format_rlbox_limits_env_value(container: ContainerDefaults) -> str:

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
+from textwrap import wrap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
-from rlbox.engine.container import ContainerDefaults
+from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
+from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.patches import (
+    ResolvedPatch,
+    format_patch_summaries,
+    has_patches_to_apply,
+    render_patch_manifest_json,
+    resolve_patches_with_skipped,
+)
+from rlbox.fixes.render import RenderedFixes, render_fix_manifest_json, select_and_render_fixes
 from rlbox.i18n import _
-from rlbox.image.labels import compute_image_spec_checksum, compute_rootfs_checksum
-from rlbox.image.layers import lock_dir_in_context
-from rlbox.image.machine import build_container_defaults
+from rlbox.image.forms import render_compose_files, render_onstart_files
+from rlbox.image.labels import build_image_labels, compute_image_spec_checksum, compute_rootfs_checksum
+from rlbox.image.layers import (
+    BuildStage,
+    group_layers_into_stages,
+    layer_dir_relative_to_wheels,
+    lock_dir_in_context,
+    map_git_http_to_context_paths,
+    plan_python_layers,
+)
+from rlbox.image.machine import (
+    build_container_defaults,
+    format_rlbox_limits_env_value,
+    hardware_python_ports_json,
+)
 from rlbox.image.names import project_image_tag
-from rlbox.target.artifact import TorchGroup, list_torch_wheel_groups
+from rlbox.image.templates import quote_dockerfile, render_template
+from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchGroup, list_torch_wheel_groups
+from rlbox.target.lock import Lock, choose_lock_or_compile_command, find_lock_fault, format_requirements, load_lock
+from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
-if TYPE_CHECKING:
-    from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import ResolvedPatch
-    from rlbox.fixes.render import RenderedFixes
-    from rlbox.image.layers import BuildStage
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
-
-
 # Paths in the build context.
-SCRIPTS = (
+_SCRIPTS = (
     "scripts/apply_patches.py",
     "scripts/unified_diff.py",
     "scripts/install.sh",
@@ -40,13 +59,13 @@ SCRIPTS = (
     "files/opt/rlbox/libexec/entrypoint.sh",
     "files/opt/rlbox/libexec/init.sh",
 )
-FIXES, PROGRAMS = "fixes", "programs"
+_FIXES, _PROGRAMS = "fixes", "programs"
 """Folders of the context with the files of the fixes, as the image has them; what can be executed lies apart."""
-_BASE = "Dockerfile.base"
-_USUAL = "/usr/bin/python3"
 _BASE_HEAD = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
-REQUIREMENTS_FILE = "requirements.txt"
-"""File of a layer's folder of wheels that names what it holds."""
+_PARTS_STAGE = "rlbox.parts"
+"""Name of the build stage that lays git trees and single files."""
+_MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
+_WIDTH = 150  # of a line, where it can be broken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +80,6 @@ class ImagePlan:
     """
 
     target: str
-    title: str
     tag: str
     rendered_files: Mapping[str, str]
     context_files: Mapping[str, str]
@@ -82,8 +100,6 @@ class ImagePlan:
     def require_current_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
         if self.lock_fault:
-            from rlbox.target.lock import choose_lock_or_compile_command
-
             raise SpecError(
                 _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_fault),
                 where=f"images/{self.target}/lock.json",
@@ -111,13 +127,6 @@ def plan_image(
     patch_texts, fixes, job_ports
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
     """
-    from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.patches import resolve_patches_with_skipped
-    from rlbox.fixes.render import select_and_render_fixes
-    from rlbox.image.dockerfile import build_dockerfile_values
-    from rlbox.image.layers import group_layers_into_stages, plan_python_layers
-    from rlbox.image.templates import render_template
-    from rlbox.target.lock import find_lock_fault
 
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
@@ -125,13 +134,18 @@ def plan_image(
     stages, versions = group_layers_into_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
-    patching = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
-    dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patching))
-    files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, job_ports)
+    patches = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
+    dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patches))
+    files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in _SCRIPTS}
+    files |= {f"{_PROGRAMS if file.mode == '0755' else _FIXES}{file.path}": file.text for file in baked.files}
+    files[f"{_FIXES}{FIXES_IN_IMAGE}"] = render_fix_manifest_json(
+        baked.fixes, target, versions, hardware_python_ports_json(target, job_ports)
+    )
+    if has_patches_to_apply(patches):
+        layer_paths = _list_stage_layer_paths(target, stages)
+        files[PATCHES_IN_CONTEXT] = render_patch_manifest_json(target.name, patches, layer_paths)
     return ImagePlan(
         target=target.name,
-        title=target.title,
         torch_groups=list_torch_wheel_groups(target),
         python=target.python.version,
         sources_profile=target.sources,
@@ -140,9 +154,13 @@ def plan_image(
         bake_ca=target.build.bake_ca,
         env=dict(target.env),
         tag="",
-        rendered_files=_forms(target, dockerfile, container, template_dirs)
-        | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
-        context_files={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
+        rendered_files={
+            f"images/{target.name}/Dockerfile": dockerfile,
+            **render_compose_files(target, container, template_dirs),
+            **render_onstart_files(target, template_dirs),
+            "Dockerfile.base": _BASE_HEAD + text("base.j2", interpreter="/usr/bin/python3"),
+        },
+        context_files={"Dockerfile": dockerfile, **files, **(_list_lock_files(lock, stages) if lock else {})},
         lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
@@ -152,61 +170,115 @@ def plan_image(
     )
 
 
-def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path]) -> dict[str, str]:
-    """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
-    from rlbox.image.forms.compose import render_compose_files
-    from rlbox.image.forms.onstart import render_onstart_files
-
-    found = {f"images/{target.name}/Dockerfile": dockerfile}
-    found |= render_compose_files(target, container, templates)
-    return found | render_onstart_files(target, templates)
-
-
-def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[ResolvedPatch, ...]) -> dict[str, str]:
-    from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json
-    from rlbox.image.dockerfile import list_stage_layer_paths
-
-    if not has_patches_to_apply(patching):
-        return {}
-    return {
-        PATCHES_IN_CONTEXT: render_patch_manifest_json(target.name, patching, list_stage_layer_paths(target, stages))
-    }
-
-
-def _fix_files(
-    baked: RenderedFixes, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]
-) -> dict[str, str]:
-    from rlbox.fixes.render import render_fix_manifest_json
-    from rlbox.image.machine import hardware_python_ports_json
-
-    files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
-    return files | {
-        f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest_json(
-            baked.fixes, target, versions, hardware_python_ports_json(target, ports)
-        )
-    }
-
-
-def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
-    from rlbox.image.layers import layer_dir_relative_to_wheels
-    from rlbox.target.lock import format_requirements
-
-    layers = [layer for stage in stages for layer in stage.layers]
+def _list_lock_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
     files = {
-        f"wheels/{layer_dir_relative_to_wheels(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
-        for layer in layers
+        f"wheels/{layer_dir_relative_to_wheels(layer.name)}/requirements.txt": format_requirements(layer.packages)
+        for stage in stages
+        for layer in stage.layers
     }
-    files[f"wheels/runtime/{REQUIREMENTS_FILE}"] = format_requirements(lock.runtime.packages)
+    files["wheels/runtime/requirements.txt"] = format_requirements(lock.runtime.packages)
     files["wheels/build.txt"] = format_requirements(lock.build.packages)
     files[f"{lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.to_json_text()
     return files
 
 
+def build_dockerfile_values(
+    target: Target,
+    lock: Lock | None,
+    stages: Sequence[BuildStage],
+    rendered_fixes: RenderedFixes,
+    patches: tuple[ResolvedPatch, ...],
+) -> dict[str, Any]:
+    """Return what the template of the Dockerfile loops over."""
+    parts, patched = _list_parts(target), has_patches_to_apply(patches)
+    below = [*(stage.name for stage in stages), *([_PARTS_STAGE] if parts else [])]
+    paths = [path.split("/") for path in _list_stage_layer_paths(target, stages)]
+    own_env = [f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())]
+    return {
+        "target": target,
+        "interpreter": target.python.interpreter,
+        "stages": [_describe_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
+        "layers": [{"stage": stage, "name": name} for stage, name in paths],
+        "patched": _wrap(" ".join(_MOUNT.format(name) for name in below)) if patched else [],
+        "patch_notes": format_patch_summaries(patches),
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_git_http_to_context_paths(lock) if lock else {})},
+        "ca_names": CA_VARIABLES,
+        "envs": [
+            {
+                "title": f"{block.id}: {block.title}",
+                "line": _format_env_instruction(
+                    [
+                        *(f"{name}={quote_dockerfile(value)}" for name, value in sorted(block.env.items())),
+                        # a search path: our folders, then what it holds already
+                        *(
+                            f"{name}={quote_dockerfile(':'.join(folders))}${{{name}:+:${name}}}"
+                            for name, folders in sorted(block.path.items())
+                        ),
+                    ]
+                ),
+            }
+            for block in rendered_fixes.env_blocks
+        ],
+        "own_env": _format_env_instruction(own_env),
+        "limits": format_rlbox_limits_env_value(build_container_defaults(target, rendered_fixes)),
+        "programs": any(file.mode == "0755" for file in rendered_fixes.files),
+        "links": [*_link_commands(rendered_fixes.link_target_by_path), "sh /opt/tools/install.sh settle"],
+        "lock": lock_dir_in_context(lock) if lock else "",
+        "labels": build_image_labels(target, lock, rendered_fixes, patches),
+    }
+
+
+def _list_stage_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
+    """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
+    stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
+    return [*stack, *(f"{_PARTS_STAGE}/{part}" for part in _list_parts(target))]
+
+
+def _list_parts(target: Target) -> list[str]:
+    return [tree.name for tree in target.git] + [file.name for file in target.http]
+
+
+def _format_env_instruction(assignments: Sequence[str]) -> str:
+    """Return an ENV instruction: one line when it fits, else one a variable."""
+    line = " ".join(["ENV", *assignments])
+    return line if len(line) <= _WIDTH else "ENV " + " \\\n    ".join(assignments)
+
+
+def _wrap(text: str) -> list[str]:
+    return wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _link_commands(links: Mapping[str, str]) -> list[str]:
+    if not links:
+        return []
+    found = {f"/out{path}": to for path, to in sorted(links.items())}
+    folders = sorted({quote(path.rpartition("/")[0]) for path in found})
+    return [f"mkdir -p {' '.join(folders)}", *(f"ln -sfn {quote(to)} {quote(path)}" for path, to in found.items())]
+
+
+def _describe_stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> dict[str, Any]:
+    """Return a stage as the template writes it; its `index` is a channel of torch's wheels, or empty."""
+    begins = not before or before[-1].group != stage.group
+    title = []
+    if begins:
+        roots = next(group.packages for group in target.stack if group.name == stage.group)
+        title += _wrap(f"{stage.group}: {', '.join(roots)}")
+    if stage.has_large_wheels:
+        wheels = [f"{package.name}=={package.version}" for layer in stage.layers for package in layer.packages]
+        title += _wrap(f"large: {', '.join(wheels)}")
+    return {
+        "name": stage.name,
+        "large": stage.has_large_wheels,
+        "begins": begins,
+        "title": title,
+        "index": f"{TORCH_WHEEL_INDEX_URL}/{stage.torch_channel}" if stage.torch_channel else "",
+    }
+
+
 def load_image_plan(project: Project, target_name: str) -> ImagePlan:
     """Return the plan of a target's image with its name in an engine; errors are those of `load_target`."""
-    return dataclasses.replace(
-        ImageSources.load(project, target_name).build_plan(), tag=project_image_tag(project, target_name)
-    )
+    plan = ImageSources.load(project, target_name).build_plan()
+    return replace(plan, tag=project_image_tag(project, target_name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +299,6 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
         """Return the recipe of target `target_name`; errors are those of `load_target`."""
-        from rlbox.fixes.catalogue import load_target_with_fix_packages
-        from rlbox.job.load import load_target_ports_by_job_port
-        from rlbox.target.lock import load_lock
-
         loaded = load_target_with_fix_packages(project, target_name)
         patches = project.require_patch_files(target_name, loaded.target.own_patches)
         return cls(

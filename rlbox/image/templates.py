@@ -26,7 +26,6 @@ def _create_template_environment(template_dirs: tuple[Path, ...]) -> Environment
     env.filters["quote"] = shlex.quote
     env.filters["dockerfile"] = quote_dockerfile
     env.filters["compose"] = quote_compose
-    env.filters["definition"] = _quote_apptainer
     env.filters["bytes"] = lambda gib: int(gib * (1 << 30))
     return env
 
@@ -46,11 +45,6 @@ def create_docs_environment(template_dirs: Sequence[Path], **filters: Callable[.
 def quote_compose(text: str) -> str:
     """Return `text` as a YAML scalar in which Compose expands nothing; a JSON string is one."""
     return json.dumps(text, ensure_ascii=False).replace("$", "$$")
-
-
-def _quote_apptainer(text: str) -> str:
-    """Return `text` as one word of a shell in which Apptainer sees no argument of the build either."""
-    return shlex.quote(text).replace("{{", "{''{")
 
 
 def quote_dockerfile(value: str) -> str:

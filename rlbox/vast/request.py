@@ -14,7 +14,7 @@ from rlbox.secrets.masks import looks_like_secret
 from rlbox.vast.offers import Gigabytes, UsdPerHour, format_gb
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnstartScript
+    from rlbox.image.forms import OnstartScript
     from rlbox.target.target import Target
     from rlbox.vast.offers import Offer, OfferFilter
 

@@ -20,7 +20,6 @@ NEED_RUNS = ("attach", "bundle", "diagnose", "logs", "report", "watch")
 NEED_FILES = ("data", "load", "warm")
 """There is no run, no archive, no model yet, and the store is empty: they must say so, in their own words."""
 NEED_DISK = (
-    "rlbox export local --format apptainer --output context/Apptainer",
     "rlbox apply a800-cn --dry-run --data /root/autodl-tmp",
     "rlbox apply local --dry-run --data /root/autodl-tmp --prefix /root/autodl-tmp/rlbox",
     "rlbox apply vast-5090 --dry-run --data /workspace",

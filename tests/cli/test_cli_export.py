@@ -29,7 +29,7 @@ def test_it_writes_a_file(rlbox: Rlbox, folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("--format", "apptainer"), 2, "the lock of target mine is missing"),
+        (("--format", "apptainer"), 2, "--format apptainer needs --image"),
         (("--format", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
     ],
 )

@@ -127,7 +127,7 @@ mirrors ls
 onstart vast-5090
 onstart mine
 export local --format compose
-export mine --format apptainer
+export mine --format apptainer --image a.tar
 export mine --format compose -o compose.yaml
 store ls
 store verify

@@ -23,7 +23,7 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import ImageFile, select_and_render_fixes
 from rlbox.foreign import decode_toml
-from rlbox.image.forms.onstart import render_onstart
+from rlbox.image.forms import render_onstart
 from rlbox.target.target import DEFAULTS, Target
 
 OVER = """

@@ -239,7 +239,7 @@ def test_what_does_not_change_the_digest(tmp_path: Path, umask: None) -> None:
     os.umask(0o077)
     assert build_digest(elsewhere, image_plan()) == first
     os.umask(0o000)
-    assert build_digest(elsewhere, image_plan(title="x", tag="y", container=image_plan().container)) == first
+    assert build_digest(elsewhere, image_plan(tag="y", container=image_plan().container)) == first
 
 
 def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> None:

@@ -95,23 +95,11 @@ def test_too_many_groups(folder: Folder) -> None:
     assert [layer.name for layer in found] == groups
 
 
-def test_channels_of_the_torch_wheel_index(folder: Folder) -> None:
-    mine = target(folder, "torch", "tools")
-    torch = package("torch", 200 * MIB, "torch-wheels/cu128")
-    triton, six = package("triton", 1, "torch-wheels/cu128"), package("six")
-    found = plan_python_layers(mine, lock(mine, torch=(six, torch, triton), tools=(package("rich"),)))
-    assert [(layer.name, layer.torch_channel) for layer in found] == [
-        ("torch.torch", "cu128"),
-        ("torch", "cu128"),
-        ("tools", ""),
-    ]
-
-
 def test_two_channels_in_one_layer(folder: Folder) -> None:
     mine = target(folder, "torch")
     packages = (package("torch", 1, "torch-wheels/cu128"), package("vision", 1, "torch-wheels/cpu"))
     with pytest.raises(SpecError) as caught:
-        plan_python_layers(mine, lock(mine, torch=packages))
+        group_layers_into_stages(plan_python_layers(mine, lock(mine, torch=packages)))
     assert str(caught.value) == "stack.torch: packages of two channels of the torch wheel index: cpu, cu128"
 
 

@@ -16,7 +16,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
+from rlbox.image.forms import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.secrets.masks import find_secret_line_numbers
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (

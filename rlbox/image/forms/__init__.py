@@ -1,1 +1,0 @@
-"""Other tools' forms of a target: compose, Apptainer, the on-start script of vast.ai."""
