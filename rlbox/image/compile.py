@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.utils import parse_wheel_filename
-from pydantic import TypeAdapter, ValidationError
 
 from rlbox.amounts import columns, decimal_size_text, duration_text
 from rlbox.app import App
@@ -26,6 +24,7 @@ from rlbox.errors import SpecError, WorkFailed, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
     BuildDirs,
+    build_wheel_in_namespaces,
     choose_job_count,
     create_cache_and_remove_partials,
     hash_host_compiler_unless_locked,
@@ -33,11 +32,10 @@ from rlbox.image.compile_env import (
     recreate_build_dir,
     unpack_rootfs_or_use_host,
 )
-from rlbox.image.compile_run import build_wheel_in_namespaces
 from rlbox.image.compile_wheel import list_different_files, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
-from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
+from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import list_all_artifacts, list_compile_inputs
 from rlbox.target.compiled import Compile
@@ -64,7 +62,7 @@ class WheelResult:
     """What became of one wheel; `wheel` is None in a dry run that would compile it."""
 
     inputs: CompileInputs
-    state: Literal["in the store", "to compile", "compiled", "the same twice"]
+    state: WheelState
     archs: tuple[str, ...]
     wheel: Package | None = None
 
@@ -72,12 +70,8 @@ class WheelResult:
 def compile_and_lock_missing_wheels(app: App, target_name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
     """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
 
-    Raises
-    ------
-    SpecError
-        The lock is missing or stale, or a name is none.
-    WorkFailed
-        A build failed, or gave other bytes than the lock has.
+    Raises SpecError: the lock is missing or stale, or a name is none.
+    Raises WorkFailed: a build failed, or gave other bytes than the lock has.
     """
     recipe = ImageSources.load(app.project, target_name)
     lock = _usable_lock(app, recipe)
@@ -86,23 +80,9 @@ def compile_and_lock_missing_wheels(app: App, target_name: str, options: Compile
         compilation = _Compilation(app, recipe.target, lock, entry, row, options)
         if app.dry_run:
             results.append(compilation.look())
-            continue
-        result = compilation.compile_twice() if options.verify else compilation.compile_if_missing()
-        if result.wheel:
-            _lock_wheel(app, target_name, row, result.wheel)
-        results.append(result)
+        else:
+            results.append(compilation.compile_twice() if options.verify else compilation.compile_if_missing())
     return tuple(results)
-
-
-def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None:
-    """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
-    lock = load_lock(app.project.own_or_shipped_lock_file(name))
-    if lock is None or row not in lock.compiled:
-        raise SpecError(
-            _("the lock of target {name} was written again meanwhile").format(name=name),
-            next_step=f"rlbox compile {name}",
-        )
-    write_and_report_lock(app, lock, lock.with_compiled_wheel(row, wheel))
 
 
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:
@@ -153,10 +133,10 @@ class _Compilation:
         return self._result("in the store" if wheel else "to compile", wheel)
 
     def compile_if_missing(self) -> WheelResult:
-        """Return the wheel: the lock's or the record's, where the store has it, else compiled now."""
         if wheel := self._find_stored():
             return self._result("in the store", wheel)
         with self._alone() as folder:
+            self._lock = load_lock(self._app.project.own_or_shipped_lock_file(self._target.name)) or self._lock
             if wheel := self._find_stored():  # another rlbox made it meanwhile
                 return self._result("in the store", wheel)
             self._fetch()
@@ -185,13 +165,9 @@ class _Compilation:
         return cache_path("compile", "objects", digest[:24] + hash_host_compiler_unless_locked(self._lock))
 
     def _find_stored(self) -> Package | None:
-        """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
-        if self._options.replace_locked_wheel:
-            return None
-        if wheel := self._lock.find_compiled_wheel(self._row):
-            return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
-        record = _find_wheel_record(self._store, self._row)
-        return record.to_package(self._row) if record else None
+        """Return the wheel of the lock where the store has it."""
+        wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
+        return wheel if wheel and self._store.is_intact(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -242,7 +218,7 @@ class _Compilation:
         return wheel
 
     def _keep(self, wheel: Path) -> Package:
-        """Put a wheel into the store and record it; refuse one that is not the lock's."""
+        """Put a wheel into the store and the lock; refuse one that is not the lock's."""
         digest, size = compute_file_sha256(wheel), wheel.stat().st_size
         locked = self._lock.find_compiled_wheel(self._row)
         if locked and not self._options.replace_locked_wheel and digest != locked.sha256:
@@ -257,54 +233,27 @@ class _Compilation:
                 ),
             )
         self._store.import_if_sha256_matches(wheel, digest)
-        version = str(parse_wheel_filename(wheel.name)[1])
-        record = _WheelRecord(name=self._row.name, version=version, file=wheel.name, sha256=digest, size=size)
-        _write_wheel_record(self._store, self._row, record)
         wheel.unlink()
-        return record.to_package(self._row)
+        package = Package(
+            name=self._row.name,
+            version=str(parse_wheel_filename(wheel.name)[1]),
+            file=wheel.name,
+            sha256=digest,
+            size=size,
+            source=self._row.compiled_wheel_package_source,
+        )
+        # another rlbox may have locked another wheel meanwhile
+        name, lock = self._target.name, load_lock(self._app.project.own_or_shipped_lock_file(self._target.name))
+        if lock is None or self._row not in lock.compiled:
+            raise SpecError(
+                _("the lock of target {name} was written again meanwhile").format(name=name),
+                next_step=f"rlbox compile {name}",
+            )
+        write_and_report_lock(self._app, lock, lock.with_compiled_wheel(self._row, package))
+        return package
 
     def _result(self, state: WheelState, wheel: Package | None) -> WheelResult:
         return WheelResult(inputs=self._row, state=state, archs=self._archs, wheel=wheel)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WheelRecord:
-    """A wheel that was compiled on this machine."""
-
-    name: str
-    version: str
-    file: str
-    sha256: str
-    size: int
-    schema: Literal[1] = 1
-
-    def to_package(self, inputs: CompileInputs) -> Package:
-        """Return the wheel as its lock names it."""
-        return Package(
-            name=inputs.name,
-            version=self.version,
-            file=self.file,
-            sha256=self.sha256,
-            size=self.size,
-            source=inputs.compiled_wheel_package_source,
-        )
-
-
-def _write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: _WheelRecord) -> None:
-    write_atomic(_record_file(store, inputs), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
-
-
-def _find_wheel_record(store: ObjectStore, inputs: CompileInputs) -> _WheelRecord | None:
-    """Return what a recipe gave on this machine, as long as the store holds the wheel."""
-    try:
-        record = TypeAdapter(_WheelRecord).validate_json(_record_file(store, inputs).read_bytes())
-    except (OSError, ValidationError):
-        return None
-    return record if store.is_intact(record.sha256, record.size) else None
-
-
-def _record_file(store: ObjectStore, inputs: CompileInputs) -> Path:
-    return store.root / "compiled" / f"{inputs.recipe}.json"
 
 
 def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:

@@ -5,25 +5,33 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from uv import find_uv_bin
 
+from rlbox.amounts import duration_text
+from rlbox.app import App
 from rlbox.artifacts.git_tree import TAR_MTIME
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
 from rlbox.image.labels import compute_rootfs_checksum
-from rlbox.system.command import check_command, run_command
+from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.safe_files import remove_tree
+from rlbox.system.tail import read_last_whole_lines
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, build_env_without_max_jobs, format_requirements
 from rlbox.target.target import Target
@@ -206,7 +214,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
         archive = ensure_cached_rootfs_archive(system, checksum, target.build.epoch, store)
-        with _Draft(folder) as draft:
+        with _draft_directory(folder) as draft:
             _unpack(archive, draft)
     return CompileRootfs(str(folder), target.python.interpreter)
 
@@ -273,7 +281,7 @@ def install_stored_tools_in_cache(target: Target, inputs: CompileInputs, store: 
     mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
     folder = cache_path("compile", "tools", mark[:24])
     if not folder.is_dir():
-        with _Draft(folder) as draft:
+        with _draft_directory(folder) as draft:
             _install(target, inputs.tools, pins, store, draft)
             _link_libraries(draft)
     return folder
@@ -344,20 +352,177 @@ def create_cache_and_remove_partials(object_cache_dir: Path) -> None:
         left.unlink()
 
 
-class _Draft:
-    """A folder that is made beside its place, and put there when it is whole."""
+@contextmanager
+def _draft_directory(directory: Path) -> Iterator[Path]:
+    """Yield a directory that is put at `directory` when the block ends well."""
+    draft = directory.with_name(f"{directory.name}.draft")
+    if draft.exists():
+        remove_tree(draft)
+    draft.mkdir(parents=True)
+    yield draft
+    os.rename(draft, directory)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._draft = folder, folder.with_name(f"{folder.name}.draft")
 
-    def __enter__(self) -> Path:
-        if self._draft.exists():
-            remove_tree(self._draft)
-        self._draft.mkdir(parents=True)
-        return self._draft
+# What the end of a log says of the cause, the first that matches; {found} is what the pattern's group has.
+_FAILURES = (
+    (
+        re.compile(
+            r"Killed signal terminated program|^Killed$|: Killed$|virtual memory exhausted|Cannot allocate memory", re.M
+        ),
+        "the kernel ended a compiler of {name}: there was not enough memory",
+        "raise memory_gib of {name} (now {memory_gib:g}): fewer run at a time then; what is made is kept",
+    ),
+    (
+        re.compile(
+            r"nvcc: (?:command )?not found|CUDA_HOME environment variable is not set"
+            r"|No such file or directory: '[^']*nvcc'|Failed to find nvcc|No CMAKE_CUDA_COMPILER could be found"
+        ),
+        "the build of {name} wants a CUDA compiler, and there is none",
+        'set cuda = "13.0" (that of the stack\'s torch) for {name} in [[stack.compile]]',
+    ),
+    (
+        re.compile(r"fatal error: '?([^\s':]+)'?(?:: No such file or directory| file not found)"),
+        "a compiler of {name} did not find the header {found}",
+        "add the Python package that has {found} to needs of {name}, or its apt package to packages",
+    ),
+    (
+        re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'"),
+        "the build of {name} imports {found}, which is not there",
+        "add what brings {found} to its needs",
+    ),
+    (
+        re.compile(
+            r"Temporary failure in name resolution|Name or service not known|Network is unreachable"
+            r"|Could not resolve host|nodename nor servname|NewConnectionError|failed to lookup address"
+            r"|No address associated with hostname"
+        ),
+        "the build of {name} wants the network, which it does not have: all it is made from is in the lock",
+        "find a setting of its build that downloads nothing (env), or put what it downloads into needs or packages",
+    ),
+)
 
-    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        if kind is None:
-            os.rename(self._draft, self._folder)
-        else:
-            remove_tree(self._draft)
+
+def create_build_error(entry: Compile, code: int, log_path: Path) -> WorkFailed:
+    """Return why a build failed, as far as the end of its log tells."""
+    log = read_last_whole_lines(log_path, _TAIL_BYTES).decode("utf-8", "replace")
+    reason = _("{entry} cannot be compiled (exit code {code})").format(entry=entry.name, code=code)
+    next_step = _("read its log; compiled packages are kept, and the same command continues")
+    for pattern, found_reason, found_step in _FAILURES:
+        if match := pattern.search(log):
+            found = match[1] if pattern.groups else ""
+            values = {"name": entry.name, "memory_gib": entry.memory_gib, "found": found}
+            reason, next_step = found_reason.format(**values), found_step.format(**values)
+            break
+    tail = "".join(f"\n  | {line}" for line in log.strip().splitlines()[-_TAIL_LINES:])
+    return WorkFailed(f"{reason}{tail}", where=str(log_path), next_step=next_step)
+
+
+_POLL_S = 0.5
+_TAIL_BYTES = 65_536
+_TAIL_LINES = 15
+
+
+def probe_unshare_prefer_user_namespace() -> bool:
+    """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
+
+    Raises
+    ------
+    NodeError
+        This machine gives none, so that a build could reach the network.
+    """
+    said = ""
+    for mapped in (True, False):
+        user = ("--user", "--map-root-user") if mapped else ()
+        tried = run_command(
+            Command(argv=("unshare", *user, "--mount", "--pid", "--fork", "--net", "true"), timeout_s=60)
+        )
+        if tried.ok:
+            return mapped
+        said = said or tried.stderr.strip()
+    raise NodeError(
+        _("this machine does not allow namespaces for a build, so the build cannot run without network: {said}").format(
+            said=said
+        ),
+        next_step=_(
+            "compile on one that does (a virtual machine, a container with --privileged) and bring the "
+            "wheel by rlbox fetch TARGET --export"
+        ),
+    )
+
+
+def build_wheel_in_namespaces(
+    app: App, target: Target, entry: Compile, dirs: BuildDirs, interpreter_path: str, jobs: int, log_path: Path
+) -> Path:
+    """Build the wheel of the source in the box and return it; what its compilers made stays, whatever becomes of it.
+
+    Raises
+    ------
+    WorkFailed
+        The build failed; why, as far as its last lines tell, and these.
+    """
+    box = Path(dirs.build_dir)
+    source = box / "source" / entry.folder / "pyproject.toml"
+    backend = parse_build_backend(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
+    libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
+    command = plan_wheel_build_command(
+        dirs,
+        interpreter_path,
+        backend,
+        plan_build_environment(target, entry, jobs, libraries),
+        source_subdir=entry.folder,
+        create_user_namespace=probe_unshare_prefer_user_namespace(),
+    )
+    with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
+        process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
+        try:
+            code = _follow(process, box / "units.log", show)
+        finally:
+            if process.stdin:
+                process.stdin.close()  # ends whatever of it still runs
+            process.wait()
+    if code:
+        raise create_build_error(entry, code, log_path)
+    if entry.units and not (box / "linked").exists():
+        raise WorkFailed(
+            _(
+                "the library of {entry} was linked by a linker that rlbox does not intercept, so symbols of "
+                "the units left out are undefined in it"
+            ).format(entry=entry.name),
+            where=str(log_path),
+            next_step=_(
+                "compile all of it (no units of {entry} in [[stack.compile]]), or have its build link with c++"
+            ).format(entry=entry.name),
+        )
+    wheels = sorted((box / "out").glob("*.whl"))
+    if len(wheels) != 1:
+        raise WorkFailed(
+            _("the build of {entry} left {count} wheels").format(entry=entry.name, count=len(wheels)),
+            where=str(box / "out"),
+        )
+    return wheels[0]
+
+
+def _follow(process: ProcessHandle, unit_log: Path, show: Callable[[ProgressItem], None]) -> int:
+    """Return the exit code of a build when it ended; each file is shown as its compiler begins and ends."""
+    shown = 0
+    while True:
+        code = process.poll()
+        lines = unit_log.read_text("utf-8", "replace").split("\n")[:-1]  # the last one may be half written
+        for line in lines[shown:]:
+            show(_format_unit(line))
+        shown = len(lines)
+        if code is not None:
+            return code
+        time.sleep(_POLL_S)
+
+
+def _format_unit(line: str) -> ProgressItem:
+    """Return a line of `units.log` (state, seconds, file) as a line of progress; `launch.sh` writes it."""
+    state, seconds, file = line.split("\t", 2)
+    mark, status = {
+        "begun": ("", ""),
+        "made": ("✓", duration_text(int(seconds))),
+        "kept": ("=", "from before"),
+        "left": ("=", "left out"),
+    }[state]
+    return ProgressItem(key=file, title=file.rpartition("/")[2], mark=mark, status_text=status)

@@ -20,7 +20,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.image.compile_run import probe_unshare_prefer_user_namespace
+from rlbox.image.compile_env import probe_unshare_prefer_user_namespace
 from rlbox.system.files import compute_file_sha256
 from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
 

@@ -12,10 +12,10 @@ import pytest
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.compile_env import (
     choose_job_count,
+    create_build_error,
     parse_build_backend,
     plan_build_environment,
 )
-from rlbox.image.compile_run import explain_build_failure
 from rlbox.image.compile_wheel import list_different_files, parse_gpu_archs, require_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import RECIPE_VERSION
@@ -124,12 +124,11 @@ def test_programs_that_change_change_recipes() -> None:
         ("error: expected ';'", ""),
     ],
 )
-def test_why_a_build_failed(log: str, what: str) -> None:
-    failure = explain_build_failure(entry(), log)
-    assert bool(failure) == bool(what)
-    if failure:
-        assert failure.reason.startswith(what)
-        assert failure.next_step
+def test_why_a_build_failed(log: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "build.log").write_text(f"{log}\n")
+    error = create_build_error(entry(), 7, tmp_path / "build.log")
+    assert error.what.startswith(what or "flash-attn cannot be compiled (exit code 7)")
+    assert error.next_step
 
 
 def fat(*entries: tuple[int, int]) -> bytes:

@@ -14,7 +14,6 @@ from rlbox.config.project import Project
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.image import compile_env as rooms
-from rlbox.image import compile_run as build
 from rlbox.target.lock import Deb
 from rlbox.values import Outcome
 
@@ -51,6 +50,6 @@ def test_what_this_machine_lacks_to_compile(
 
 
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
+    monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
     with pytest.raises(NodeError, match="so the build cannot run without network: refused"):
-        build.probe_unshare_prefer_user_namespace()
+        rooms.probe_unshare_prefer_user_namespace()
