@@ -61,12 +61,8 @@ def _plan_mmdebstrap_command(
 ) -> Command:
     """Return the mmdebstrap command.
 
-    Parameters
-    ----------
-    archive_dir
-        Folder with the packages and their index; the only place that packages are taken from.
-    hook_dir
-        mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
+    `archive_dir`: Folder with the packages and their index; the only place that packages are taken from.
+    `hook_dir`: mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
     """
     __, __, suite = base.partition(":")
     excludes = tuple(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)
@@ -100,12 +96,8 @@ def rootfs_archive_path(rootfs_checksum: str) -> Path:
 def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
-    Raises
-    ------
-    NodeError
-        mmdebstrap is not installed.
-    WorkFailed
-        It failed; its last lines are quoted. Nothing is left half-written.
+    Raises NodeError: mmdebstrap is not installed.
+    Raises WorkFailed: it failed; its last lines are quoted. Nothing is left half-written.
     """
     path = rootfs_archive_path(rootfs_checksum)
     if path.exists():

@@ -42,10 +42,8 @@ def adapt_dockerfile_to_engine(
 
     The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
 
-    Parameters
-    ----------
-    base_image_replaced_by_context
-        The base image, when it is to be taken from the named context `BASE_CONTEXT_NAME`; empty otherwise.
+    `base_image_replaced_by_context`: The base image, when it is to be taken from the named context `BASE_CONTEXT_NAME`;
+      empty otherwise.
     """
     if base_image_replaced_by_context:
         dockerfile = dockerfile.replace(f"FROM {base_image_replaced_by_context} AS", f"FROM {BASE_CONTEXT_NAME} AS")
@@ -60,17 +58,12 @@ def adapt_dockerfile_to_engine(
 class BuildRequest:
     """How one build is run.
 
-    Parameters
-    ----------
-    labels
-        Those that an image gets besides the Dockerfile's, among them the one by which an unchanged image is recognised.
-    network
-        Of every step: `host`, `default`, `none`.
-    step_env
-        Settings of pip and uv for its steps.
-    base_image_context_url
-        Where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`; None where the
-        Dockerfile names it.
+    `labels`: Those that an image gets besides the Dockerfile's, among them the one by which an unchanged image is
+      recognised.
+    `network`: Of every step: `host`, `default`, `none`.
+    `step_env`: Settings of pip and uv for its steps.
+    `base_image_context_url`: Where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`;
+      None where the Dockerfile names it.
     """
 
     context_dir: Path
@@ -230,12 +223,8 @@ def build_image(
 ) -> BuildResult:
     """Build and tag the image; `say` is told why a build that failed through no fault of its own is repeated.
 
-    Raises
-    ------
-    WorkFailed
-        A step failed: names it, quotes its last lines, gives the log's path.
-    Interrupted
-        Ctrl-C: the client is ended, the engine stops the build.
+    Raises WorkFailed: A step failed: names it, quotes its last lines, gives the log's path.
+    Raises Interrupted: Ctrl-C: the client is ended, the engine stops the build.
     """
     buildx = find_buildx()
     log_path = cache_path("logs", f"build-{target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")

@@ -78,11 +78,8 @@ def plan_build_environment(
 ) -> dict[str, str]:
     """Return the whole environment of a build; nothing of the caller's is in it.
 
-    Parameters
-    ----------
-    nvidia_library_names
-        Folders below `nvidia` of what the build imports (`cudnn`): their headers and libraries are found without a
-        setting of the spec.
+    `nvidia_library_names`: Folders below `nvidia` of what the build imports (`cudnn`): their headers and libraries are
+      found without a setting of the spec.
     """
     cuda = f"{BUILD_MOUNT}/site/nvidia/cu{entry.cuda.partition('.')[0]}"
     path = f"{BUILD_MOUNT}/bin:{BUILD_MOUNT}/site/bin:{cuda + '/bin:' if entry.cuda else ''}/usr/bin:/bin"
@@ -134,12 +131,8 @@ def plan_wheel_build_command(
 ) -> Command:
     """Return the command that builds a wheel in namespaces of its own: no network, fixed paths, one process tree.
 
-    Parameters
-    ----------
-    source_subdir
-        Folder of the source that is built, empty for its top.
-    create_user_namespace
-        Whether a user namespace is made, too, so that no privilege is needed.
+    `source_subdir`: Folder of the source that is built, empty for its top.
+    `create_user_namespace`: Whether a user namespace is made, too, so that no privilege is needed.
     """
     spaces = (*(("--user", "--map-root-user") if create_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
     enter = (
@@ -174,10 +167,7 @@ def plan_wheel_build_command(
 def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
     """Return the build backend that a pyproject.toml names, setuptools where it names none.
 
-    Raises
-    ------
-    SpecError
-        `build-system` is not what the standard says. Source: PEP 517.
+    Raises SpecError: `build-system` is not what the standard says. Source: PEP 517.
     """
     system = pyproject.get("build-system", {})
     if isinstance(system, Mapping):
@@ -202,10 +192,7 @@ class CompileRootfs(NamedTuple):
 def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> CompileRootfs:
     """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
-    Raises
-    ------
-    NodeError
-        This machine has no Python of that version, or no C++ compiler.
+    Raises NodeError: this machine has no Python of that version, or no C++ compiler.
     """
     if not lock.toolchain:
         return CompileRootfs("/", _own_python(target.python.version))
@@ -267,10 +254,7 @@ def _own_python(version: str) -> str:
 def install_stored_tools_in_cache(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
-    Raises
-    ------
-    WorkFailed
-        One of the tools is no wheel.
+    Raises WorkFailed: one of the tools is no wheel.
     """
     if sources := [package.file for package in inputs.tools if not package.is_wheel]:
         raise WorkFailed(
@@ -425,10 +409,7 @@ _TAIL_LINES = 15
 def probe_unshare_prefer_user_namespace() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
-    Raises
-    ------
-    NodeError
-        This machine gives none, so that a build could reach the network.
+    Raises NodeError: this machine gives none, so that a build could reach the network.
     """
     said = ""
     for mapped in (True, False):
@@ -455,10 +436,7 @@ def build_wheel_in_namespaces(
 ) -> Path:
     """Build the wheel of the source in the box and return it; what its compilers made stays, whatever becomes of it.
 
-    Raises
-    ------
-    WorkFailed
-        The build failed; why, as far as its last lines tell, and these.
+    Raises WorkFailed: the build failed; why, as far as its last lines tell, and these.
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"

@@ -81,10 +81,7 @@ def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
 def require_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> None:
     """Refuse a wheel that has no kernels for one of the architectures `sm_archs`.
 
-    Raises
-    ------
-    WorkFailed
-        It was compiled for other GPUs.
+    Raises WorkFailed: it was compiled for other GPUs.
     """
     found = read_wheel_gpu_archs(wheel) if sm_archs else frozenset()
     missing = [arch for arch in sm_archs if arch.rstrip("af") not in found]

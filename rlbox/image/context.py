@@ -129,16 +129,11 @@ def list_locked_entries(
 ) -> dict[str, str | Path]:
     """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
 
-    Parameters
-    ----------
-    rootfs
-        The bootstrapped operating system; None for a base that is an image.
-    file_by_path_below_wheels
-        Path below `wheels/` to the file.
-    file_by_context_path
-        Git trees and single files: path in the context to the file.
-    mark_wheels_complete
-        Whether `file_by_path_below_wheels` are all that the image needs, so that no step looks elsewhere.
+    `rootfs`: The bootstrapped operating system; None for a base that is an image.
+    `file_by_path_below_wheels`: Path below `wheels/` to the file.
+    `file_by_context_path`: Git trees and single files: path in the context to the file.
+    `mark_wheels_complete`: Whether `file_by_path_below_wheels` are all that the image needs, so that no step looks
+      elsewhere.
     """
     entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
     for folder in ("uv", "runtime", *map(layer_dir_relative_to_wheels, plan.layers)):
@@ -191,10 +186,7 @@ def sync_build_context(entries: Mapping[str, str | Path], directory: Path) -> No
 def require_replaceable_context_dir(directory: Path) -> None:
     """Refuse a folder that `sync_build_context` would empty of something that it did not write.
 
-    Raises
-    ------
-    SpecError
-        `directory` is not a directory, or holds something and is no build context.
+    Raises SpecError: `directory` is not a directory, or holds something and is no build context.
     """
     if not directory.exists() or (directory / _MARK).is_file():
         return

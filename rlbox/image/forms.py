@@ -164,19 +164,12 @@ def render_onstart(
 ) -> OnstartScript:
     """Return the on-start script of a target.
 
-    Parameters
-    ----------
-    added_script
-        The user's own shell text: carried out at every start, after everything else.
-    upload_dir
-        Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without rlbox.
-    ignore_stack_conflicts
-        Install a stack there that contradicts itself.
-
-    Raises
-    ------
-    SpecError
-        The target is not for vast.ai, `added_script` has what looks like a secret, or it is too large even packed.
+    `added_script`: The user's own shell text: carried out at every start, after everything else.
+    `upload_dir`: Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without
+      rlbox.
+    `ignore_stack_conflicts`: Install a stack there that contradicts itself.
+    Raises SpecError: the target is not for vast.ai, `added_script` has what looks like a secret, or it is too large
+      even packed.
     """
     require_vast_target(target)
     if found := find_secret_line_numbers(added_script):

@@ -118,14 +118,10 @@ def plan_image(
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
-    Parameters
-    ----------
-    rlbox_requirements
-        rlbox's own requirements, part of what the lock was made from.
-    template_dirs
-        Folders of templates, the first wins.
-    patch_texts, fixes, job_ports
-        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
+    `rlbox_requirements`: rlbox's own requirements, part of what the lock was made from.
+    `template_dirs`: Folders of templates, the first wins.
+    `patch_texts`, `fixes`, `job_ports`: The target's patches, file name to text; the catalogue; `JOB.PORT` of its
+      shipped jobs to number, for `doctor`.
     """
 
     def text(name: str, **values: Any) -> str:

@@ -33,20 +33,12 @@ _SUM, _ID = "sha256:", len("sha256:") + 12
 class EngineImage:
     """An image with a label of rlbox, by one of its names.
 
-    Parameters
-    ----------
-    name
-        `rlbox/TARGET:PROJECT`, or the image's id where it has no name left.
-    project
-        Folder of its project where this user has had it; else the project's name, empty where there is none.
-    state
-        How it stands: `as its specs say`, why it is outdated, or whose it is.
-    spare
-        Nothing needs it: it was replaced, or its project or target is gone.
-    containers
-        Names of the containers that were made from it, running or not.
-    size
-        Bytes, of which other images may share some.
+    `name`: `rlbox/TARGET:PROJECT`, or the image's id where it has no name left.
+    `project`: Folder of its project where this user has had it; else the project's name, empty where there is none.
+    `state`: How it stands: `as its specs say`, why it is outdated, or whose it is.
+    `spare`: Nothing needs it: it was replaced, or its project or target is gone.
+    `containers`: Names of the containers that were made from it, running or not.
+    `size`: Bytes, of which other images may share some.
     """
 
     name: str
@@ -94,10 +86,7 @@ _SHORT = 12
 def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
     """Return the engine's images that rlbox built, one for each name, those of this project first.
 
-    Raises
-    ------
-    EngineError
-        The engine does not answer.
+    Raises EngineError: the engine does not answer.
     """
     users: dict[str, list[str]] = {}
     for row in connect_engine().list_containers(TARGET_LABEL):

@@ -25,18 +25,11 @@ _UNKNOWN = "NOASSERTION"
 class Component:
     """One file of a lock, or the base image.
 
-    Attributes
-    ----------
-    version
-        Of the package; a commit for git; empty for a file or a patch.
-    sha256
-        Of the file, hex; for the base that of its manifest.
-    purl
-        Package URL: https://github.com/package-url/purl-spec.
-    url
-        Where the spec says that it comes from, without credentials and query; empty when the spec names no address.
-    relationship
-        To the image, in words of SPDX: what builds others stays out of the image.
+    `version`: Of the package; a commit for git; empty for a file or a patch.
+    `sha256`: Of the file, hex; for the base that of its manifest.
+    `purl`: Package URL: https://github.com/package-url/purl-spec.
+    `url`: Where the spec says that it comes from, without credentials and query; empty when the spec names no address.
+    `relationship`: To the image, in words of SPDX: what builds others stays out of the image.
     """
 
     kind: Literal["base", "deb", "git", "http", "patch", "pypi"]

@@ -128,12 +128,8 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 def show_engine_image_if_found(app: App, reference: str) -> bool:
     """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
-    Raises
-    ------
-    EngineError
-        It looks like an image, and the engine has none of that name, or does not answer.
-    SpecError
-        It is an image that rlbox did not make.
+    Raises EngineError: it looks like an image, and the engine has none of that name, or does not answer.
+    Raises SpecError: it is an image that rlbox did not make.
     """
     looks_so = bool(set(reference) & set("/:@"))
     if not _REFERENCE.fullmatch(reference):

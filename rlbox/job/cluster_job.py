@@ -58,10 +58,7 @@ class AdaptedJob(NamedTuple):
 def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
 
-    Raises
-    ------
-    SpecError
-        As `require_cluster`.
+    Raises SpecError: as `require_cluster`.
     """
     table = require_cluster(job)
     given = {

@@ -63,10 +63,7 @@ def _ports(text: str, shown: str) -> tuple[str, Mapping[str, int]]:
 def shift_ports(job: Job, by: int) -> Job:
     """Return `job` with `by` added to each port of its table.
 
-    Raises
-    ------
-    SpecError
-        A port would be none that a user may have.
+    Raises SpecError: A port would be none that a user may have.
     """
     ports = {name: number + by for name, number in job.ports.items()}
     for name, number in ports.items() if by else ():

@@ -71,10 +71,8 @@ class Param(SpecModel):
 def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
     """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
 
-    Raises
-    ------
-    ValueError
-        It has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a guide.
+    Raises ValueError: it has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a
+      guide.
     """
     settled = _typed(param, value)
     if param.required and settled == "":

@@ -42,16 +42,9 @@ class ParamValues:
 def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> ParamValues:
     """Return the job's parameters after `profiles` and the `settings` of the command line.
 
-    Parameters
-    ----------
-    profiles
-        Names of profiles, a later one over an earlier one; a text is one name, the empty text none.
-
-    Raises
-    ------
-    SpecError
-        An unknown profile or parameter, a value of the wrong type, unit or choice or out of its range, or a required
-        parameter without one: all of them.
+    `profiles`: Names of profiles, a later one over an earlier one; a text is one name, the empty text none.
+    Raises SpecError: an unknown profile or parameter, a value of the wrong type, unit or choice or out of its range, or
+      a required parameter without one: all of them.
     """
     names = tuple(filter(None, [profiles] if isinstance(profiles, str) else profiles))
     _check_profiles(job, names)
@@ -193,16 +186,11 @@ def build_override_entry(
 ) -> dict[str, Any]:
     """Return the entry of `overrides.json` for one start of a run.
 
-    Parameters
-    ----------
-    settings
-        `--set` of this command line.
-    previous_params
-        The parameters as they were: the job's defaults for a new run, those of the last attempt for a resumed one.
-    first_stage, force
-        `--from` and `--force`.
-    notes
-        What the user must know of it (`RunPlan.notes`).
+    `settings`: `--set` of this command line.
+    `previous_params`: The parameters as they were: the job's defaults for a new run, those of the last attempt for a
+      resumed one.
+    `first_stage`, `force`: `--from` and `--force`.
+    `notes`: What the user must know of it (`RunPlan.notes`).
     """
     changed = {
         name: {"before": previous_params.get(name), "now": value, "origin": values.origins.get(name, "")}

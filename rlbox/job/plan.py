@@ -208,19 +208,10 @@ def plan_run(
 ) -> RunPlan:
     """Return everything that the run of `job` will do, placeholders filled in.
 
-    Parameters
-    ----------
-    values
-        Parameters after profile and `--set`, from `resolve_params`.
-    place
-        Where it takes place, by its name in `rlbox/run/backend.py`.
-    secrets
-        Names of the secrets that the supervisor gets.
-
-    Raises
-    ------
-    SpecError
-        A placeholder names nothing; the message says where it stands.
+    `values`: Parameters after profile and `--set`, from `resolve_params`.
+    `place`: Where it takes place, by its name in `rlbox/run/backend.py`.
+    `secrets`: Names of the secrets that the supervisor gets.
+    Raises SpecError: A placeholder names nothing; the message says where it stands.
     """
     fill = PlaceholderFiller(job, values, paths)
     return RunPlan(
@@ -320,10 +311,7 @@ def _fill_ready(where: str, ready: Ready, ports: Mapping[str, int], fill: Placeh
 def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
     """Return the plan that `RunPlan.as_json` wrote.
 
-    Raises
-    ------
-    SpecError
-        The data were written by another schema, or are no plan.
+    Raises SpecError: the data were written by another schema, or are no plan.
     """
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != 1:

@@ -19,18 +19,11 @@ def plan_resume(
 ) -> RunPlan:
     """Return `previous_plan` with the stages that run now planned anew.
 
-    Parameters
-    ----------
-    attempt_by_stage
-        The stages that run now, by name: the number of the attempt, 1 for a stage that never began. From the second
-        on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named stay as they are.
-    set_options
-        `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
-
-    Raises
-    ------
-    SpecError
-        A setting is wrong, or the job no longer has the stages of the run.
+    `attempt_by_stage`: The stages that run now, by name: the number of the attempt, 1 for a stage that never began.
+      From the second on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named
+      stay as they are.
+    `set_options`: `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
+    Raises SpecError: A setting is wrong, or the job no longer has the stages of the run.
     """
     wanted = select_stages(job, previous_plan.profile)
     if [stage.name for stage in wanted] != [stage.name for stage in previous_plan.stages]:

@@ -19,15 +19,10 @@ _BELOW = ("/opt/", "/usr/local/bin/")
 class Layout:
     """Where things lie.
 
-    Attributes
-    ----------
-    prefix
-        Empty: the machine itself, which takes root. Else a folder below which everything lies as in the image.
-    data_dir
-        The data disk's folder on this machine.
-    relocated_venv_dir
-        Where the bytes of the environment are when that is not its place in the image, but a disk with more room; the
-        place is a link to it then. Empty: there.
+    `prefix`: Empty: the machine itself, which takes root. Else a folder below which everything lies as in the image.
+    `data_dir`: The data disk's folder on this machine.
+    `relocated_venv_dir`: Where the bytes of the environment are when that is not its place in the image, but a disk
+      with more room; the place is a link to it then. Empty: there.
     """
 
     prefix: str = ""
@@ -72,10 +67,7 @@ class Layout:
 def validate_prefix(prefix: str, option: str = "--prefix") -> str:
     """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty.
 
-    Raises
-    ------
-    SpecError
-        It is relative, or has blanks, colons or other characters that such a place cannot have.
+    Raises SpecError: it is relative, or has blanks, colons or other characters that such a place cannot have.
     """
     if not prefix or _PREFIX.fullmatch(prefix):
         return prefix

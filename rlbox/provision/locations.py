@@ -24,10 +24,7 @@ from rlbox.values import LOCK_IN_IMAGE
 def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix` (None: the machine's own paths, if they may be changed).
 
-    Parameters
-    ----------
-    data_dir
-        Directory that is the data disk, None where settings of the target or the environment name it.
+    `data_dir`: Directory that is the data disk, None where settings of the target or the environment name it.
     """
     folder = validate_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:

@@ -160,10 +160,8 @@ def choose_venv_disk(
 ) -> Layout:
     """Return the layout with the environment on the data disk, where its own place has too little room.
 
-    Parameters
-    ----------
-    wheel_bytes, free_bytes, data_free_bytes
-        Bytes: of the wheels, free where the environment belongs, free on the data disk.
+    `wheel_bytes`, `free_bytes`, `data_free_bytes`: Bytes: of the wheels, free where the environment belongs, free on
+      the data disk.
     """
     need = int(wheel_bytes * UNPACKED_RATIO) + _ROOM
     if same_disk or free_bytes >= need or data_free_bytes < need:

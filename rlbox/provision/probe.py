@@ -32,10 +32,7 @@ _ELF = b"\x7fELF"
 def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> MachineState:
     """Return the facts that `plan_apply` decides by.
 
-    Parameters
-    ----------
-    apt_unavailable_reason
-        Why apt packages are not installed now; empty when they may be.
+    `apt_unavailable_reason`: Why apt packages are not installed now; empty when they may be.
     """
     layout = desired.layout
     record = read_record(layout)
@@ -105,10 +102,7 @@ def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
 def read_record(layout: Layout) -> InstallRecord | None:
     """Return what was laid here before, or None.
 
-    Raises
-    ------
-    NodeError
-        The record is there and cannot be read: without it nothing can be laid back.
+    Raises NodeError: the record is there and cannot be read: without it nothing can be laid back.
     """
     path = Path(layout.record_file)
     try:
@@ -144,12 +138,9 @@ def find_existing_parent(path: Path) -> Path:
 def require_writable_layout(layout: Layout) -> None:
     """Refuse a place that cannot be laid at.
 
-    Raises
-    ------
-    SpecError
-        Root is needed and this is another user.
-    NodeError
-        The folder cannot be written, or the machine is a container of an image of rlbox, which has all that.
+    Raises SpecError: root is needed and this is another user.
+    Raises NodeError: the folder cannot be written, or the machine is a container of an image of rlbox, which has all
+      that.
     """
     folder = find_existing_parent(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):

@@ -145,10 +145,7 @@ NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
     """Return what a target asks of this machine at `layout`.
 
-    Raises
-    ------
-    NodeError
-        The target takes packages of its base image, or the machine has not the interpreter that is named.
+    Raises NodeError: the target takes packages of its base image, or the machine has not the interpreter that is named.
     """
     image.require_current_lock()
     loaded = load_target_with_fix_packages(app.project, image.target)
@@ -183,10 +180,7 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
 def choose_venv_python_or_version(target: Target, user_python: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
-    Raises
-    ------
-    NodeError
-        An interpreter that was named is not there, or of another version.
+    Raises NodeError: an interpreter that was named is not there, or of another version.
     """
     path, wanted = user_python or target.python.interpreter, target.python.version
     script = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -262,19 +256,10 @@ def bring_host_to_lock(
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
     is one as it stands. The machine's own paths are not changed by a run: that is for `rlbox apply`.
 
-    Parameters
-    ----------
-    data_dir
-        The data disk.
-    gpu_variables
-        As for `describe_host_environment`.
-
-    Raises
-    ------
-    SpecError
-        The lock is missing or stale.
-    NodeError
-        The machine is not at the lock, and only `rlbox apply` may bring it there.
+    `data_dir`: The data disk.
+    `gpu_variables`: As for `describe_host_environment`.
+    Raises SpecError: the lock is missing or stale.
+    Raises NodeError: the machine is not at the lock, and only `rlbox apply` may bring it there.
     """
     layout = find_applied_or_default_layout(image.target, data_dir)
     with app.collecting_refusals_if_dry_run("place"):
@@ -303,10 +288,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
 def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
     """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
 
-    Parameters
-    ----------
-    gpu_variables
-        Variables that say which GPUs its programs see; empty: those that the shell names, else all.
+    `gpu_variables`: Variables that say which GPUs its programs see; empty: those that the shell names, else all.
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
@@ -354,12 +336,8 @@ def provision_target(
 ) -> ProvisionResult:
     """Bring a target to this machine.
 
-    Parameters
-    ----------
-    plan_only
-        Change nothing.
-    before_changes
-        Called with the number of changes before the first one; what it raises ends all.
+    `plan_only`: Change nothing.
+    `before_changes`: Called with the number of changes before the first one; what it raises ends all.
     """
     prepared = load_target_for_host(app, image, layout, options)
     roomy = place_venv_by_free_space(prepared, layout)
@@ -405,10 +383,7 @@ class RemovalResult(NamedTuple):
 def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
     """Lay everything back as it was.
 
-    Raises
-    ------
-    NodeError
-        What was laid there is another target.
+    Raises NodeError: what was laid there is another target.
     """
     record = read_record(layout)
     if record is None:

@@ -22,10 +22,7 @@ def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = 
     Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would
     bring their compilers and programs.
 
-    Parameters
-    ----------
-    driver_dirs
-        Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
+    `driver_dirs`: Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
     kept = {name: text for name, text in shell.items() if _is_inherited(name)}
     folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]

@@ -17,21 +17,13 @@ ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch
 class Artifact:
     """One file to fetch.
 
-    Attributes
-    ----------
-    kind
-        Which rules of a mirror profile find it.
-    name
-        What people call it: distribution, apt package, name in the spec.
-    file
-        File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
-    sha256, size
-        Of its bytes, hex and bytes; a size of 0 is not known.
-    group
-        Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
-    origin
-        What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python nothing,
-        git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
+    `kind`: Which rules of a mirror profile find it.
+    `name`: What people call it: distribution, apt package, name in the spec.
+    `file`: File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
+    `sha256`, `size`: Of its bytes, hex and bytes; a size of 0 is not known.
+    `group`: Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
+    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python
+      nothing, git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
     """
 
     kind: ArtifactKind
