@@ -89,8 +89,6 @@ def _settings(settings: Mapping[str, str]) -> str:
 
 
 class AptCommands(NamedTuple):
-    """The command that reads the archives' indexes, and the one that prints what would be installed."""
-
     update: Command
     print_uris: Command
 

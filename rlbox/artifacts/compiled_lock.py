@@ -90,8 +90,6 @@ def _list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]
 
 
 class ResolvedInputs(NamedTuple):
-    """The apt packages of the system that wheels are compiled in, and what each wheel is compiled from."""
-
     toolchain: tuple[Deb, ...]
     compiled: tuple[CompileInputs, ...]
 

@@ -222,7 +222,6 @@ class Downloader:
 
 
 def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iterator[FileUrl]:
-    """Yield `links`; that no more can be found is one of the failures."""
     try:
         yield from links
     except RlboxError as error:

@@ -260,7 +260,6 @@ def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
 
 
 def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
-    """Return the hosts that a request for `url` ends at, on the way or at last; None when nobody answers."""
     try:
         answer = http.request("HEAD", url)
     except NoResponseError:

@@ -42,7 +42,6 @@ class FetchProgress:
 
 @contextmanager
 def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchProgress], None]]:
-    """Yield a function to be told of every progress; `total_bytes` is the bytes that are missing."""
     with show_progress(app, total_bytes=total_bytes) as show:
 
         def on_progress(progress: FetchProgress) -> None:

@@ -79,8 +79,6 @@ class _Sink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GitTreeInfo:
-    """A commit, its tree, and sha256 and bytes of the tree's tar."""
-
     commit: str
     tree_id: str
     tar_sha256: str

@@ -120,7 +120,6 @@ def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ..
 
 
 def _read_folder(directory: Path) -> str:
-    """Return the page of a folder: its `index.html`, or a page made of its files."""
     try:
         index = directory / "index.html"
         if index.is_file():

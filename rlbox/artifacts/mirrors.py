@@ -66,7 +66,6 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
 
 
 def filter_find_links_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
-    """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(
         f"{folder}/{name}"
@@ -168,7 +167,6 @@ def map_archive_names_to_urls(
 
 
 def map_suites_to_archive_names(base: Base) -> dict[str, str]:
-    """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
     distribution, __, suite = base.bootstrap.partition(":")
     for further in base.suites:
         if further.partition("-")[0] != suite:

@@ -75,7 +75,6 @@ class PartialObject:
         self.size = 0
 
     def commit(self) -> None:
-        """Put the object under its name; it must have the bytes that its name says."""
         if self.digest != self._final.name:
             raise ValueError(_("{digest} is not {final}").format(digest=self.digest, final=self._final.name))
         os.fsync(self._file.fileno())
@@ -164,7 +163,6 @@ class ObjectStore:
 
     @contextmanager
     def wait_for_partial(self, digest: str) -> Iterator[PartialObject]:
-        """Hold the object's draft while the block runs; waits for another writer."""
         while (draft := self.open_partial_unless_locked(digest)) is None:
             time.sleep(0.1)
         with draft:

@@ -35,12 +35,10 @@ BOOTSTRAP_RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
 
 
 def deb_file_name(deb: Deb) -> str:
-    """Return the file name of a package in the archive that mmdebstrap reads."""
     return deb.path.rpartition("/")[2]
 
 
 def render_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, str]) -> str:
-    """Return the index `Packages` of an archive that holds exactly `debs`."""
     return "".join(
         f"{control_by_sha256[deb.sha256].rstrip()}\n"
         f"Filename: ./{deb_file_name(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
@@ -127,7 +125,6 @@ def require_mmdebstrap() -> None:
 
 
 def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: ObjectStore, folder: Path) -> None:
-    """Lay the packages into `folder` with an index of exactly these."""
     controls = {}
     for deb in debs:
         path = folder / deb_file_name(deb)

@@ -110,7 +110,6 @@ def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: st
 
 
 def _build_lock(plan: ImagePlan) -> tuple[Path, str]:
-    """Return the file that one build of a target at a time locks, and the word for it."""
     return cache_path("locks", f"build-{tag_to_file_name(plan.tag)}.lock"), f"build of {plan.target}"
 
 
@@ -131,7 +130,6 @@ def _forced(options: BuildOptions) -> dict[str, str]:
 
 
 def _check_engine(app: App, options: BuildOptions) -> None:
-    """Say what an old engine cannot promise; refuse to verify on it."""
     version = read_docker_server_version()
     if not version or version >= MIN_ENGINE_FOR_LINKED_COPIES:
         return
@@ -218,7 +216,6 @@ def _cache_image_sbom(app: App, plan: ImagePlan) -> None:
 
 
 def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
-    """Build the image once more without cache; `WorkFailed` names the layers that differ."""
     again = f"{plan.tag}{VERIFY_TAG_SUFFIX}"
     app.print_status("building once more, without cache, to compare")
     request = dataclasses.replace(request, tag=again, use_cache=False)
@@ -240,7 +237,6 @@ def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReque
 
 
 def _diff_layers(first_tag: str, second_tag: str) -> list[str]:
-    """Return a line for each layer whose unpacked content differs between two images."""
     images = [connect_engine().find_image(tag) or {} for tag in (first_tag, second_tag)]
     first, second = (list((image.get("RootFS") or {}).get("Layers") or ()) for image in images)
     if len(first) != len(second):

@@ -212,8 +212,6 @@ def find_buildx() -> str:
 
 
 class BuildResult(NamedTuple):
-    """The whole build log, and the manifest's digest."""
-
     log_path: Path
     manifest_digest: str
 
@@ -257,7 +255,6 @@ def show_build_progress(app: App) -> Iterator[Callable[[BuildStep], None]]:
 def _build(
     command: Command, tag: str, log: Path, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
 ) -> None:
-    """Build, again when what went wrong is none of this build's doing."""
     for attempt in range(1, _ATTEMPTS + 1):
         code, text, failed = _follow(command, log, on_step)
         if not code:
@@ -274,7 +271,6 @@ def _build(
 def _follow(
     command: Command, log_path: Path, on_step: Callable[[BuildStep], None]
 ) -> tuple[int, str, BuildStep | None]:
-    """Run the client to its end; return its exit code, all it said, and the step that failed."""
     follower, said = BuildLogParser(), []
     with (
         open(log_path, "ab") as log,

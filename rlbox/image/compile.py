@@ -117,8 +117,6 @@ def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Co
 
 
 class _Compilation:
-    """One wheel of a target that is wanted."""
-
     def __init__(
         self, app: App, target: Target, lock: Lock, entry: Compile, row: CompileInputs, options: CompileOptions
     ) -> None:
@@ -128,7 +126,6 @@ class _Compilation:
         self._archs = entry.cuda_archs(target.hardware.arch)
 
     def look(self) -> WheelResult:
-        """Return how it stands, nothing changed."""
         wheel = self._find_stored()
         return self._result("in the store" if wheel else "to compile", wheel)
 
@@ -160,18 +157,15 @@ class _Compilation:
 
     @property
     def _objects(self) -> Path:
-        """The folder of the object files that later builds take."""
         digest = compute_objects_digest(self._target, self._entry, self._row, self._lock.toolchain)
         return cache_path("compile", "objects", digest[:24] + hash_host_compiler_unless_locked(self._lock))
 
     def _find_stored(self) -> Package | None:
-        """Return the wheel of the lock where the store has it."""
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
         return wheel if wheel and self._store.is_intact(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
-        """Yield the folder of the work while no other rlbox compiles the same."""
         folder = cache_path("compile", "work", self._row.recipe[:24])
         with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.print_status):
             yield folder
@@ -273,7 +267,6 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
 
 
 def format_wheel_results(results: Sequence[WheelResult]) -> str:
-    """Return a line for each: what decides it, what it is for, how it stands."""
     return "\n".join(
         columns(
             (

@@ -183,8 +183,6 @@ _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over 
 
 
 class CompileRootfs(NamedTuple):
-    """The root directory of the system that a build sees, and the path of its Python there."""
-
     root_dir: str
     interpreter_path: str
 
@@ -338,7 +336,6 @@ def create_cache_and_remove_partials(object_cache_dir: Path) -> None:
 
 @contextmanager
 def _draft_directory(directory: Path) -> Iterator[Path]:
-    """Yield a directory that is put at `directory` when the block ends well."""
     draft = directory.with_name(f"{directory.name}.draft")
     if draft.exists():
         remove_tree(draft)
@@ -387,7 +384,6 @@ _FAILURES = (
 
 
 def create_build_error(entry: Compile, code: int, log_path: Path) -> WorkFailed:
-    """Return why a build failed, as far as the end of its log tells."""
     log = read_last_whole_lines(log_path, _TAIL_BYTES).decode("utf-8", "replace")
     reason = _("{entry} cannot be compiled (exit code {code})").format(entry=entry.name, code=code)
     next_step = _("read its log; compiled packages are kept, and the same command continues")

@@ -61,14 +61,12 @@ def write_reproducible_wheel(built_wheel: Path, output: Path) -> None:
 
 
 def read_wheel_gpu_archs(wheel: Path) -> frozenset[str]:
-    """Return the architectures that the libraries of a wheel have kernels for."""
     with zipfile.ZipFile(wheel) as packed:
         names = [name for name in packed.namelist() if name.endswith(".so") or ".so." in name]
         return frozenset(arch for name in names for arch in parse_gpu_archs(packed.read(name)))
 
 
 def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
-    """Return the files that differ between two wheels, or are in one of them alone."""
     with zipfile.ZipFile(first_wheel) as first, zipfile.ZipFile(second_wheel) as second:
         names = [set(wheel.namelist()) for wheel in (first, second)]
         return sorted(

@@ -87,7 +87,6 @@ def list_unhashed_rlbox_files() -> dict[str, str | Path]:
 
 
 def _list_rlbox_wheel_files() -> dict[str, Path]:
-    """Return the files of rlbox's wheel by their paths in it, without its metadata."""
     shipped = Project(folder=PACKAGE).roots[-1]
     entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
     return entries | {
@@ -146,7 +145,6 @@ def list_locked_entries(
 
 @functools.cache
 def _own_files(package: Path) -> Mapping[str, Path]:
-    """Return the files of rlbox's own package, which stay as they are while rlbox runs."""
     return {
         name: package / name
         for name in _files_of(package)
@@ -236,7 +234,6 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
 
 
 def compute_build_digest(hashed_entries: Mapping[str, str | Path], epoch: int) -> str:
-    """Return the value of `BUILD_LABEL`, by which an unchanged image is recognised."""
     total = hashlib.sha256(f"epoch={epoch}\n".encode())
     for name in sorted(hashed_entries):
         source = hashed_entries[name]

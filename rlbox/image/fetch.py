@@ -45,7 +45,6 @@ class FetchOptions:
 
 
 def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> ExitCode:
-    """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = load_image_plan(app.project, target_name)
     plan.require_current_lock()
     lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
@@ -134,7 +133,6 @@ def _fetch(
 
 
 def _export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
-    """Put files into the store at `directory`, for a machine without network; links where the file system has them."""
     export = ObjectStore(directory)
     for file in files:
         if not export.is_intact(file.sha256, file.size):
@@ -142,10 +140,6 @@ def _export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Pa
 
 
 def _open_export(directory: Path) -> ObjectStore:
-    """Return the store that an export is.
-
-    Raises WorkFailed: the directory is none.
-    """
     if not (directory / "objects/sha256").is_dir():
         raise WorkFailed(
             _("there is no export of rlbox"),

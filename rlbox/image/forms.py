@@ -60,7 +60,6 @@ def render_compose(
 
 
 def _gpus(request: GpuRequest) -> str:
-    """Return the reservation of a service's GPUs as YAML; empty for none."""
     if request.is_none:
         return ""
     return f"{{driver: nvidia, count: {request.count_unless_all or 'all'}, capabilities: [gpu]}}"
@@ -150,7 +149,6 @@ class OnstartScript:
 
     @property
     def field_bytes(self) -> int:
-        """Bytes of the field."""
         return len(self.field_text.encode())
 
 
@@ -206,7 +204,6 @@ def render_onstart(
 
 
 def render_onstart_files(target: Target, template_dirs: Sequence[Path]) -> dict[str, str]:
-    """Return the script of a target of vast.ai as a rendered file: path in the project folder to text."""
     if target.hardware.platform != "vast":
         return {}
     return {f"images/{target.name}/onstart.sh": render_onstart(target, template_dirs).field_text}

@@ -135,7 +135,6 @@ class BuildInputs:
         )
 
     def _rootfs(self) -> Path | None:
-        """Return the bootstrapped operating system; None for a base that is an image."""
         checksum = self._plan.rootfs_checksum
         if checksum and not rootfs_archive_path(checksum).exists():
             self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
@@ -214,7 +213,6 @@ class BuildInputs:
         return [artifact for artifact in carried if not store.is_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
-        """Return the Python packages that the context carries: path below `wheels/` to the file."""
         lock, store, everything = self._lock, self._store, self._options.hermetic
         layers = plan_python_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]

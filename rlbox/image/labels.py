@@ -22,7 +22,6 @@ def build_image_labels(
     rendered_fixes: RenderedFixes | None = None,
     patches: tuple[ResolvedPatch, ...] = (),
 ) -> dict[str, str]:
-    """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
     ids = sorted(fix.id for fix in rendered_fixes.fixes if fix.has_bake_entries) if rendered_fixes else []
     return {
         "org.opencontainers.image.title": target.title,

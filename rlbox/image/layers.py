@@ -81,7 +81,6 @@ def stage_of_layer(layer_name: str) -> str:
 
 
 def layer_dir_relative_to_wheels(layer_name: str) -> str:
-    """Return where below `wheels/` the build context says what a layer holds."""
     return f"{stage_of_layer(layer_name)}/{layer_name}"
 
 

@@ -37,7 +37,6 @@ def hardware_python_ports_json(target: Target, ports: Mapping[str, int]) -> dict
 
 
 def doctor_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a target expects of the machine that it runs on, as JSON types."""
     return {
         **hardware_python_ports_json(target, ports),
         **container_limits_and_disk_json(container),

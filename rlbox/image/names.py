@@ -35,8 +35,6 @@ def format_image_tag(target: str, project_name: str) -> str:
 
 
 class TargetAndProject(NamedTuple):
-    """Target and project that an image's name states; empty for a name that `format_image_tag` did not make."""
-
     target: str
     project: str
 
@@ -54,7 +52,6 @@ def tag_to_file_name(tag: str) -> str:
 
 
 def make_unique_project_name(prefix: str, identity: str) -> str:
-    """Return a name of a project that people recognise by `prefix`, and that no other `identity` has."""
     slug = re.sub(r"[^a-z0-9]+", "-", prefix.lower())[:_LONGEST].strip("-")
     return f"{slug or 'project'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:6]}"
 

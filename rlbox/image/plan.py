@@ -98,7 +98,6 @@ class ImagePlan:
     env: Mapping[str, str]
 
     def require_current_lock(self) -> None:
-        """Raise `SpecError` unless the lock fits its spec."""
         if self.lock_fault:
             raise SpecError(
                 _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_fault),
@@ -185,7 +184,6 @@ def build_dockerfile_values(
     rendered_fixes: RenderedFixes,
     patches: tuple[ResolvedPatch, ...],
 ) -> dict[str, Any]:
-    """Return what the template of the Dockerfile loops over."""
     parts, patched = _list_parts(target), has_patches_to_apply(patches)
     below = [*(stage.name for stage in stages), *([_PARTS_STAGE] if parts else [])]
     paths = [path.split("/") for path in _list_stage_layer_paths(target, stages)]
@@ -235,7 +233,6 @@ def _list_parts(target: Target) -> list[str]:
 
 
 def _format_env_instruction(assignments: Sequence[str]) -> str:
-    """Return an ENV instruction: one line when it fits, else one a variable."""
     line = " ".join(["ENV", *assignments])
     return line if len(line) <= _WIDTH else "ENV " + " \\\n    ".join(assignments)
 
@@ -294,7 +291,6 @@ class ImageSources:
 
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
-        """Return the recipe of target `target_name`; errors are those of `load_target`."""
         loaded = load_target_with_fix_packages(project, target_name)
         patches = project.require_patch_files(target_name, loaded.target.own_patches)
         return cls(
@@ -307,7 +303,6 @@ class ImageSources:
         )
 
     def build_plan(self) -> ImagePlan:
-        """Return the plan, without its name in an engine."""
         return plan_image(
             self.target,
             self.lock,

@@ -52,7 +52,6 @@ class EngineImage:
 
     @property
     def display_name(self) -> str:
-        """The name as people are shown it: of an id its beginning."""
         return self.name[:_ID] if self.name.startswith(_SUM) else self.name
 
 

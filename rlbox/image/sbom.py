@@ -163,7 +163,6 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
 def _describe_package(
     spdx_id: str, name: str, version: str, purl: str, *, url: str = "", file: str = "", sha256: str = ""
 ) -> dict[str, Any]:
-    """Return a package of the document; licences are not looked into."""
     reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
     return {
         "SPDXID": spdx_id,

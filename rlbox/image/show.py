@@ -181,7 +181,6 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
 
 
 def _read_lock(image_id: str) -> tuple[Lock | None, str | None]:
-    """Return the lock that an image holds, or why it cannot be read."""
     text = connect_engine().read_image_file(image_id, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"

@@ -14,7 +14,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 @cache
 def _create_template_environment(template_dirs: tuple[Path, ...]) -> Environment:
-    """Return the template environment over `template_dirs`, the first wins."""
     env = Environment(
         loader=FileSystemLoader(template_dirs),
         undefined=StrictUndefined,

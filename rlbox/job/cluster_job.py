@@ -32,7 +32,6 @@ class ClusterParams:
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def get_value(self, name: str) -> str | int:
-        """Return the value of a name of `[cluster.params]`: head, nodes, node-gpus or gpus."""
         known: dict[str, str | int] = {"head": self.head_address, "nodes": self.nodes}
         return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 

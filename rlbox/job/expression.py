@@ -75,7 +75,6 @@ def evaluate_expression(expression: str, values: Mapping[str, ExpressionValue]) 
 
 
 def compare(value: float, comparison: str) -> bool:
-    """Return whether a number is as a comparison asks, as `>=2`."""
     return bool(evaluate_expression(f"value {comparison}", {"value": value}))
 
 

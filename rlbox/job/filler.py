@@ -64,8 +64,6 @@ class PlaceholderFiller:
         return self.fill_text(path_for_errors, text, quote=re.escape)
 
     def fill_text(self, path_for_errors: str, text: str, quote: Callable[[str], str] = str) -> str:
-        """Return `text` with every placeholder replaced; one that names nothing is a `SpecError`."""
-
         def value(match: re.Match[str]) -> str:
             name = match.group(0)[1:-1]
             if name not in self._known:
@@ -90,7 +88,6 @@ class PlaceholderFiller:
         return _with_source(self._table(path_for_errors, table), self._source)
 
     def fill_stage_or_service_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that a stage or service adds to the job's, filled in."""
         filled = self._table(path_for_errors, table)
         return _with_source(filled, self._source) if _PYTHONPATH in filled else filled
 

@@ -45,7 +45,6 @@ class StageFits(SpecModel):
     )
 
     def iter_expressions(self) -> Iterator[tuple[str, str]]:
-        """Yield every formula with its key."""
         yield from (("nodes", self.nodes), ("gpus", self.gpus), ("steps", self.steps))
         yield from (("hours", formula) for formula in self.hours)
         for kind in ("card", "host", "disk"):
@@ -69,7 +68,6 @@ class Fits(SpecModel):
 
 
 def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
-    """Return what is wrong with a job's table, each with its dotted path."""
     known = {*params, CARD}
     problems = [
         _("fits.{where}: {name!r} is not a parameter{suggest}").format(

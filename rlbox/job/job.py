@@ -209,7 +209,6 @@ class Job(SpecModel):
 
 
 def _with_source_param(job: Any) -> Any:
-    """Return the data of a job file with the parameter `source`, where it has a table `[source]`."""
     table = job.get(SOURCE_PARAM) if isinstance(job, Mapping) else None
     if not isinstance(table, Mapping):
         return job
@@ -260,7 +259,6 @@ def _rules_with_log(gate: Gate) -> dict[str, tuple[LineRule | MetricRule, ...]]:
 
 
 def _secret_problems(job: Job) -> Iterator[str]:
-    """Yield secrets that stand in the file as a value, that nothing gets, or that are given and not declared."""
     declared = (*job.secrets, *job.optional_secrets)
     parts = {f"services.{s.name}": s for s in job.services} | {f"stages.{s.name}": s for s in job.stages}
     tables = {"env": job.env} | {f"{where}.env": part.env for where, part in parts.items()}

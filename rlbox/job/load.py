@@ -22,7 +22,6 @@ _PORTS = TypeAdapter(dict[str, Port])
 
 
 def load_job(project: Project, name: str) -> Job:
-    """Return the job `name`; its errors are those of `load_target`."""
     path = project.require_job_file(name)
     shown = display_path(path, project)
     return _job(name, shown, read_utf8_text(path, shown))
@@ -30,7 +29,6 @@ def load_job(project: Project, name: str) -> Job:
 
 @functools.lru_cache(maxsize=64)
 def _job(name: str, shown: str, text: str) -> Job:
-    """Return the checked job; a text that was read before is not read again."""
     from rlbox.job.job import Job
 
     return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
@@ -55,7 +53,6 @@ def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, in
 
 @functools.lru_cache(maxsize=64)
 def _ports(text: str, shown: str) -> tuple[str, Mapping[str, int]]:
-    """Return the target and the ports that a job's file names."""
     table = parse_toml(text, shown)
     return str(table.get("target")), _PORTS.validate_python(table.get("ports", {}), strict=True)
 

@@ -27,7 +27,6 @@ _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>
 
 
 def _require_scalar(value: Any) -> Any:
-    """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
         raise ValueError(_("must be a number, text, true or false (got {shown!r})").format(shown=shown))
@@ -101,7 +100,6 @@ def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
 
 
 def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
-    """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
     if isinstance(settled, (str, bool)):
         return ""
     low, high = _typed_all(param, param.at_least, param.at_most)
@@ -141,7 +139,6 @@ def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
 
 
 def format_argument(param: Param, settled: Scalar) -> str:
-    """Return a settled value as the words of a command hold it."""
     if isinstance(settled, bool):
         return param.true if settled else param.false
     return (
@@ -150,7 +147,6 @@ def format_argument(param: Param, settled: Scalar) -> str:
 
 
 def find_unreplaced_example_problem(value: Scalar) -> ProblemOrEmpty:
-    """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (
         _("{found!r} is a placeholder of a guide: write the value that belongs there").format(found=found.group())
@@ -187,7 +183,6 @@ def _typed(param: Param, value: Scalar) -> Scalar:
 
 
 def find_param_problems(name: str, param: Param) -> list[str]:
-    """Return everything that is wrong with the declaration of one parameter, each with its dotted path."""
     where = f"params.{name}"
     problems = []
     if param.required == (param.default is not None):
@@ -286,7 +281,6 @@ def _visit(profiles: ParamSets, name: str, order: dict[str, None]) -> None:
 def find_value_problems(
     where: str, table: Mapping[str, Scalar | tuple[str, ...]], params: Mapping[str, Param]
 ) -> list[str]:
-    """Return what is wrong with a set of parameters, each with its dotted path."""
     problems = []
     for name, value in table.items():
         path, param = f"{where}.{name}", params.get(name)
@@ -319,7 +313,6 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
 
 
 def find_profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
-    """Return what is wrong with the profiles of a job: unknown parameters, wrong values, circles of `include`."""
     problems = []
     for name, table in profiles.items():
         problems += find_value_problems(f"profiles.{name}", table, params)

@@ -90,7 +90,6 @@ def apply_overrides(
 
 
 def parse_settings_last_wins(texts: Iterable[str]) -> dict[str, str]:
-    """Return the `NAME=VALUE` texts of a command line as a table, a later one over an earlier one."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -112,8 +111,6 @@ def _check_profiles(job: Job, names: tuple[str, ...]) -> None:
 
 
 class _Problems:
-    """What is wrong with the values of one command line, gathered so that it is said at once."""
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self.lines: list[str] = []
@@ -143,7 +140,6 @@ class _Problems:
         return found
 
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
-        """Return a value as the command gets it; what is wrong with it is noted."""
         param = self._job.params[name]
         try:
             settled = validate_and_convert_units(param, value)
@@ -217,7 +213,6 @@ def resolve_default_params(job: Job) -> dict[str, Scalar]:
 
 
 def list_params_with_unit(job: Job) -> dict[str, str]:
-    """Return the unit of every parameter that the command gets in one; fractions of 1 have none."""
     units = {name: param.shown_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 
@@ -234,7 +229,6 @@ def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str],
 
 
 def _describe_param(param: Param) -> str:
-    """Return what a value of a parameter may be, for people: type, unit, range, choices."""
     parts = [
         param.kind
         + (

@@ -191,7 +191,6 @@ class RunPlan:
         return not self.container
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types; `load_run_plan` is the way back."""
         data: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return data
 
@@ -247,7 +246,6 @@ def select_stages(job: Job, profile: str) -> tuple[Stage, ...]:
 
 
 def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run_id: str) -> StagePlan:
-    """Return one stage with its placeholders filled in; `number` is its place in the order, from 1."""
     again = fill.attempt > 1
     where = f"stages.{stage.name}"
     services = {service.name: service for service in job.services}

@@ -147,7 +147,6 @@ def _apply_step(
 
 
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
-    """Write that a change has begun, and of which folders of ours there were none."""
     layout = desired.layout
     old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
     missing = [
@@ -316,7 +315,6 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
 
 @contextmanager
 def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
-    """Write what uv is told, and show the store's files by their names, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
         words = ["--no-index"] if supply.is_offline else []

@@ -142,8 +142,6 @@ class PartToInstall:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedItem:
-    """Something of the target that this machine does not get, and why."""
-
     item: str
     source_id: str
     reason: str
@@ -228,8 +226,6 @@ def replace_data_mount(target: Target, data_dir: str) -> Target:
 
 
 class _Placed:
-    """The image's files at their places on one machine."""
-
     def __init__(
         self,
         target: Target,
@@ -247,7 +243,6 @@ class _Placed:
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
     def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[FileToInstall]:
-        """Yield every file and link, what programs start with last."""
         scripts = self._image.context_files
         for name in _SCRIPTS:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
@@ -279,7 +274,6 @@ class _Placed:
             yield self._file("/etc/profile.d/30-rlbox-applied.sh", text)
 
     def parts(self, lock: Lock) -> Iterator[PartToInstall]:
-        """Yield the git trees and files from elsewhere."""
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:

@@ -154,7 +154,6 @@ def move_original_aside_or_remove(path: Path, backup_path: BackupPath) -> None:
 
 
 def restore_original_path(path: Path, backup_path: BackupPath) -> None:
-    """Remove what rlbox put at `path`, and put back what stood there."""
     with convert_disk_errors(path):
         if backup_path and not os.path.lexists(backup_path):
             return  # an earlier try has put it back
@@ -164,7 +163,6 @@ def restore_original_path(path: Path, backup_path: BackupPath) -> None:
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, a link (not what it leads to), or a folder with all in it."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -172,12 +170,10 @@ def remove_path(path: Path) -> None:
 
 
 def list_missing_parents_upwards(path: Path) -> list[str]:
-    """Return the folders above a path that are still to be made."""
     return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
 
 
 def remove_empty_directories(directories: Iterable[str]) -> None:
-    """Remove those of the folders that nothing is in, the deepest first."""
     for folder in sorted(directories, key=len, reverse=True):
         with suppress(OSError):
             os.rmdir(folder)

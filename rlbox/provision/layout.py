@@ -30,17 +30,14 @@ class Layout:
     relocated_venv_dir: str = ""
 
     def map_path(self, path: str) -> str:
-        """Return where a path of the image is on this machine."""
         return f"{self.prefix}{path}"
 
     @property
     def rlbox_dir(self) -> str:
-        """The folder of what rlbox lays for itself: hooks, checks, records."""
         return self.map_path(OWN)
 
     @property
     def venv_python(self) -> str:
-        """The interpreter of the environment."""
         return self.map_path(f"{VENV}/bin/python")
 
     @property
@@ -49,11 +46,9 @@ class Layout:
         return f"{self.rlbox_dir}/share/applied.json"
 
     def format_apply_command(self, target: str) -> str:
-        """Return the command line that applies a target here, without its options."""
         return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
 
     def takes_effect_in_layout(self, image_path: str) -> bool:
-        """Whether a file at this path of the image has its effect on this machine."""
         return not self.prefix or image_path.startswith(_BELOW)
 
     def rewrite_paths(self, text: str, paths: Sequence[str]) -> str:

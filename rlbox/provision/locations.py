@@ -47,18 +47,15 @@ def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
 
 
 def _get_default_prefix(target: str) -> str:
-    """Return the folder of rlbox's own that a target is applied below when no other is named."""
     return validate_prefix(str(cache_path("places", target)))
 
 
 def record_layout(target: str, layout: Layout) -> None:
-    """Remember where a target is applied; one at the machine's own paths is found without that."""
     if layout.prefix:
         write_atomic(_pointer_file(target), json.dumps({"prefix": layout.prefix}) + "\n")
 
 
 def forget_layout(target: str, layout: Layout) -> None:
-    """Forget where a target was applied, once everything is laid back."""
     if read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 

@@ -42,7 +42,6 @@ class PathState:
     program: bool = False
 
     def describe(self) -> str:
-        """Return it in words."""
         match self.kind:
             case "file":
                 return f"file {self.sha256[:12]}, mode {self.mode}"
@@ -134,7 +133,6 @@ class PathChange:
     file: FileToInstall | None = None
 
     def describe(self) -> str:
-        """Return it as one line."""
         kept = "; what is there is kept" if self.keeps_backup else ""
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.kind:<11} {self.path}: {self.old_description} -> {self.new_description}{kept}{why}"
@@ -142,8 +140,6 @@ class PathChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyPlan:
-    """All changes in their order, and what this machine does not get."""
-
     desired: DesiredState
     steps: tuple[PathChange, ...]
     skipped: tuple[SkippedItem, ...]
@@ -170,7 +166,6 @@ def choose_venv_disk(
 
 
 def format_venv_fingerprint(desired: DesiredState) -> str:
-    """Return what says which packages an environment was synced to."""
     return f"python {desired.python}\n{desired.requirements}"
 
 
@@ -202,12 +197,10 @@ def make_installed_state(file: FileToInstall) -> PathState:
 
 
 def compute_patch_manifest_sha256(desired: DesiredState) -> str | None:
-    """Return the sha256 of the manifest of source patches; None without one."""
     return hashlib.sha256(desired.patch_manifest.encode()).hexdigest() if desired.patch_manifest else None
 
 
 def is_same_content(left: PathState, right: PathState) -> bool:
-    """Whether two paths hold the same: kind, bytes and mode, or kind and target."""
     return (left.kind, left.sha256, left.mode, left.to) == (right.kind, right.sha256, right.mode, right.to)
 
 
@@ -265,14 +258,12 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
 
 
 def _list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
-    """Return every package that an environment has otherwise than the lock, in words."""
     names = sorted({*desired.packages, *installed})
     rows = ((name, installed.get(name, "absent"), desired.packages.get(name, "absent")) for name in names)
     return tuple(f"{name} {there} -> {due}" for name, there, due in rows if there != due)
 
 
 def _shorten_differences(differences: tuple[str, ...], limit: int = 4) -> str:
-    """Return the first few rows of a drift."""
     more = f", and {len(differences) - limit} more" if len(differences) > limit else ""
     return ", ".join(differences[:limit]) + more
 
@@ -337,7 +328,6 @@ def _files(
 
 
 def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]:
-    """Yield what an earlier lock laid, and this one does not."""
     if not facts.record:
         return
     due = {row.path for row in desired.files}
@@ -358,7 +348,6 @@ def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]
 
 
 def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
-    """Yield what the machine does not get, one line for each reason."""
     for reason in dict.fromkeys(row.reason for row in skipped):
         names = sorted({row.item for row in skipped if row.reason == reason})
         yield f"left out    {', '.join(names)}: {reason}"
@@ -373,7 +362,6 @@ def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[Skipped
 
 
 def _steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
-    """Return the changes as JSON types: kind, path, old, new, why, and whether what is there is kept."""
     return [
         {
             "kind": step.kind,
@@ -388,7 +376,6 @@ def _steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
 
 
 def _skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
-    """Return what the machine does not get as JSON types."""
     return [{"what": row.item, "fix": row.source_id, "reason": row.reason} for row in skipped]
 
 
@@ -400,14 +387,11 @@ class FixCheckCountAndFailures(NamedTuple):
 
 
 class JsonAndText(NamedTuple):
-    """What a command prints: as JSON types, and as text."""
-
     json_data: dict[str, Any]
     text: str
 
 
 def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndText:
-    """Return what a machine lacks of what is wanted."""
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
     lines += [*(step.describe() for step in plan.steps), *_format_skipped_lines(plan.skipped)]

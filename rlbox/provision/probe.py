@@ -91,7 +91,6 @@ def _is_program(path: Path) -> bool:
 
 
 def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
-    """Return the packages of an environment with their versions, by what lies in its folder."""
     found: dict[str, str] = {}
     for path in venv.glob(f"lib/python{python}/site-packages/*.dist-info"):
         name, __, version = path.name.removesuffix(".dist-info").rpartition("-")
@@ -126,12 +125,10 @@ def read_record(layout: Layout) -> InstallRecord | None:
 
 
 def write_record(layout: Layout, record: InstallRecord) -> None:
-    """Write what was laid, whole or not at all."""
     write_atomic(Path(layout.record_file), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
 
 
 def find_existing_parent(path: Path) -> Path:
-    """Return the nearest folder above a path that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
@@ -165,7 +162,6 @@ def require_writable_layout(layout: Layout) -> None:
 
 
 def _is_filled(folder: Path) -> bool:
-    """Return whether something is there that is no empty folder."""
     return os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir()))
 
 

@@ -108,7 +108,6 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
 
 
 def _fetch_parts(app: App, prepared: HostTarget, store: ObjectStore) -> None:
-    """Bring the git trees and files of the target into the store."""
     __, missing = _files(prepared.lock, {"git", "http"}, store, prepared.options)
     if missing:
         sources = prepared.options.sources_profile or prepared.image.sources_profile
@@ -204,7 +203,6 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
 
 
 def place_venv_by_free_space(prepared: HostTarget, layout: Layout) -> Layout:
-    """Return the layout with the environment on the data disk, where its own place is too small for it."""
     own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data_dir))
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
@@ -221,8 +219,6 @@ def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
 
 
 def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
-    """Carry out the plan, saying each step, and remember where the target is."""
-
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
@@ -318,8 +314,6 @@ def _of_image(layout: Layout) -> dict[str, str]:
 
 
 class ProvisionResult(NamedTuple):
-    """What is wanted, what was lacking at the last look, and what was done."""
-
     prepared: HostTarget
     plan: ApplyPlan
     applied: ApplyResult
@@ -381,10 +375,6 @@ class RemovalResult(NamedTuple):
 
 
 def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
-    """Lay everything back as it was.
-
-    Raises NodeError: what was laid there is another target.
-    """
     record = read_record(layout)
     if record is None:
         return RemovalResult("unchanged")
@@ -404,7 +394,6 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
 
 
 def run_target_fix_checks(layout: Layout) -> FixCheckCountAndFailures:
-    """Run the checks of fixes in the environment of an applied target."""
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)

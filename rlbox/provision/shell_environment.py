@@ -48,6 +48,5 @@ def get_inherited_names_prefixes_path() -> InheritedEnvironment:
 
 
 def _is_inherited(name: str) -> bool:
-    """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
     named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES) or name.lower() in _PROXIES
     return named or name.startswith(_KINDS)

@@ -370,8 +370,6 @@ class Vast(SpecModel):
 
 
 class CompileEntry(NamedTuple):
-    """What a group of the stack compiles."""
-
     group: Group
     compile: Compile
 

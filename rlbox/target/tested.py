@@ -26,7 +26,6 @@ class _TestedRun(NamedTuple):
 
 
 def _find_tested_runs(lock: Lock) -> list[_TestedRun]:
-    """Return the kept runs of a lock, the oldest first."""
     digest = lock.digest_without_target()
     rows = [_TestedRun(**row) for row in json.loads(TESTED_RUNS.read_text("utf-8"))]
     return sorted((row for row in rows if row.lock == digest), key=lambda row: (row.date, row.gpus))
