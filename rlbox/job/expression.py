@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, StringConstraints
@@ -17,26 +17,11 @@ from pydantic import AfterValidator, StringConstraints
 from rlbox.i18n import _
 
 ExpressionValue = bool | int | float | str
-_Program = Callable[[Mapping[str, ExpressionValue]], Any]
 
 _LONGEST = 400
-_TWO: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda part, whole: str(part) in str(whole),
-}
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Not, ast.USub, ast.And, ast.Or)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In)
+_PARTS = (ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call)
 
 
 def _parts(lists: Iterable[ExpressionValue]) -> list[str]:
@@ -56,7 +41,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class _Compiled(NamedTuple):
-    program: _Program
+    code: CodeType
     names: frozenset[str]
 
 
@@ -68,9 +53,11 @@ def find_names(expression: str) -> frozenset[str]:
 def evaluate_expression(expression: str, values: Mapping[str, ExpressionValue]) -> ExpressionValue:
     """Return the value of an expression; `ValueError` when it has none, as for a division by zero."""
     try:
-        result: ExpressionValue = _compile(expression).program(values)
+        result: ExpressionValue = eval(  # noqa: S307 - `_compile` lets nothing but arithmetic through
+            _compile(expression).code, {"__builtins__": {}}, {**values, **FUNCTIONS}
+        )
         return result
-    except (ArithmeticError, TypeError, KeyError) as error:
+    except (ArithmeticError, TypeError, NameError) as error:
         raise ValueError(_("{formula}: {error}").format(formula=expression, error=error)) from error
 
 
@@ -78,62 +65,33 @@ def compare(value: float, comparison: str) -> bool:
     return bool(evaluate_expression(f"value {comparison}", {"value": value}))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # a search for what fits evaluates it thousands of times
 def _compile(expression: str) -> _Compiled:
-    """Return an expression as a function of its names: a search for what fits evaluates it thousands of times."""
     if len(expression) > _LONGEST:
         raise ValueError(_("is longer than {longest} characters").format(longest=_LONGEST))
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(_("invalid formula: {error}").format(error=error)) from error
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return _Compiled(_build(tree), frozenset(names - FUNCTIONS.keys()))
-
-
-def _build(node: ast.expr) -> _Program:
-    """Return a part of an expression as a function; `ValueError` names what is not arithmetic."""
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
-            return lambda names: value
-        case ast.Name(id=name):
-            return operator.itemgetter(name)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
-            return _of_two(_TWO[type(op)], _build(left), _build(right))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _build(operand)
-            return lambda names: not inner(names)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _build(operand)
-            return lambda names: -_number(inner(names))
-        case ast.BoolOp(op=op, values=values):
-            joined, parts = all if isinstance(op, ast.And) else any, [_build(part) for part in values]
-            return lambda names: joined(part(names) for part in parts)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            relation, first, second = _COMPARE[type(op)], _build(left), _build(right)
-            return lambda names: relation(first(names), second(names))
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            holds, then, otherwise = _build(test), _build(body), _build(orelse)
-            return lambda names: (then if holds(names) else otherwise)(names)
-        case ast.Call(func=ast.Name(id=name), args=[_first, *_others] as args, keywords=[]) if name in FUNCTIONS:
-            function, arguments = FUNCTIONS[name], [_build(part) for part in args]
-            return lambda names: function(*[part(names) for part in arguments])
-    raise ValueError(
-        _("{unparse!r} is not arithmetic; functions are {functions}").format(
-            unparse=ast.unparse(node), functions=", ".join(FUNCTIONS)
+    if not all(map(_is_arithmetic, ast.walk(tree.body))):
+        raise ValueError(
+            _("{unparse!r} is not arithmetic; functions are {functions}").format(
+                unparse=expression, functions=", ".join(FUNCTIONS)
+            )
         )
-    )
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return _Compiled(compile(tree, "formula", "eval"), frozenset(names - FUNCTIONS.keys()))
 
 
-def _of_two(function: Callable[[Any, Any], Any], left: _Program, right: _Program) -> _Program:
-    return lambda names: function(_number(left(names)), _number(right(names)))
-
-
-def _number(value: ExpressionValue) -> int | float:
-    """Return a number: a text, which could be multiplied into gigabytes, is none."""
-    if isinstance(value, str):
-        raise TypeError(f"{value!r} is no number")
-    return value
+def _is_arithmetic(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, bool | int | float | str)
+        case ast.Compare(ops=ops):
+            return len(ops) == 1
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name in FUNCTIONS and len(args) > 0
+    return isinstance(node, (*_PARTS, *_OPERATORS, *_COMPARISONS)) and not isinstance(node, ast.Call)
 
 
 def _check_expression(text: str) -> str:

@@ -6,13 +6,13 @@ A rule is one class from the job file to `plan.json`: read from TOML, filled (`f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, model_validator
 
 from rlbox.amounts import exact_duration_text
-from rlbox.config.pattern import compile_re2, tokenize_pattern, validate_selective_re2_pattern
+from rlbox.config.pattern import compile_re2, tokenize_pattern
 from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
@@ -105,13 +105,6 @@ class RequireRule(LineRule):
         None, description="time limit after the start of the command, seconds; absent: no limit"
     )
 
-    @field_validator("count", mode="before")
-    @classmethod
-    def _asks_for_something(cls, value: object) -> object:
-        if value == 0 and not isinstance(value, bool):
-            raise ValueError(_("0 lines ask for nothing; a line that must not come is a rule of `forbid`"))
-        return value
-
     def _conditions(self) -> list[str]:
         conditions = [f"at least {self.count}"] if self.count > 1 else []
         conditions += [f"at most {self.at_most}"] if self.at_most is not None else []
@@ -159,10 +152,6 @@ class ModelText(Rule):
     begins: PatternText = Field(description="RE2 pattern of the first line of the text")
     ends: PatternText = Field(description="RE2 pattern of the first line after the text")
 
-    def find_problems(self) -> Iterator[str]:
-        if self.begins == self.ends:
-            yield _("ends: is the same as begins: nothing lies between")
-
 
 class FileRule(Rule):
     """A path that must exist and be complete; with `*`, `?` or `[` in it, every file that fits must be."""
@@ -194,14 +183,6 @@ class FileRule(Rule):
                 "path: {path!r} is a folder, and a folder is there before the stage; name a file in it, or "
                 "all of them: {path2}/*"
             ).format(path=self.path, path2=self.path.rstrip("/"))
-        if self.count > 1 and not WILDCARD.search(self.path):
-            yield _("count: {path!r} names one file; put * into the path to count several").format(path=self.path)
-        if self.manifest and self.format not in ("", "json"):
-            yield _("format: a manifest is JSON, not {format}").format(format=self.format)
-        if self.min_bytes == 0 and (self.manifest or self.format in ("json", "safetensors")):
-            yield _("min_bytes: an empty file is not {format}; leave min_bytes out").format(
-                format=self.format or "manifest"
-            )
 
 
 class MetricRule(Rule):
@@ -258,12 +239,7 @@ class MetricRule(Rule):
             yield _(
                 "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
             )
-        if self.pattern and self.where:
-            yield _("where: chooses rows of `file`; it says nothing about a log")
-        if self.key and self.log != STAGE_LOG:
-            yield _("log: the points come from `file`, not from a log")
         yield from self._pattern_problems() if self.pattern else ()
-        yield from self._condition_problems()
 
     def _pattern_problems(self) -> Iterator[str]:
         names = compile_re2(self.pattern).groupindex
@@ -276,21 +252,6 @@ class MetricRule(Rule):
             )
         if self.steps_rise and "step" not in names:
             yield r"steps_rise: the pattern has no group (?P<step>\d+)"
-
-    def _condition_problems(self) -> Iterator[str]:
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            yield _("at_least: {at_least:g} is above at_most {at_most:g}: no value fits").format(
-                at_least=self.at_least, at_most=self.at_most
-            )
-        for key, value in (("within_steps", self.within_steps), ("by", self.by)):
-            if value and not self.trend:
-                yield _("{key}: says nothing without trend = 'falls' or 'rises'").format(key=key)
-        if self.when == "always" and self.at_least is None and self.at_most is None:
-            yield _("when: says nothing without at_least or at_most")
-        if self.trend and self.within_steps and self.points > self.within_steps:
-            yield _("points: {points} points do not fit into {within_steps} steps").format(
-                points=self.points, within_steps=self.within_steps
-            )
 
 
 def _value_group_fits(pattern: str, number: str) -> bool:
@@ -337,14 +298,10 @@ class HttpProbe(Rule):
     def find_problems(self) -> Iterator[str]:
         if self.url and not self.url.startswith(("http://", "https://")):
             yield _("url: {url!r} is not an address; write http://127.0.0.1:{{port.NAME}}/…").format(url=self.url)
-        if self.equals is not None and not self.json_path:
-            yield _("equals: says nothing without json_path")
         if self.json_path and not _PATH.fullmatch(self.json_path):
             yield _("json_path: {json_path!r} is not a path; write for example choices[0].message.content").format(
                 json_path=self.json_path
             )
-        if self.body and self.method == "GET":
-            yield _("body: is sent with POST only; set method = 'POST'")
 
 
 class ProbeRule(HttpProbe):
@@ -412,77 +369,17 @@ class Gate(Rule):
         return self.model_copy(update={**filled, "model_output": patterns})
 
     def find_problems(self) -> Iterator[str]:
-        """Yield rules that contradict each other or say a thing twice, each with its key."""
-        for key, rules in (("require", self.require), ("forbid", self.forbid), ("benign", self.benign)):
-            yield from _find_repeated(f"{key}[{{}}].pattern", [(rule.pattern, rule.log, rule.after) for rule in rules])
-        yield from _find_repeated("metrics[{}].name", [(rule.name,) for rule in self.metrics])
-        yield from _find_repeated("files[{}].path", [(rule.path,) for rule in self.files])
-        yield from _find_repeated("probes[{}].url", [(rule.url, rule.body) for rule in self.probes])
-        for index, required in enumerate(self.require):
-            yield from _find_require_problems(f"require[{index}]", required, self.forbid)
-        for index, forbidden in enumerate(self.forbid):
-            yield from _find_forbid_problems(f"forbid[{index}]", forbidden, self.benign)
-        logs = [rule.log for rule in self.require]
-        if self.ordered and not any(logs.count(log) > 1 for log in logs):
-            yield _("ordered: needs two or more lines of `require` in one log")
-
-
-def _find_repeated(place: str, keys: list[tuple[str, ...]]) -> Iterator[str]:
-    for index, key in enumerate(keys):
-        if key in keys[:index]:
-            yield _("{place}: {text!r} is the same as {first}; leave one out, or make one rule of both").format(
-                place=place.format(index), text=key[0], first=place.format(keys.index(key))
-            )
-
-
-def _find_require_problems(where: str, rule: RequireRule, forbid: Iterable[ForbidRule]) -> Iterator[str]:
-    if rule.at_most is not None and rule.at_most < rule.count:
-        yield _("{where}.at_most: {at_most} is below count {count}: no log fits").format(
-            where=where, at_most=rule.at_most, count=rule.count
-        )
-    if rule.after == rule.pattern:
-        yield _("{where}.after: is the pattern itself; use count = 2 for a second such line").format(where=where)
-    for number, other in enumerate(forbid):
-        if other.log == rule.log and not other.after and not other.until and _covers(other.pattern, rule.pattern):
-            yield _(
-                "{where}.pattern: every line that fits {pattern!r} is forbidden by forbid[{number}]; leave "
-                "one out, or give the forbidden one `after` or `until`"
-            ).format(where=where, pattern=rule.pattern, number=number)
-
-
-def _find_forbid_problems(where: str, rule: ForbidRule, benign: Iterable[BenignRule]) -> Iterator[str]:
-    if rule.until and rule.until == rule.after:
-        yield _("{where}.until: is the same marker as `after`: nothing lies between").format(where=where)
-    if rule.until and rule.until == rule.pattern:
-        yield _("{where}.until: is the pattern itself: the line that ends it would be the forbidden one").format(
-            where=where
-        )
-    for number, other in enumerate(benign):
-        if other.pattern == rule.pattern and other.log == rule.log and not other.after:
-            yield _(
-                "{where}.pattern: benign[{number}] allows every such line; leave one out, or give benign `after`"
-            ).format(where=where, number=number)
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    """Return whether `wide` fits every line that fits `narrow`; True only where that is certain."""
-    if wide == narrow:
-        return True
-    plain = _literal(narrow)
-    return (
-        bool(plain)
-        and compile_re2(validate_selective_re2_pattern(wide)).search(plain) is not None
-        and not _is_anchored(wide)
-    )
-
-
-def _literal(pattern: str) -> str:
-    """Return the text that a pattern stands for when it holds no operator, else an empty text."""
-    parts = list(tokenize_pattern(pattern))
-    if any(part[0] in "^$.*+?{}[]|()" or (part[0] == "\\" and part[1].isalnum()) for part in parts):
-        return ""
-    return "".join(part[1:] if part[0] == "\\" else part for part in parts)
-
-
-def _is_anchored(pattern: str) -> bool:
-    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for part in tokenize_pattern(pattern))
+        names = [rule.name for rule in self.metrics]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield _("metrics: two have the name {name!r}").format(name=name)
+        for index, rule in enumerate(self.require):
+            if rule.at_most is not None and rule.at_most < rule.count:
+                yield _("{where}.at_most: {at_most} is below count {count}: no log fits").format(
+                    where=f"require[{index}]", at_most=rule.at_most, count=rule.count
+                )
+            for number, other in enumerate(self.forbid):
+                if (other.pattern, other.log, other.after, other.until) == (rule.pattern, rule.log, "", ""):
+                    yield _(
+                        "{where}.pattern: every line that fits {pattern!r} is forbidden by forbid[{number}]; leave "
+                        "one out, or give the forbidden one `after` or `until`"
+                    ).format(where=f"require[{index}]", pattern=rule.pattern, number=number)

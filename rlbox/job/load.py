@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from pydantic import TypeAdapter, ValidationError
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.ports import HIGHEST, LOWEST, Port
-
-if TYPE_CHECKING:
-    from rlbox.job.job import Job
-
-_PORTS = TypeAdapter(dict[str, Port])
+from rlbox.job.job import Job
+from rlbox.job.ports import HIGHEST, LOWEST
 
 
 def load_job(project: Project, name: str) -> Job:
     path = project.require_job_file(name)
     shown = display_path(path, project)
-    return _job(name, shown, read_utf8_text(path, shown))
+    return _validate_job(name, shown, read_utf8_text(path, shown))
 
 
 @functools.lru_cache(maxsize=64)
-def _job(name: str, shown: str, text: str) -> Job:
-    from rlbox.job.job import Job
-
+def _validate_job(name: str, shown: str, text: str) -> Job:
     return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
 def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`.
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target.
 
-    No more is read than that: what else a job says is looked at where it runs.
+    No more is checked than that: what else a job says is looked at where it runs.
     """
     found: dict[str, int] = {}
     for name, path in project.jobs().items():
         shown = display_path(path, project)
-        try:
-            runs_on, ports = _ports(read_utf8_text(path, shown), shown)
-        except ValidationError:
-            job = load_job(project, name)  # which says what is wrong
-            runs_on, ports = job.target, job.ports
-        found |= {f"{name}.{port}": number for port, number in ports.items() if runs_on == target}
+        table = parse_toml(read_utf8_text(path, shown), shown)
+        if table.get("target") == target:
+            found |= {f"{name}.{port}": number for port, number in table.get("ports", {}).items()}
     return found
-
-
-@functools.lru_cache(maxsize=64)
-def _ports(text: str, shown: str) -> tuple[str, Mapping[str, int]]:
-    table = parse_toml(text, shown)
-    return str(table.get("target")), _PORTS.validate_python(table.get("ports", {}), strict=True)
 
 
 def shift_ports(job: Job, by: int) -> Job:

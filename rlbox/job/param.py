@@ -76,7 +76,7 @@ def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
     settled = _typed(param, value)
     if param.required and settled == "":
         raise ValueError(_("must not be empty"))
-    if param.choices and settled not in _typed_all(param, *param.choices):
+    if param.choices and settled not in [_typed(param, choice) for choice in param.choices]:
         shown = [format_scalar(choice) for choice in param.choices]
         raise ValueError(
             _("must be one of {shown}{suggest}").format(
@@ -88,36 +88,20 @@ def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
     return settled
 
 
-def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
-    """Return choices or bounds as the command gets them; None for a wrong one, which is told of by its own key."""
-    found: list[Scalar | None] = []
-    for value in values:
-        try:
-            found.append(None if value is None else _typed(param, value))
-        except ValueError:
-            found.append(None)
-    return found
-
-
 def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     if isinstance(settled, (str, bool)):
         return ""
-    low, high = _typed_all(param, param.at_least, param.at_most)
-    if (low is None) != (param.at_least is None) or (high is None) != (param.at_most is None):
-        return ""  # a bound that is wrong itself judges nothing
+    low, high = (None if bound is None else _typed(param, bound) for bound in (param.at_least, param.at_most))
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
     unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
     found = f"{format_number_without_exponent(settled)}{unit}"
-    least = "" if param.at_least is None else format_scalar(param.at_least)
-    most = "" if param.at_most is None else format_scalar(param.at_most)
+    least, most = ("" if bound is None else format_scalar(bound) for bound in (param.at_least, param.at_most))
     if not most:
         return _("{found}, and must be at least {least}").format(found=found, least=least)
-    return (
-        _("{found}, and must be from {least} to {most}").format(found=found, least=least, most=most)
-        if least
-        else _("{found}, and must be at most {most}").format(found=found, most=most)
-    )
+    if not least:
+        return _("{found}, and must be at most {most}").format(found=found, most=most)
+    return _("{found}, and must be from {least} to {most}").format(found=found, least=least, most=most)
 
 
 def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
@@ -184,44 +168,32 @@ def _typed(param: Param, value: Scalar) -> Scalar:
 
 def find_param_problems(name: str, param: Param) -> list[str]:
     where = f"params.{name}"
+    if param.unit and param.type and param.type != PARAMETER_UNITS[param.unit][0]:
+        return [
+            _("{where}.unit: {unit} is not a unit of type {type}").format(where=where, unit=param.unit, type=param.type)
+        ]
     problems = []
     if param.required == (param.default is not None):
         problems.append(f"{where}.default: {_('a required parameter has none') if param.required else 'missing'}")
-    if param.unit and param.type and param.type != PARAMETER_UNITS[param.unit][0]:
-        return [
-            *problems,
-            _("{where}.unit: {unit} is not a unit of type {type}").format(
-                where=where, unit=param.unit, type=param.type
-            ),
-        ]
-    if param.default is None and param.required and not (param.type or param.unit or param.choices):
+    if param.required and not (param.default is not None or param.type or param.unit or param.choices):
         problems.append(_("{where}.type: missing, for there is no default to tell it").format(where=where))
-    numbers = param.kind not in ("str", "bool")
-    given = {"default": param.default} | {f"choices[{n}]": choice for n, choice in enumerate(param.choices)}
-    given |= {"at_least": param.at_least, "at_most": param.at_most}
-    for key, value in given.items():
-        if value is None:
-            continue
-        if key.startswith("at_") and not numbers:
-            problems.append(
-                _("{where}.{key}: {must_be} has no range").format(where=where, key=key, must_be=_MUST_BE[param.kind])
-            )
+    bounds = {key: getattr(param, key) for key in ("at_least", "at_most") if getattr(param, key) is not None}
+    for key, value in {**bounds, **{f"choices[{n}]": choice for n, choice in enumerate(param.choices)}}.items():
+        if key in bounds and param.kind in ("str", "bool"):
+            must_be = _MUST_BE[param.kind]
+            problems.append(_("{where}.{key}: {must_be} has no range").format(where=where, key=key, must_be=must_be))
             continue
         try:
-            settled = validate_and_convert_units(param, value) if key == "default" else _typed(param, value)
+            _typed(param, value)
         except ValueError as error:
-            problems.append(
-                f"{where}.{key}: {error}" + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))
-            )
-            continue
-        least = _typed_all(param, param.at_least)[0]
-        if key == "at_most" and least is not None and least > settled:  # type: ignore[operator]
-            problems.append(_("{where}.at_most: lies below at_least (got {value!r})").format(where=where, value=value))
-        if key == "default" and (problem := find_range_problem(param, settled)):
-            problems.append(
-                _("{where}.default: parameter {name} is {problem}").format(where=where, name=name, problem=problem)
-            )
+            problems.append(f"{where}.{key}: {_with_value(error, value)}")
+    if param.default is not None and not problems:  # it is judged by a declaration that holds
+        problems += [f"{where}.default: {problem}" for problem in _value_problems(name, param, param.default)]
     return problems
+
+
+def _with_value(error: ValueError, value: Scalar) -> str:
+    return str(error) + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))
 
 
 INCLUDE_KEY = "include"
@@ -301,15 +273,12 @@ def find_value_problems(
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        settled = validate_and_convert_units(param, value)
-        problem = find_range_problem(param, settled)
+        problem = find_range_problem(param, validate_and_convert_units(param, value))
     except ValueError as error:
-        return [str(error) + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))]
-    return (
-        [_("parameter {name} is {problem}: {help}").format(name=name, problem=problem, help=param.help)]
-        if problem
-        else []
-    )
+        return [_with_value(error, value)]
+    if not problem:
+        return []
+    return [_("parameter {name} is {problem}: {help}").format(name=name, problem=problem, help=param.help)]
 
 
 def find_profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:

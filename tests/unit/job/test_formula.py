@@ -65,7 +65,7 @@ def test_what_is_no_formula(formula: str) -> None:
         find_names(formula)
 
 
-@pytest.mark.parametrize("formula", ["1 / (gpus - 4)", "1 % 0", "save * 1000", "unknown + 1", "ceil(save)"])
+@pytest.mark.parametrize("formula", ["1 / (gpus - 4)", "1 % 0", "unknown + 1", "ceil(save)"])
 def test_a_formula_without_a_value(formula: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         evaluate_expression(formula, NAMES)
