@@ -169,36 +169,24 @@ def download_blob(
         raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
-def fetch_locked_base_image(
-    app: App,
-    lock: Lock,
-    store: ObjectStore,
-    sources_profile: str,
-    on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
-) -> tuple[Artifact, ...]:
-    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
-
-    `on_missing` is told what is missing, as in `fetch_base_files`.
-    """
+def fetch_locked_base_image(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
+    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
     if "@" not in lock.base:
         return ()
     places = list_image_urls(lock.base, load_profile(app.project, sources_profile))
 
-    def tell(missing: Sequence[Artifact]) -> None:
-        on_missing(missing)
-        if whole := sum(file.size for file in missing):
-            app.print_status(
-                f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {decimal_size_text(whole)}"
-            )
+    def print_missing(missing: Sequence[Artifact]) -> None:
+        if size := sum(file.size for file in missing):
+            name = lock.base.partition("@")[0]
+            app.print_status(f"fetching {len(missing)} files of {name}, {decimal_size_text(size)}")
 
     with show_fetch_progress(app, 0) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
             show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done_bytes=done))
 
-        return fetch_base_files(
-            lock.base, lock.platform, store, places, read_pip_and_proxy_settings().ca_bundle, on_bytes, tell
-        )
+        ca_bundle = read_pip_and_proxy_settings().ca_bundle
+        return fetch_base_files(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)
 
 
 def write_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:

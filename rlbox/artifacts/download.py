@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from rlbox.amounts import exact_duration_text
@@ -33,24 +32,6 @@ _ROUNDS = 3
 _BLOCK = 1 << 18
 _SHY_AFTER = 3
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
-
-
-class UrlSource(Protocol):
-    """Who knows where files are; asked by several threads at once.
-
-    `skipped_mirrors` are mirror and reason of each place that was passed over by now.
-    """
-
-    skipped_mirrors: list[tuple[MirrorName, str]]
-
-    def record_skipped_mirror(self, mirror: str, reason: str) -> None:
-        """Tell that a mirror is passed over, and why."""
-
-    def look_up_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
-        """Return where a file may be, the best place first."""
-
-    def list_git_urls(self, url: str) -> Iterable[FileUrl]:
-        """Return where the repository at `url` may be cloned from, the best place first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +139,8 @@ class Downloader:
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
-        resumed, cuts = partial.size > 0, 0
-        while True:
+        resumed = partial.size > 0
+        for is_last_try in (False, True):
             try:
                 if not artifact.size or partial.size != artifact.size:
                     self._stream(artifact, link, partial, tell)
@@ -168,15 +149,12 @@ class Downloader:
                     return
                 raise _WrongBytes(f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…")
             except _Cut:
-                cuts += 1
-                if cuts > 1:
+                if is_last_try:
                     raise
-                resumed = True
             except _WrongBytes:
                 partial.reset()
-                if not resumed:
+                if is_last_try or not resumed:
                     raise
-                resumed = False
 
     def _stream(
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]

@@ -12,8 +12,9 @@ from typing import Literal
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt, UrlSource
+from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_git_tree
+from rlbox.artifacts.locator import FileLocator
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
@@ -77,7 +78,7 @@ class FetchResult:
 
 def fetch_artifacts(
     artifacts: Sequence[Artifact],
-    url_source: UrlSource,
+    url_source: FileLocator,
     store: ObjectStore,
     on_progress: Callable[[FetchProgress], None] = lambda progress: None,
     *,
@@ -122,7 +123,7 @@ def fetch_artifacts(
 class _Fetch:
     def __init__(
         self,
-        locator: UrlSource,
+        locator: FileLocator,
         store: ObjectStore,
         on_progress: Callable[[FetchProgress], None],
         site: NetworkSettings,

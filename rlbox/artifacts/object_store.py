@@ -84,19 +84,20 @@ class PartialObject:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
-    def _try_commit_link(self, path: Path) -> bool:
-        """Put a link of `path`, whose sum is known to be right, under the object's name; False when it cannot be."""
-        link = self._path.with_name(f".{self._path.name}")
+    def commit_file(self, path: Path) -> ActualSha256:
+        """Put a link or copy of `path` under the object's name if it has the right bytes; return its sha256."""
+        draft = self._path.with_name(f".{self._path.name}")
+        draft.unlink(missing_ok=True)
         self._final.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
         try:
-            os.link(path, link)
-            _seal(link)
-        except OSError:
-            link.unlink(missing_ok=True)
-            return False
-        os.replace(link, self._final)
-        return True
+            link_or_copy(path, draft)
+            digest = compute_file_sha256(draft)
+            if digest == self._final.name:
+                _seal(draft)
+                os.replace(draft, self._final)
+            return digest
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 class ObjectStore:
@@ -174,19 +175,7 @@ class ObjectStore:
             if self.is_intact(expected_sha256):
                 return expected_sha256
             draft.reset()
-            if path.stat().st_dev == self.root.stat().st_dev:
-                got = compute_file_sha256(path)
-                if got != expected_sha256 or draft._try_commit_link(path):
-                    return got
-            with open(path, "rb", buffering=0) as file:
-                while block := file.read(_BLOCK):
-                    draft.write(block)
-            got = draft.digest
-            if got == expected_sha256:
-                draft.commit()
-            else:
-                draft.reset()
-            return got
+            return draft.commit_file(path)
 
     def link_object(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from rlbox.app import App, own_requirements
 from rlbox.artifacts.apt_lock import resolve_bootstrap_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import fetch_base_files
-from rlbox.artifacts.compiled_lock import keep_matching_compiled_wheels, resolve_compiled_inputs, resolve_git_tree
+from rlbox.artifacts.git_tree import resolve_git_ref
 from rlbox.artifacts.python_lock import (
+    PINS,
+    ResolverInputs,
     UpgradeRequest,
     build_python_lock,
     list_kept_versions,
     plan_resolver_inputs,
     resolve_packages,
+    select_package_files,
 )
 from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_lock_spec_checksum, hash_locked_patch, load_lock
-from rlbox.target.target import GitSource, HttpSource, Target
+from rlbox.target.compiled import COMPILER_WHEELS, Compile
+from rlbox.target.lock import (
+    CompileInputs,
+    Deb,
+    GitTree,
+    HttpFile,
+    Lock,
+    LockedGroup,
+    Package,
+    compute_lock_spec_checksum,
+    compute_recipe_digest,
+    hash_locked_patch,
+    load_lock,
+)
+from rlbox.target.target import Base, GitSource, HttpSource, Target
 
 
 def resolve_lock(
@@ -118,28 +136,241 @@ def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock
     )
 
 
+# A C++ compiler with what it needs, and Python's headers.
+_TOOLCHAIN = ("g++", "python3-dev")
+
+
+def plan_inputs_to_find_sdist(entry: Compile) -> ResolverInputs:
+    """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
+    name, version = entry.distribution_name, entry.version
+    settings = (
+        f'no-binary-package = ["{name}"]\n'
+        f'[[dependency-metadata]]\nname = "{name}"\nversion = "{version}"\nrequires-dist = []\n'
+    )
+    files = {"source.in": f"{name}=={version}\n", "uv.toml": settings, PINS: ""}
+    return ResolverInputs(name=f"source of {name}", files=files)
+
+
+def plan_tool_resolver_inputs(
+    entry: Compile, stack_packages: Iterable[Package], previous: CompileInputs | None, upgraded_names: Iterable[str]
+) -> ResolverInputs:
+    """Return what uv is asked for the packages that a build imports.
+
+    `stack_packages`: What is asked for without a version has theirs, and so have its requirements.
+    `previous`: Other packages of the lock before are kept, but for `upgraded_names`.
+    """
+    versions = {str(canonicalize_name(package.name)): package.version for package in stack_packages}
+    kept = {package.name: package.version for package in previous.tools} if previous else {}
+    pins: dict[str, str] = {
+        **{name: version for name, version in kept.items() if name not in set(upgraded_names)},
+        **versions,
+    }
+    roots = [_root(text, versions) for text in entry.needs]
+    roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
+    return ResolverInputs(
+        name=f"tools of {entry.distribution_name}",
+        files={
+            "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
+            PINS: "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())),
+        },
+    )
+
+
+def _root(text: str, versions: Mapping[str, str]) -> str:
+    try:
+        asked = Requirement(text)
+    except InvalidRequirement as error:
+        raise SpecError(
+            _("stack.compile.needs: {text!r} is not a requirement: {error}").format(text=text, error=error)
+        ) from error
+    version = versions.get(canonicalize_name(asked.name))
+    return f"{text}=={version}" if version and not asked.specifier else text
+
+
+def derive_bootstrapped_compiler_base(target: Target) -> Base | None:
+    """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
+    if not target.list_compile_entries or not target.base.bootstrap:
+        return None
+    named = {package for __, entry in target.list_compile_entries for package in entry.packages}
+    return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
+
+
+def keep_matching_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
+    for row in lock.compiled:
+        wheel = previous_lock.find_compiled_wheel(row) if previous_lock else None
+        if wheel:
+            lock = lock.with_compiled_wheel(row, wheel)
+    return lock
+
+
+def _list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
+    return tuple(package for group in groups for package in group.packages if package.is_from_index)
+
+
+class ResolvedInputs(NamedTuple):
+    toolchain: tuple[Deb, ...]
+    compiled: tuple[CompileInputs, ...]
+
+
+def resolve_compiled_inputs(
+    target: Target, lock: Lock, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+) -> ResolvedInputs:
+    """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
+
+    `lock`: The new lock, as far as it has the stack's packages.
+    Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
+    """
+    toolchain = _toolchain(target, previous_lock, upgrade, lock_sources)
+    return ResolvedInputs(toolchain, tuple(_rows(target, lock, previous_lock, upgrade, lock_sources, toolchain)))
+
+
+def _toolchain(
+    target: Target, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+) -> tuple[Deb, ...]:
+    base = derive_bootstrapped_compiler_base(target)
+    if base is None:
+        return ()
+    kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.allows(deb.name)}
+    return resolve_bootstrap_debs(
+        base, target.python.platform, lock_sources.url_by_apt_archive, kept, lock_sources.network_settings.ca_bundle
+    )
+
+
+def _rows(
+    target: Target,
+    lock: Lock,
+    before: Lock | None,
+    upgrade: UpgradeRequest,
+    lock_sources: LockSources,
+    toolchain: Iterable[Deb],
+) -> Iterator[CompileInputs]:
+    known = {row.name: row for row in before.compiled} if before else {}
+    for group, entry in target.list_compile_entries:
+        row = known.get(entry.distribution_name)
+        source = _source(target, entry, row, upgrade, lock_sources)
+        plan = plan_tool_resolver_inputs(
+            entry, _list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
+        )
+        tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
+        digest = compute_recipe_digest(target, entry, source, tools, toolchain)
+        yield CompileInputs(name=entry.distribution_name, group=group.name, recipe=digest, source=source, tools=tools)
+
+
+def _source(
+    target: Target, entry: Compile, before: CompileInputs | None, upgrade: UpgradeRequest, lock_sources: LockSources
+) -> Package | GitTree:
+    if entry.url:
+        known = [before.source] if before and isinstance(before.source, GitTree) else []
+        return resolve_git_tree(entry.distribution_name, entry.url, entry.ref, known, upgrade, lock_sources)
+    (source,) = _packages(target, plan_inputs_to_find_sdist(entry), before, upgrade, lock_sources)
+    return source
+
+
+def _packages(
+    target: Target,
+    inputs: ResolverInputs,
+    before: CompileInputs | None,
+    upgrade: UpgradeRequest,
+    lock_sources: LockSources,
+) -> tuple[Package, ...]:
+    rows = (before.source, *before.tools) if before else ()
+    sizes = {row.sha256: row.size for row in rows}
+    resolution = resolve_packages(
+        target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
+    )
+    return tuple(select_package_files(target, resolution).values())
+
+
+def resolve_git_tree(
+    name: str, url: str, ref: str, locked_trees: Iterable[GitTree], upgrade: UpgradeRequest, lock_sources: LockSources
+) -> GitTree:
+    """Return the tree that `ref` of a repository means now, or the `locked_trees` one that `upgrade` does not move.
+
+    Raises WorkFailed: no place has the repository or the ref.
+    """
+    for tree in locked_trees:
+        if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.allows(name):
+            return tree
+    facts = resolve_git_ref(url, ref, lock_sources.locator.list_git_urls(url), lock_sources.network_settings.ca_bundle)
+    return GitTree(
+        name=name,
+        url=url,
+        ref=ref,
+        commit=facts.commit,
+        tree=facts.tree_id,
+        sha256=facts.tar_sha256,
+        size=facts.tar_bytes,
+    )
+
+
 _MOST_NAMED = 8
 
 
-def require_identical_lock_text(target: str, previous_lock: Lock | None, lock: Lock) -> None:
-    if previous_lock is None or previous_lock.to_json_text() != lock.to_json_text():
-        raise WorkFailed(
-            _("the lock of target {target} drifted: its sources no longer offer the locked files\n{lock_diff}").format(
-                target=target,
-                lock_diff=_format_lock_diff(previous_lock.to_json_text() if previous_lock else "", lock.to_json_text()),
-            ),
-            next_step=f"rlbox lock {target} --upgrade {_drifted(previous_lock, lock)}".rstrip(),
-        )
+@dataclass(frozen=True, kw_only=True)
+class LockChange:
+    """One thing that two locks say differently; `before` or `after` is empty when one of them lacks it."""
+
+    group: str
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        if not self.before:
+            return f"{self.group}: {self.name} {self.after} was added"
+        if not self.after:
+            return f"{self.group}: {self.name} {self.before} was removed"
+        return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
-def _drifted(before: Lock | None, lock: Lock) -> str:
-    """Return the names of what is not as before, which a lock that fits its spec keeps; nothing for all of it."""
-    old, new = (set(_rows(one.to_json_text())) if one else set() for one in (before, lock))
-    names = sorted(
-        {name for name, *__ in old ^ new}
-        & {*lock.list_all_entry_names(), *(before.list_all_entry_names() if before else ())}
+def map_groups_to_entries(lock: Lock) -> dict[str, Sequence[Any]]:
+    """Return what an image has of a lock, by layer group in its order."""
+    python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
+    return {"os": lock.debs, **python, "git": lock.git, "http": lock.http, "patches": lock.patches}
+
+
+def get_version(entry: Any) -> str:
+    """Return the version of an entry of a lock: a commit for git, and nothing for a file or a patch."""
+    return str(getattr(entry, "version", getattr(entry, "commit", "")))
+
+
+def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
+    """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
+    changes = [
+        LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(new_lock, key))
+        for key in ("python", "platform", "base")
+        if getattr(old_lock, key) != getattr(new_lock, key)
+    ]
+    old, new = (
+        {**map_groups_to_entries(lock), "toolchain": lock.toolchain, "compile": [row.source for row in lock.compiled]}
+        for lock in (old_lock, new_lock)
     )
-    return " ".join(names) if len(names) <= _MOST_NAMED else ""
+    for group in dict.fromkeys([*new, *old]):
+        olds, news = ({entry.name: entry for entry in entries.get(group, ())} for entries in (old, new))
+        for name in sorted({*olds, *news}):
+            before, after = olds.get(name), news.get(name)
+            if before != after:
+                is_same_version = before and after and get_version(before) == get_version(after)
+                texts = [
+                    ("" if entry is None else "" if is_same_version else get_version(entry))
+                    or (entry.sha256[:12] if entry else "")
+                    for entry in (before, after)
+                ]
+                changes.append(LockChange(group=group, name=name, before=texts[0], after=texts[1]))
+    return tuple(changes)
+
+
+def require_identical_lock_text(target: str, previous_lock: Lock | None, lock: Lock) -> None:
+    if previous_lock and previous_lock.to_json_text() == lock.to_json_text():
+        return
+    changes = list_lock_changes(previous_lock, lock) if previous_lock else ()
+    names = sorted({change.name for change in changes if change.group != "target"})
+    raise WorkFailed(
+        _("the lock of target {target} drifted: its sources no longer offer the locked files\n{lock_diff}").format(
+            target=target, lock_diff="\n".join(f"  {change}" for change in changes)
+        ),
+        next_step=f"rlbox lock {target} --upgrade {' '.join(names) if len(names) <= _MOST_NAMED else ''}".rstrip(),
+    )
 
 
 def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
@@ -152,30 +383,6 @@ def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, 
             ),
             next_step=f"rlbox show {lock.target}",
         )
-
-
-def _rows(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a lock that are about something with a name, each behind that name."""
-    for line in text.split("\n"):
-        row = line.strip().rstrip(",")
-        if row.startswith('{"name"') and row.endswith("}"):
-            yield str(parse_json(row)["name"]), row
-
-
-def _format_lock_diff(old_lock: str, new_lock: str) -> str:
-    """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
-
-    def short(text: str) -> list[str]:
-        lines = []
-        for line in text.split("\n"):
-            row = line.strip().rstrip(",")
-            data = parse_json(row) if row.startswith('{"name"') and row.endswith("}") else {}
-            words = (data["name"], data.get("version", ""), data["sha256"][:12]) if "sha256" in data else (row,)
-            lines.append(" ".join(word for word in words if word))
-        return lines
-
-    rows = difflib.unified_diff(short(old_lock), short(new_lock), "lock.json", "lock.json (now)", lineterm="", n=0)
-    return "\n".join(line for line in rows if not line.startswith("@@"))
 
 
 def count_group_packages(lock: Lock) -> dict[str, int]:
@@ -257,8 +464,8 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
         if not path.is_file() or path.read_text("utf-8") != text:
             write_atomic(path, text)
             changed = True
-    if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
-        app.print_status(_format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
+    for change in list_lock_changes(previous_lock, lock) if previous_lock else ():
+        app.print_status(str(change))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:
         app.print_status(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

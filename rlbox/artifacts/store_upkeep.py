@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,31 +22,26 @@ from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, list_all_artifacts
-from rlbox.target.lock import Lock, load_lock
+from rlbox.target.lock import load_lock
 
 _SCHEMA = 1
 FreedBytes = int
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchedLock:
-    """One lock that was fetched into the store; `record_path` is the file in the store that says so."""
+class FetchedLock(NamedTuple):
+    """A lock whose files were fetched into the store; `record_path` is the file in the store that says so."""
 
     target: str
     lock_path: Path
-    files: tuple[Artifact, ...]
     record_path: Path
 
 
-def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path, files: Iterable[Artifact]) -> None:
-    """Write down what a lock's objects are, in place of what was known of an earlier lock at the same path.
-
-    `NodeError` when the store cannot be written.
-    """
+def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path) -> None:
+    """Write down that the store has files of a lock; `NodeError` when it cannot be written."""
     mark = hashlib.sha256(str(lock_path).encode()).hexdigest()[:8]
-    facts = {"schema": _SCHEMA, "target": target, "lock": str(lock_path), "files": [asdict(file) for file in files]}
+    text = json.dumps({"schema": _SCHEMA, "target": target, "lock": str(lock_path)}, ensure_ascii=False)
     try:
-        write_atomic(store.root / "names" / f"{target}-{mark}.json", json.dumps(facts, ensure_ascii=False) + "\n")
+        write_atomic(store.root / "names" / f"{target}-{mark}.json", f"{text}\n")
     except OSError as error:
         raise create_unwritable_store_error(store.root, error) from error
 
@@ -55,12 +49,16 @@ def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path, files:
 def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
     """Yield every lock that was fetched into the store; what cannot be read names nothing."""
     for path in sorted((store.root / "names").glob("*.json")):
-        try:
-            facts = parse_json(path.read_bytes())
-            files = tuple(Artifact(**row) for row in facts["files"])
-            yield FetchedLock(target=facts["target"], lock_path=Path(facts["lock"]), files=files, record_path=path)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            record = parse_json(path.read_bytes())
+            yield FetchedLock(record["target"], Path(record["lock"]), path)
+
+
+def _list_files(store: ObjectStore, lock_path: Path) -> tuple[Artifact, ...]:
+    lock = load_lock(lock_path)
+    if lock is None:
+        return ()
+    return (*list_all_artifacts(lock), *list_base_files_in_stored_manifests(store, lock.base))
 
 
 class RecordedFile(NamedTuple):
@@ -73,7 +71,10 @@ class RecordedFile(NamedTuple):
 def map_sha256_to_recorded_file(store: ObjectStore) -> dict[str, RecordedFile]:
     found: dict[str, RecordedFile] = {}
     for known in list_fetched_locks(store):
-        for file in known.files:
+        files: tuple[Artifact, ...] = ()
+        with suppress(SpecError):
+            files = _list_files(store, known.lock_path)
+        for file in files:
             before = found.get(file.sha256)
             targets = before.targets if before else ()
             found[file.sha256] = RecordedFile(file, tuple(sorted({*targets, known.target})))
@@ -91,23 +92,12 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
     Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
     """
-    used: set[str] = set()
     own = {project.own_or_shipped_lock_file(name) for name in project.targets()}
-    for path in sorted(own):
-        lock = load_lock(path)
-        used |= _digests(store, lock) if lock else set()
+    used = {file.sha256 for path in sorted(own) for file in _list_files(store, path)}
     for known in list_fetched_locks(store):
-        if known.lock_path in own or not known.lock_path.exists():
-            continue
-        used |= {file.sha256 for file in known.files}
         with suppress(SpecError):
-            lock = load_lock(known.lock_path)
-            used |= _digests(store, lock) if lock else set()
+            used |= {file.sha256 for file in _list_files(store, known.lock_path)}
     return used
-
-
-def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in (*list_all_artifacts(lock), *list_base_files_in_stored_manifests(store, lock.base))}
 
 
 def find_damaged_digests(store: ObjectStore) -> list[str]:

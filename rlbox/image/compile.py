@@ -13,7 +13,6 @@ from packaging.utils import parse_wheel_filename
 
 from rlbox.amounts import columns, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
@@ -37,7 +36,7 @@ from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
-from rlbox.target.artifact import list_all_artifacts, list_compile_inputs
+from rlbox.target.artifact import list_compile_inputs
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import CompileInputs, Lock, Package, compute_objects_digest, load_lock
 from rlbox.target.target import Target
@@ -174,10 +173,7 @@ class _Compilation:
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
-        base = list_base_files_in_stored_manifests(store, lock.base, lock.platform)
-        record_fetched_lock(
-            store, lock.target, app.project.own_or_shipped_lock_file(lock.target), (*base, *list_all_artifacts(lock))
-        )
+        record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
         files = list_compile_inputs(lock, self._row)
         missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
         if not missing:

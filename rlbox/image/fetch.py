@@ -26,7 +26,7 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_all_artifacts, list_inplace_artifacts, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 ExitCode = int
@@ -80,9 +80,7 @@ def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifa
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
-    """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*list_base_files_in_stored_manifests(store, lock.base, lock.platform), *list_all_artifacts(lock))
-    record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target), files)
+    record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
 
 
 def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions) -> int:

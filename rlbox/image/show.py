@@ -10,6 +10,7 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
+from rlbox.artifacts.relock import get_version, list_lock_changes, map_groups_to_entries
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
@@ -30,32 +31,6 @@ class ImageLayer:
     part: str
     size: int
     command: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageComponent:
-    """One thing that an image holds; `version` is a commit for git, and empty for a file or a patch."""
-
-    name: str
-    version: str
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LockChange:
-    """One thing that two locks say differently; `before` or `after` is empty when one of them lacks it."""
-
-    group: str
-    name: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        if not self.before:
-            return f"{self.group}: {self.name} {self.after} was added"
-        if not self.after:
-            return f"{self.group}: {self.name} {self.before} was removed"
-        return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
 def list_image_layers(
@@ -82,40 +57,14 @@ def list_image_layers(
     return tuple(layers)
 
 
-def _group_lock_components(lock: Lock) -> dict[str, tuple[ImageComponent, ...]]:
+def _list_groups(lock: Lock) -> list[dict[str, Any]]:
     """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
-    python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
-    found: dict[str, Sequence[Any]]
-    found = {"os": lock.debs, **python, "git": lock.git, "http": lock.http, "patches": lock.patches}
-    return {group: tuple(map(_part, rows)) for group, rows in found.items() if rows}
-
-
-def _part(row: Any) -> ImageComponent:
-    return ImageComponent(name=row.name, version=getattr(row, "version", getattr(row, "commit", "")), sha256=row.sha256)
-
-
-def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
-    """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
-    changes = [
-        LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(new_lock, key))
-        for key in ("python", "platform", "base")
-        if getattr(old_lock, key) != getattr(new_lock, key)
+    groups = map_groups_to_entries(lock)
+    return [
+        {"name": name, "packages": [{"name": x.name, "version": get_version(x), "sha256": x.sha256} for x in entries]}
+        for name, entries in groups.items()
+        if entries
     ]
-    old, new = _group_lock_components(old_lock), _group_lock_components(new_lock)
-    for group in dict.fromkeys([*new, *old]):
-        olds, news = ({row.name: row for row in rows.get(group, ())} for rows in (old, new))
-        for name in sorted({*olds, *news}):
-            if olds.get(name) != news.get(name):
-                versions = _versions(olds.get(name), news.get(name))
-                changes.append(LockChange(group=group, name=name, before=versions[0], after=versions[1]))
-    return tuple(changes)
-
-
-def _versions(before: ImageComponent | None, after: ImageComponent | None) -> tuple[str, str]:
-    """Return how two rows are told apart: by version, else by the first digits of the file's sha256."""
-    same = before and after and before.version == after.version
-    rows = [(row.sha256[:12] if same or not row.version else row.version) if row else "" for row in (before, after)]
-    return rows[0], rows[1]
 
 
 _WIDTH = 100
@@ -161,7 +110,6 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
             next_step=f"docker image inspect {reference}",
         )
     lock, no_lock_reason = _read_lock(image["Id"])
-    groups = _group_lock_components(lock) if lock else {}
     layers = list_image_layers(
         connect_engine().image_history(image["Id"]), has_patch_layer=bool(labels.get("rlbox.patches"))
     )
@@ -174,7 +122,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
         "size": image.get("Size", 0),
         "labels": dict(sorted(labels.items())),
         "layers": [asdict(layer) for layer in layers],
-        "groups": [{"name": group, "packages": [asdict(row) for row in rows]} for group, rows in groups.items()],
+        "groups": _list_groups(lock) if lock else [],
         "note": no_lock_reason,
         "standing": _compare_with_target(app, labels, lock),
     }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.image.show import list_lock_changes
+from rlbox.artifacts.relock import list_lock_changes
 from rlbox.job.param import format_scalar
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.report.read import RunRecord

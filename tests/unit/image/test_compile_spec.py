@@ -8,14 +8,15 @@ import pytest
 from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.compiled_lock import (
+from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
+from rlbox.artifacts.relock import (
+    count_group_packages,
     derive_bootstrapped_compiler_base,
     keep_matching_compiled_wheels,
     plan_inputs_to_find_sdist,
     plan_tool_resolver_inputs,
+    sum_group_bytes,
 )
-from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
-from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 from rlbox.errors import SpecError
 from rlbox.target.artifact import list_all_artifacts, list_compile_inputs, list_install_artifacts
 from rlbox.target.compiled import build_arch_env
