@@ -27,7 +27,7 @@ from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install
 from rlbox.target.lock import Lock
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
-FetchState = Literal["running", "waiting", "done", "failed"]
+FetchState = Literal["running", "done", "failed"]
 _MARKS = {"done": "✓", "failed": "✗"}
 
 
@@ -47,16 +47,13 @@ def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchP
 
         def on_progress(progress: FetchProgress) -> None:
             file, state = progress.artifact, progress.state
-            title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
-            done = file.size if state == "done" else progress.done_bytes
-            told = f"{decimal_size_text(file.size)}  {progress.mirror}"
             show(
                 ProgressItem(
                     key=file,
-                    title=title,
+                    title=file.file.rpartition("/")[2],
                     mark=_MARKS.get(state, ""),
-                    status_text=told,
-                    done_bytes=done,
+                    status_text=f"{decimal_size_text(file.size)}  {progress.mirror}",
+                    done_bytes=file.size if state == "done" else progress.done_bytes,
                     total_bytes=file.size,
                 )
             )
@@ -165,33 +162,24 @@ class _Fetch:
             except IndexError:  # another thread took the last
                 return
             try:
-                if not self._fetch(artifact, downloader):
-                    self._waiting.append(artifact)
-                    self._stop.wait(0.05)
+                with self._store.wait_for_partial(artifact.sha256) as partial:  # another rlbox may be at it
+                    self._fetch(artifact, partial, downloader)
             except AllMirrorsFailedError as error:
                 self.failures[artifact] = error
                 self._tell(artifact, "failed")
             except BaseException as error:
-                self._broken = self._broken or self._explained(error)
+                if is_disk_full(error):
+                    missing = _count_missing_bytes(self._store, self._missing)
+                    error = _create_disk_full_error(self._store, missing)
+                self._broken = self._broken or error
                 self._stop.set()
 
-    def _fetch(self, artifact: Artifact, downloader: Downloader) -> bool:
-        """Fetch one file; return False when another fetch is at it."""
-        partial = self._store.open_partial_unless_locked(artifact.sha256)
-        if partial is None:
-            self._tell(artifact, "waiting")
-            return False
-        with partial:
-            if self._store.is_intact(artifact.sha256, artifact.size):
-                self._tell(artifact, "done", artifact.size)
-                return True
-            self._tell(artifact, "running", partial.size)
-            mirror = self._fill(artifact, partial, downloader)
-        self.fetched.append(artifact)
-        self._tell(artifact, "done", artifact.size, mirror)
-        return True
+    def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
+        if self._store.is_intact(artifact.sha256, artifact.size):
+            self._tell(artifact, "done", artifact.size)
+            return
+        self._tell(artifact, "running", partial.size)
 
-    def _fill(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> str:
         def tell(mirror: str, count: int) -> None:
             with self._turn:
                 self.by_mirror[mirror] += count
@@ -199,17 +187,15 @@ class _Fetch:
 
         if artifact.kind == "git":
             urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
-            return fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
-        return downloader.download(artifact, self._locator.look_up_urls(artifact), partial, tell)
+            mirror = fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
+        else:
+            mirror = downloader.download(artifact, self._locator.look_up_urls(artifact), partial, tell)
+        self.fetched.append(artifact)
+        self._tell(artifact, "done", artifact.size, mirror)
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:
             self._on_progress(FetchProgress(artifact=artifact, state=state, done_bytes=done, mirror=mirror))
-
-    def _explained(self, error: BaseException) -> BaseException:
-        if is_disk_full(error):
-            return _create_disk_full_error(self._store, _count_missing_bytes(self._store, self._missing))
-        return error
 
 
 def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
@@ -313,7 +299,7 @@ class GroupSize:
 def measure_groups(
     lock: Lock, base_files: Sequence[Artifact], is_present: Callable[[str], bool], *, inplace_only: bool = False
 ) -> tuple[GroupSize, ...]:
-    """Return a row for each group of `lock` in the order of the image, after those of `base_files` (a base image).
+    """Return a row for each group of `lock` in the order of the image, after those of `base_files`, and their sum.
 
     `inplace_only`: Of the groups that a machine without an image takes.
     """
@@ -327,23 +313,12 @@ def measure_groups(
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)
-    return tuple(_row(group, found, is_present) for group, found in files.items())
+    everything = [artifact for found in files.values() for artifact in found]
+    rows = [_measure(group, found, is_present) for group, found in files.items()]
+    return (*rows, _measure("total", everything, is_present))
 
 
-TOTAL_GROUP = "total"
-
-
-def sum_group_sizes(groups: Sequence[GroupSize]) -> GroupSize:
-    return GroupSize(
-        group=TOTAL_GROUP,
-        files=sum(row.files for row in groups),
-        bytes=sum(row.bytes for row in groups),
-        present_files=sum(row.present_files for row in groups),
-        present_bytes=sum(row.present_bytes for row in groups),
-    )
-
-
-def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupSize:
+def _measure(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupSize:
     present = [artifact for artifact in files if has(artifact.sha256)]
     return GroupSize(
         group=group,
@@ -356,10 +331,7 @@ def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> G
 
 def format_group_sizes(groups: Sequence[GroupSize]) -> str:
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
-    for row in (*groups, sum_group_sizes(groups)):
-        shown = row.group
-        sizes = (row.bytes, row.present_bytes, row.missing_bytes)
-        lines.append(
-            f"{shown.ljust(16)} {row.files:>6} " + " ".join(f"{decimal_size_text(size):>10}" for size in sizes)
-        )
+    for row in groups:
+        sizes = (decimal_size_text(size) for size in (row.bytes, row.present_bytes, row.missing_bytes))
+        lines.append(f"{row.group:<16} {row.files:>6} " + " ".join(f"{size:>10}" for size in sizes))
     return "\n".join(lines)

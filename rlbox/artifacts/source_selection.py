@@ -29,7 +29,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.target.artifact import Artifact, TorchGroup, list_torch_wheel_groups
+from rlbox.target.artifact import Artifact, list_torch_wheel_groups
 from rlbox.target.target import Target
 
 PROBE_TIMEOUT_S = 3.0
@@ -206,17 +206,6 @@ def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Ar
         create_client(site),
         on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
     )
-
-
-def probe_mirrors_for_build_env(
-    app: App,
-    groups: Sequence[TorchGroup],
-    sources_profile: str,
-    network_settings: NetworkSettings,
-    probe_files: Sequence[Artifact] = (),
-) -> Mapping[str, str]:
-    profile = load_profile_without_dead_mirrors(app, sources_profile, network_settings, probe_files)
-    return plan_package_indexes(groups, network_settings, profile).env
 
 
 @dataclass(frozen=True, kw_only=True)

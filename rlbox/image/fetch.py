@@ -17,7 +17,6 @@ from rlbox.artifacts.fetch import (
     require_compiled_wheels,
     require_disk_space,
     show_fetch_progress,
-    sum_group_sizes,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.source_selection import create_file_locator
@@ -106,7 +105,7 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: Fe
             "a dry run asks no network", f"sources {options.sources_profile or plan.sources_profile}"
         )
     would += f", and export it to {options.export_dir}" if options.export_dir else ""
-    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_group_sizes(rows))]
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in rows]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
     return app.planned(facts, format_group_sizes(rows), would)
 

@@ -17,9 +17,10 @@ from rlbox.artifacts.fetch import (
     require_disk_space,
     show_fetch_progress,
 )
+from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.artifacts.source_selection import create_file_locator, probe_mirrors_for_build_env
+from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.engine.connection import read_docker_server_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
@@ -79,7 +80,11 @@ class BuildInputs:
         dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
         entries = {**list_hashed_entries(plan), **list_unhashed_rlbox_files()}
         sync_build_context({**entries, **carried, **dockerfile}, run.context_dir)
-        return run if options.hermetic else replace(run, step_env=self._settings())
+        if options.hermetic:
+            return run
+        files = list_install_artifacts(lock)
+        profile = load_profile_without_dead_mirrors(self._app, self._sources, self._site, files)
+        return replace(run, step_env=plan_package_indexes(plan.torch_groups, self._site, profile).env)
 
     def plan_dry_run_request(self) -> BuildRequest:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
@@ -128,11 +133,6 @@ class BuildInputs:
                 next_step=f"rlbox build {plan.target}",
             )
         return lock
-
-    def _settings(self) -> Mapping[str, str]:
-        return probe_mirrors_for_build_env(
-            self._app, self._plan.torch_groups, self._sources, self._site, list_install_artifacts(self._lock)
-        )
 
     def _rootfs(self) -> Path | None:
         checksum = self._plan.rootfs_checksum
