@@ -38,7 +38,7 @@ from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import list_compile_inputs
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompileInputs, Lock, Package, compute_objects_digest, load_lock
+from rlbox.target.lock import CompileInputs, Lock, Package, compute_recipe_digest, load_lock
 from rlbox.target.target import Target
 
 
@@ -156,7 +156,9 @@ class _Compilation:
 
     @property
     def _objects(self) -> Path:
-        digest = compute_objects_digest(self._target, self._entry, self._row, self._lock.toolchain)
+        all_units = self._entry.model_copy(update={"units": ()})  # an object is the same, whichever others are made
+        row, toolchain = self._row, self._lock.toolchain
+        digest = compute_recipe_digest(self._target, all_units, row.source, row.tools, toolchain)
         return cache_path("compile", "objects", digest[:24] + hash_host_compiler_unless_locked(self._lock))
 
     def _find_stored(self) -> Package | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from packaging.utils import canonicalize_name
@@ -14,7 +15,6 @@ from rlbox.i18n import _
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 BuildNeed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
-CudaFilePattern = SingleLine
 Folder = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*)?$")]
 
 # Tried: the wheels of 13.0 are a whole compiler; the wheel of CUDA 12 has ptxas alone.
@@ -43,7 +43,7 @@ class Compile(SpecModel):
     env: dict[EnvName, SingleLine] = Field(
         default_factory=dict, description="environment variables of the build; MAX_JOBS limits parallel compilers"
     )
-    units: tuple[CudaFilePattern, ...] = Field(
+    units: tuple[SingleLine, ...] = Field(
         (), description="patterns of CUDA files to compile; functions of other files raise an error; empty: all"
     )
     memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory of one compiler process, GiB")
@@ -76,49 +76,30 @@ class Compile(SpecModel):
 
     def find_spec_errors(self, hardware_arch: str, stack_index_packages: frozenset[str]) -> list[str]:
         """Return what is wrong with it on its target."""
-        found = []
+        name, archs = self.name, self.archs or ((hardware_arch,) if hardware_arch else ())
+        errors = []
         if self.distribution_name in stack_index_packages:
-            found.append(
-                _("stack.compile: {name} is also among the packages of the stack: name it once").format(name=self.name)
-            )
-        if self.cuda and not (self.archs or hardware_arch):
-            found.append(
-                _("stack.compile: {name} has no archs, and the target no hardware.arch").format(name=self.name)
-            )
+            text = _("stack.compile: {name} is also among the packages of the stack: name it once")
+            errors.append(text.format(name=name))
+        if self.cuda and not archs:
+            errors.append(_("stack.compile: {name} has no archs, and the target no hardware.arch").format(name=name))
         if self.archs and not self.cuda:
-            found.append(
-                _("stack.compile: {name} has archs without cuda, which compiles for them").format(name=self.name)
-            )
-        if (
-            self.cuda
-            and hardware_arch
-            and not any(arch.rstrip("af") == hardware_arch for arch in self.archs or (hardware_arch,))
-        ):
-            found.append(
+            errors.append(_("stack.compile: {name} has archs without cuda, which compiles for them").format(name=name))
+        if self.cuda and hardware_arch and hardware_arch not in [arch.rstrip("af") for arch in archs]:
+            errors.append(
                 _("stack.compile: {name} is compiled for {archs}, the target has {hardware_arch}").format(
-                    name=self.name, archs=", ".join(self.archs), hardware_arch=hardware_arch
+                    name=name, archs=", ".join(archs), hardware_arch=hardware_arch
                 )
             )
-        return found
-
-
-def _format_cmake_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return architectures as CMake writes them: `90a` for sm_90a."""
-    return tuple(arch.removeprefix("sm_") for arch in archs)
-
-
-def _format_torch_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return architectures as torch writes them: `9.0a` for sm_90a."""
-    numbers = _format_cmake_archs(archs)
-    digits = [(number.rstrip("af"), number[len(number.rstrip("af")) :]) for number in numbers]
-    return tuple(f"{plain[:-1]}.{plain[-1]}{suffix}" for plain, suffix in digits)
+        return errors
 
 
 def build_arch_env(archs: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
     if not archs:
         return {}
-    numbers, versions = _format_cmake_archs(archs), _format_torch_archs(archs)
+    numbers = [arch.removeprefix("sm_") for arch in archs]  # 90a, as CMake writes sm_90a
+    versions = [re.sub(r"^(\d+)(\d)", r"\1.\2", number) for number in numbers]  # 9.0a, as torch does
     return {
         "CUDAARCHS": ";".join(numbers),
         "FLASHINFER_CUDA_ARCH_LIST": " ".join(versions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -333,12 +333,6 @@ _Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, LockedPatch)
 
 
 def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
-    known = {f.name for f in fields(kind)}
-    for row in rows:
-        if strange := sorted(set(row) - known):
-            raise ValueError(
-                _("{name} with the unknown key {strange!r}").format(name=kind.__name__, strange=strange[0])
-            )
     return tuple(kind(**row) for row in rows)
 
 
@@ -350,23 +344,6 @@ def compute_recipe_digest(
     target: Target, entry: Compile, source: Package | GitTree, tools: Iterable[Package], toolchain: Iterable[Deb]
 ) -> str:
     """Return the sha256 of everything that decides a compiled wheel, hex."""
-    return _compute_compile_digest(target, entry, source, tools, toolchain, cuda_file_patterns=entry.units)
-
-
-def compute_objects_digest(target: Target, entry: Compile, inputs: CompileInputs, toolchain: Iterable[Deb]) -> str:
-    """Return the sha256 of what decides one object file, whichever others are compiled; hex."""
-    return _compute_compile_digest(target, entry, inputs.source, inputs.tools, toolchain, cuda_file_patterns=())
-
-
-def _compute_compile_digest(
-    target: Target,
-    entry: Compile,
-    source: Package | GitTree,
-    tools: Iterable[Package],
-    toolchain: Iterable[Deb],
-    *,
-    cuda_file_patterns: tuple[str, ...],
-) -> str:
     decides = {
         "rlbox": RECIPE_VERSION,
         "name": entry.distribution_name,
@@ -378,7 +355,7 @@ def _compute_compile_digest(
         "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
         "env": build_env_without_max_jobs(target, entry),
-        "units": cuda_file_patterns,
+        "units": entry.units,
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

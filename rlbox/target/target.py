@@ -35,8 +35,6 @@ NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
 
 NodeName = Annotated[str, StringConstraints(pattern=NODE)]
-PeerAddress = SingleLine
-RayOutsideContainer = bool
 FirstOfTwentyPorts = Annotated[int, Field(ge=0, le=65000)]
 
 
@@ -45,8 +43,8 @@ class ClusterNode(SpecModel):
 
     name: NodeName = Field(description="SSH destination, or local for this machine")
     data: SingleLine = Field("", description="data disk of the node; empty: disk.host")
-    address: PeerAddress = Field("", description="address that other nodes use; empty: the address that SSH uses")
-    here: RayOutsideContainer = Field(False, description="run Ray without a container on this node")
+    address: SingleLine = Field("", description="address that other nodes use; empty: the address that SSH uses")
+    here: bool = Field(False, description="run Ray without a container on this node")
 
 
 class Cluster(SpecModel):
@@ -68,21 +66,9 @@ Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9]
 Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-FolderInImage = AbsolutePath
-FileInImage = AbsolutePath
-HostFolder = SingleLine
-Reason = SingleLine
 Device = Annotated[str, StringConstraints(pattern=r"^/dev/[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
 DeviceUse = Annotated[str, StringConstraints(pattern=r"^r?w?m?$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
-PackageInImage = Requirement
-VersionInImage = SingleLine
-AptInImage = AptPackage
-PathToPatch = SingleLine
-UnpatchedSha256 = Sha256
-MissingFileReason = Reason
-GitPart = Part
-AllowUnauthenticatedPorts = bool
 
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
 _OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
@@ -97,10 +83,10 @@ class Base(SpecModel):
     suites: tuple[Suite, ...] = Field(description="additional apt suites of a bootstrapped base: bookworm-security")
     image: str = Field(description="base image, NAME@sha256:DIGEST; empty: use bootstrap")
     packages: tuple[AptPackage, ...] = Field(description="apt packages to install in the base")
-    holds: dict[PackageInImage, VersionInImage] = Field(
+    holds: dict[Requirement, SingleLine] = Field(
         description="Python packages in the base image, name to version; not installed again"
     )
-    holds_apt: tuple[AptInImage, ...] = Field(
+    holds_apt: tuple[AptPackage, ...] = Field(
         description="apt packages in the base image; fixes do not install them again"
     )
 
@@ -193,7 +179,7 @@ class GitSource(SpecModel):
     name: Part = Field(description="name of the repository, unique in the target")
     url: SingleLine = Field(description="address of the git repository")
     ref: SingleLine = Field(description="branch, tag or commit; the lock file pins the commit")
-    into: FolderInImage = Field(description="directory in the image for the tree")
+    into: AbsolutePath = Field(description="directory in the image for the tree")
 
 
 class HttpSource(SpecModel):
@@ -201,7 +187,7 @@ class HttpSource(SpecModel):
 
     name: Part = Field(description="name of the file, unique in the target")
     url: SingleLine = Field(description="address of the file")
-    into: FileInImage = Field(description="path of the file in the image")
+    into: AbsolutePath = Field(description="path of the file in the image")
     executable: bool = Field(False, description="make the file executable")
 
 
@@ -231,17 +217,15 @@ class PatchFacts(SpecModel):
     )
     strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading path components to strip, as in patch -p")
     made_for: SingleLine = Field("", description="commit or version that the diff was made for")
-    files: dict[PathToPatch, UnpatchedSha256] = Field(
+    files: dict[SingleLine, Sha256] = Field(
         default_factory=dict, description="path to sha256 of the original file; informational only"
     )
-    reason: Reason = Field("", description="failure that the patch prevents")
+    reason: SingleLine = Field("", description="failure that the patch prevents")
     upstream: SingleLine = Field("", description="pull request, issue or commit with the upstream change")
     upstream_has: Pattern = Field(
         "", description="regular expression; files that match have the upstream change and are skipped"
     )
-    absent: MissingFileReason = Field(
-        "", description="why a patched file may be missing; empty: a missing file is a conflict"
-    )
+    absent: SingleLine = Field("", description="why a patched file may be missing; empty: a missing file is a conflict")
     marker: SingleLine = Field("", description="text that every patched file contains")
 
 
@@ -251,10 +235,10 @@ class PatchSource(PatchFacts):
     file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")] = (
         Field(description="file name of the diff in patches/, or its path in the [[git]] tree")
     )
-    part: Literal[""] | GitPart = Field(
+    part: Literal[""] | Part = Field(
         "", description="name of the [[git]] entry that contains the diff; empty: patches/"
     )
-    into: FolderInImage = Field(description="directory in the image that the diff's paths are relative to")
+    into: AbsolutePath = Field(description="directory in the image that the diff's paths are relative to")
 
     @model_validator(mode="after")
     def _beside_the_spec(self) -> PatchSource:
@@ -293,13 +277,13 @@ class Hardware(SpecModel):
 class Fixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
-    off: dict[Name, Reason] = Field(description="disabled fixes: id to reason")
+    off: dict[Name, SingleLine] = Field(description="disabled fixes: id to reason")
 
 
 class Compat(SpecModel):
     """What the target asks of the table of what fits together."""
 
-    off: dict[Name, Reason] = Field(description="disabled compatibility facts: id to reason")
+    off: dict[Name, SingleLine] = Field(description="disabled compatibility facts: id to reason")
 
 
 class Build(SpecModel):
@@ -337,19 +321,19 @@ class Run(SpecModel):
     devices: dict[Device, DeviceUse] = Field(
         description="/dev paths with r read, w write, m mknod; empty: remove an included device"
     )
-    open: AllowUnauthenticatedPorts = Field(description="allow Ray without authentication, as --allow-unauthenticated")
+    open: bool = Field(description="allow Ray without authentication, as --allow-unauthenticated")
 
 
 class Disk(SpecModel):
     """The data disk: the only place that a stage writes to."""
 
     mount: AbsolutePath = Field(description="path of the data disk in the container")
-    host: HostFolder = Field(description="data disk on the host, may start with ~; --data and RLBOX_DATA override it")
+    host: SingleLine = Field(description="data disk on the host, may start with ~; --data and RLBOX_DATA override it")
     create: bool = Field(description="create the directory if it is missing")
     need_gib: Annotated[float, Field(ge=0)] = Field(
         description="disk space to rent, and free space for jobs without [fits], GiB"
     )
-    archive: HostFolder = Field(
+    archive: SingleLine = Field(
         description="directory on a second disk for archives; empty: none; not part of the image"
     )
 

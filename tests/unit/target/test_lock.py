@@ -170,7 +170,7 @@ REST = '"runtime": [], "build": [], "groups": [], "git": [], "http": [], "patche
         (f"{{{HEAD}}}", "not a lock file: KeyError: 'apt'"),
         (
             f'{{{HEAD}, "apt": [{{"name": "bash", "epoch": 1}}], {REST}}}',
-            "not a lock file: ValueError: Deb with the unknown key 'epoch'",
+            "not a lock file: TypeError: Deb.__init__() got an unexpected keyword argument 'epoch'",
         ),
         (
             f'{{{HEAD}, "apt": [], {REST.replace("[]", """[{"name": "uv"}]""", 1)}}}',
