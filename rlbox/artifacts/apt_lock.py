@@ -6,9 +6,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from rlbox.artifacts.base_image import extract_image_files
@@ -29,16 +28,6 @@ _MINIMAL = ("?essential", "?priority(required)", "apt")
 _MERGED = "usr-is-merged"
 
 
-_COMMON = {
-    "APT::Install-Recommends": "false",
-    "APT::Sandbox::User": "root",
-    "Acquire::Languages": "none",
-    "Acquire::ForceHash": "SHA256",
-    "Acquire::Retries": "3",
-    "Acquire::http::Timeout": "30",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class AptSuite:
     """One line of an apt source list: a suite of an archive (`debian`, below `url`) that is trusted by `keyring`."""
@@ -52,55 +41,37 @@ class AptSuite:
         return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
 
 
-def render_apt_config_files(
-    suites: Iterable[AptSuite], pinned_versions: Mapping[str, str], architecture: str, root: str
-) -> dict[str, str]:
-    """Return the files of apt's own folder `root`, so that nothing of this machine's apt is read or written.
+def render_apt_config_files(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
+    """Return the files that have apt read and write nothing outside of `root`, whose own files lie as in a system.
 
     `pinned_versions` maps packages to the version to keep while an archive still has it.
     """
     settings = {
-        "Dir::State": f"{root}/state",
-        "Dir::State::status": f"{root}/status",
-        "Dir::Cache": f"{root}/cache",
-        "Dir::Etc": f"{root}/etc",
-        "Dir::Etc::sourceparts": "none",
+        "Dir": f"{root}/",
+        "Dir::State::status": f"{root}/var/lib/dpkg/status",
+        "Dir::Etc::trusted": f"{root}/etc/apt/trusted.gpg",
+        "Dir::Etc::trustedparts": f"{root}/etc/apt/trusted.gpg.d",
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
-        **_COMMON,
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Acquire::ForceHash": "SHA256",
+        "Acquire::Retries": "3",
+        "Acquire::http::Timeout": "30",
     }
+    pins = sorted(pinned_versions.items())
     return {
-        "status": "",
-        "apt.conf": _settings(settings),
-        "etc/sources.list": "".join(suite.source_line() for suite in suites),
-        "etc/preferences": _render_apt_preferences(pinned_versions),
+        "apt.conf": "".join(f'{key} "{value}";\n' for key, value in settings.items()),
+        "etc/apt/preferences.d/rlbox": "".join(
+            f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n" for name, version in pins
+        ),
     }
 
 
-def _render_apt_preferences(pinned_versions: Mapping[str, str]) -> str:
-    return "".join(
-        f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n"
-        for name, version in sorted(pinned_versions.items())
-    )
-
-
-def _settings(settings: Mapping[str, str]) -> str:
-    return "".join(f'{key} "{value}";\n' for key, value in settings.items())
-
-
-class AptCommands(NamedTuple):
-    update: Command
-    print_uris: Command
-
-
-def plan_apt_commands(base: Base, root: str) -> AptCommands:
-    env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C"}
-    minimal = (*_MINIMAL, _MERGED) if base.bootstrap else ()
-    wanted = (*minimal, *sorted(base.packages))
-    return AptCommands(
-        Command(argv=("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"), env=env, timeout_s=600),
-        Command(argv=("apt-get", "install", "--yes", "--print-uris", "-qq", *wanted), env=env, timeout_s=120),
-    )
+def list_wanted_packages(base: Base) -> tuple[str, ...]:
+    """Return what apt is asked for: a bootstrapped system begins with what a minimal one is made of."""
+    return (*((*_MINIMAL, _MERGED) if base.bootstrap else ()), *sorted(base.packages))
 
 
 def rewrite_source_lists(
@@ -117,20 +88,6 @@ def rewrite_source_lists(
             text = re.sub(rf"https?://[^\s\]]+/{re.escape(archive)}/?(?=\s|$)", url, text, flags=re.MULTILINE)
         found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{signed_by_root}/", text, flags=re.IGNORECASE)
     return found
-
-
-def _render_image_apt_conf(architecture: str, root: str) -> str:
-    """Return apt's settings for adding packages to a base image whose files lie in `root`."""
-    settings = {
-        "Dir": f"{root}/",
-        "Dir::State::status": f"{root}/var/lib/dpkg/status",
-        "Dir::Etc::trusted": f"{root}/etc/apt/trusted.gpg",
-        "Dir::Etc::trustedparts": f"{root}/etc/apt/trusted.gpg.d",
-        "APT::Architecture": architecture,
-        "APT::Architectures": architecture,
-        **_COMMON,
-    }
-    return _settings(settings)
 
 
 def map_urls_to_mirrored_name_or_url(
@@ -206,14 +163,14 @@ def resolve_bootstrap_debs(
     ]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
-        for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
-            (root / name).mkdir(parents=True)
-        for name, text in render_apt_config_files(
-            suites, pinned_versions, debian_architecture(platform), directory
-        ).items():
+        for name, text in {
+            "var/lib/dpkg/status": "",
+            "etc/apt/sources.list": "".join(suite.source_line() for suite in suites),
+        }.items():
+            (root / name).parent.mkdir(parents=True)
             (root / name).write_text(text)
-        where = ", ".join(sorted({suite.url for suite in suites}))
-        output = _told(base, directory, ca_bundle, f"its archives ({where})")
+        archives = f"its archives ({', '.join(sorted({suite.url for suite in suites}))})"
+        output = _run_apt(base, root, platform, pinned_versions, ca_bundle, archives)
     return parse_print_uris(output, {suite.url: suite.archive_name for suite in suites})
 
 
@@ -235,25 +192,29 @@ def resolve_debs_onto_stored_image(
         extract_image_files(base.image, platform, store, _APT_FILES, root)
         if not (root / "var/lib/dpkg/status").is_file():
             raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
-        for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
-            (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
         texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
         replaced = rewrite_source_lists(texts, url_by_apt_archive, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
-        (root / "apt.conf").write_text(_render_image_apt_conf(debian_architecture(platform), directory))
-        (root / "etc/apt/preferences.d/rlbox").write_text(_render_apt_preferences(pinned_versions))
-        output = _told(base, directory, ca_bundle, f"the archives of {base.image}")
+        output = _run_apt(base, root, platform, pinned_versions, ca_bundle, f"the archives of {base.image}")
     return parse_print_uris(output, map_urls_to_mirrored_name_or_url(replaced.values(), SHARED_ARCHIVES))
 
 
-def _told(base: Base, directory: str, ca_bundle: str, archives: str) -> str:
-    trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
-    update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, directory))
-    check_command(update, f"apt cannot read {archives}", next_step=_LOOK)
+def _run_apt(
+    base: Base, root: Path, platform: str, pinned_versions: Mapping[str, str], ca_bundle: str, archives: str
+) -> str:
+    """Return what apt prints of the packages that it would install, by the source lists and keys in `root`."""
+    for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name, text in render_apt_config_files(pinned_versions, debian_architecture(platform), str(root)).items():
+        (root / name).write_text(text)
+    env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C", **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
+    update = ("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
+    install = ("apt-get", "install", "--yes", "--print-uris", "-qq", *list_wanted_packages(base))
+    check_command(Command(argv=update, env=env, timeout_s=600), f"apt cannot read {archives}", next_step=_LOOK)
     what = _("apt finds no set of packages for the base")
-    outcome = check_command(install, what, next_step=_LOOK)
+    outcome = check_command(Command(argv=install, env=env, timeout_s=120), what, next_step=_LOOK)
     if "W: " in outcome.stderr and not outcome.stdout:
         raise WorkFailed(_("{what}\n  | {stderr}").format(what=what, stderr=outcome.stderr.strip()))
     return outcome.stdout

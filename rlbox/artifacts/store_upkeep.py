@@ -90,13 +90,12 @@ def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
 def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
     """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
 
-    Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
+    Raises SpecError: A lock cannot be read, so that nobody knows what it uses.
     """
     own = {project.own_or_shipped_lock_file(name) for name in project.targets()}
     used = {file.sha256 for path in sorted(own) for file in _list_files(store, path)}
     for known in list_fetched_locks(store):
-        with suppress(SpecError):
-            used |= {file.sha256 for file in _list_files(store, known.lock_path)}
+        used |= {file.sha256 for file in _list_files(store, known.lock_path)}
     return used
 
 

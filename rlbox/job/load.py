@@ -25,16 +25,12 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
 
 
 def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the jobs of a project that run on a target.
-
-    No more is checked than that: what else a job says is looked at where it runs.
-    """
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; others are not checked."""
     found: dict[str, int] = {}
     for name, path in project.jobs().items():
         shown = display_path(path, project)
-        table = parse_toml(read_utf8_text(path, shown), shown)
-        if table.get("target") == target:
-            found |= {f"{name}.{port}": number for port, number in table.get("ports", {}).items()}
+        if parse_toml(read_utf8_text(path, shown), shown).get("target") == target:
+            found |= {f"{name}.{port}": number for port, number in load_job(project, name).ports.items()}
     return found
 
 

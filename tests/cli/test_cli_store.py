@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
-from mirror import artifact_of
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import record_fetched_lock
@@ -50,8 +49,7 @@ def store(folder: Folder) -> ObjectStore:
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
     lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=files)
     path = folder.write("images/mine/lock.json", lock.to_json_text())
-    known = [artifact_of(data, f"n{n}.bin", "http", group="http") for n, data in enumerate((ONE, TWO))]
-    record_fetched_lock(made, "mine", path, known)
+    record_fetched_lock(made, "mine", path)
     return made
 
 

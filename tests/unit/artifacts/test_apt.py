@@ -10,9 +10,9 @@ from fakes import TARGET, Folder
 from rlbox.artifacts.apt_lock import (
     AptSuite,
     debian_architecture,
+    list_wanted_packages,
     map_urls_to_mirrored_name_or_url,
     parse_print_uris,
-    plan_apt_commands,
     render_apt_config_files,
     resolve_bootstrap_debs,
     rewrite_source_lists,
@@ -21,7 +21,6 @@ from rlbox.artifacts.mirrors import map_suites_to_archive_names
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
-from rlbox.values import Command
 
 A, B = "a" * 64, "b" * 64
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -65,32 +64,18 @@ def test_a_suite_of_another_release(folder: Folder) -> None:
 
 
 def test_the_folder_of_apt() -> None:
-    files = render_apt_config_files((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
-    assert sorted(files) == ["apt.conf", "etc/preferences", "etc/sources.list", "status"]
-    assert files["etc/sources.list"] == (
-        f"deb [signed-by={KEYRING}] http://apt.example/debian bookworm main\n"
-        f"deb [signed-by={KEYRING}] http://apt.example/debian-security bookworm-security main\n"
-    )
-    assert files["etc/preferences"] == (
+    files = render_apt_config_files({"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
+    assert 'Dir "/r/";\n' in files["apt.conf"]
+    assert files["etc/apt/preferences.d/rlbox"] == (
         "Package: adduser\nPin: version 1:3.134\nPin-Priority: 1001\n\n"
         "Package: bash\nPin: version 5.2-1\nPin-Priority: 1001\n\n"
     )
-    assert render_apt_config_files((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
+    assert MAIN.source_line() == f"deb [signed-by={KEYRING}] http://apt.example/debian bookworm main\n"
 
 
-def test_commands_of_apt(folder: Folder) -> None:
-    env = {"APT_CONFIG": "/r/apt.conf", "LC_ALL": "C"}
-    assert plan_apt_commands(base(folder, 'packages = ["python3", "git"]'), "/r") == (
-        Command(argv=("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"), env=env, timeout_s=600),
-        Command(
-            argv=(
-                "apt-get", "install", "--yes", "--print-uris", "-qq",
-                "?essential", "?priority(required)", "apt", "usr-is-merged", "git", "python3",
-            ),
-            env=env,
-            timeout_s=120,
-        ),
-    )  # fmt: skip
+def test_what_apt_is_asked_for(folder: Folder) -> None:
+    minimal = ("?essential", "?priority(required)", "apt", "usr-is-merged")
+    assert list_wanted_packages(base(folder, 'packages = ["python3", "git"]')) == (*minimal, "git", "python3")
 
 
 URLS = {MAIN.url: "debian", SECURITY.url: "debian-security"}

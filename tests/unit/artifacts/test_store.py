@@ -31,7 +31,8 @@ from rlbox.artifacts.store_upkeep import (
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
-from rlbox.target.lock import Lock, LockedGroup
+from rlbox.target.artifact import Artifact
+from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
 DATA = b"0123456789" * 1000
 FILE = artifact_of(DATA, "six-1.16.0.whl")
@@ -179,7 +180,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     )
     for action in (
         lambda: store.open_partial_unless_locked(FILE.sha256),
-        lambda: record_fetched_lock(store, "t", tmp_path, []),
+        lambda: record_fetched_lock(store, "t", tmp_path),
     ):
         with pytest.raises(NodeError) as caught:
             action()
@@ -196,40 +197,43 @@ def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
         store.remove(digest)
 
 
+def write_lock(path: Path, *files: Artifact) -> None:
+    http = tuple(HttpFile(name=f.name, url=f"http://h/{f.file}", sha256=f.sha256, size=f.size) for f in files)
+    head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
+    lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=http)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lock.to_json_text())
+
+
 @pytest.fixture
 def target(folder: Folder) -> Folder:
     folder.target("mine", TARGET.replace('"tools"', '"engine"'))
-    head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
-    lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=())
-    folder.write("images/mine/lock.json", lock.to_json_text())
+    write_lock(folder.path / "images/mine/lock.json")
     return folder
 
 
 def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
-    own = target.project.own_or_shipped_lock_file("mine")
-    record_fetched_lock(store, "mine", own, [FILE])
-    elsewhere = tmp_path / "other/lock.json"
+    own, elsewhere = target.project.own_or_shipped_lock_file("mine"), tmp_path / "other/lock.json"
     other = artifact_of(b"other", "other-1.whl")
-    record_fetched_lock(store, "mine", elsewhere, [other])
+    record_fetched_lock(store, "mine", own)
+    record_fetched_lock(store, "mine", elsewhere)
     assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
-    assert map_sha256_to_recorded_file(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
-    wanted = collect_used_digests(store, target.project)
-    assert FILE.sha256 not in wanted
-    assert other.sha256 not in wanted
-    elsewhere.parent.mkdir()
-    elsewhere.write_text("{")
+    assert other.sha256 not in collect_used_digests(store, target.project)
+    write_lock(elsewhere, other)
+    assert map_sha256_to_recorded_file(store)[other.sha256].targets == ("mine",)
     assert other.sha256 in collect_used_digests(store, target.project)
-    own.write_text("{")
+    elsewhere.write_text("{")
     with pytest.raises(SpecError, match="not a lock file"):
         collect_used_digests(store, target.project)
+    assert map_sha256_to_recorded_file(store) == {}
 
 
 def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
     keep, drop, linked = put(store, b"keep"), put(store, b"drop!"), put(store, b"linked")
     store.link_object(linked, tmp_path / "linked")
-    (tmp_path / "lock.json").write_text("{")
-    record_fetched_lock(store, "kept", tmp_path / "lock.json", [artifact_of(b"keep", "keep.whl")])
-    record_fetched_lock(store, "gone", tmp_path / "no/lock.json", [FILE])
+    write_lock(tmp_path / "lock.json", artifact_of(b"keep", "keep.whl"))
+    record_fetched_lock(store, "kept", tmp_path / "lock.json")
+    record_fetched_lock(store, "gone", tmp_path / "no/lock.json")
     with store.wait_for_partial("a" * 64) as draft:
         draft.write(b"half")
     with store.wait_for_partial("c" * 64) as busy:
