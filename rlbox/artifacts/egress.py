@@ -133,10 +133,6 @@ def list_host_contacts(
     ]
     found += _unasked(target, artifacts, addresses)
     found += _hidden_contacts(target, artifacts, hidden_hosts, {one.host for one in found if one.kind == "oci"})
-    found += [
-        HostContact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
-        for one in profile.egress
-    ]
     return tuple(dict.fromkeys(found))
 
 

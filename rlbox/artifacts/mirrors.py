@@ -258,24 +258,10 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
         base = rule.mirror_base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
-        elif rule.match not in ("", wanted.host) or (
-            rule.allow and not _is_image_allowed(wanted.name_without_tag, rule.allow)
-        ):
-            continue
-        else:
+        elif rule.match in ("", wanted.host):
             name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
             found.append(FileUrl(mirror=rule.title, url=f"{base}/{name}{tail}"))
     return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
-
-
-def _is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
-    """Return whether an allow-list has `HOST/NAME`: `*` stands for a part of a name, `**` for any number of parts."""
-    return any(re.fullmatch(_regex(pattern), image) for pattern in patterns)
-
-
-def _regex(pattern: str) -> str:
-    parts = re.split(r"(\*\*|\*)", pattern)
-    return "".join({"**": ".*", "*": "[^/]*"}.get(part, re.escape(part)) for part in parts)
 
 
 def is_same_file_name(url_name: str, file_name: str) -> bool:

@@ -52,7 +52,6 @@ def _address(text: str) -> str:
 
 
 UrlPrefixOrRegistry = SingleLine
-ImagePattern = SingleLine
 UrlText = Annotated[str, AfterValidator(_address)]
 Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
@@ -66,9 +65,6 @@ class MirrorRule(SpecModel):
     name: SingleLine = Field("", description="name in messages; empty: the host of url")
     match: UrlPrefixOrRegistry = Field(
         "", description="address prefix that the rule applies to; for oci the registry; empty: all"
-    )
-    allow: tuple[ImagePattern, ...] = Field(
-        (), description="images of an oci mirror: * matches within a component, ** across them; empty: all"
     )
     checked: datetime.date | None = Field(None, description="date of the last check; absent: unknown")
     expires: datetime.date | None = Field(
@@ -84,7 +80,7 @@ class MirrorRule(SpecModel):
 
     def _problems(self) -> list[str]:
         if self.protocol == "direct":
-            return [f"protocol 'direct' takes no {key}" for key in ("url", "allow") if getattr(self, key)]
+            return ["protocol 'direct' takes no url"] if self.url else []
         known = PROTOCOLS[self.kind]
         problems = []
         if self.protocol not in known:
@@ -93,8 +89,6 @@ class MirrorRule(SpecModel):
             problems.append("url is missing")
         if self.protocol in _NEED_MATCH and not self.match:
             problems.append(f"match is missing: the beginning of the addresses that {self.url or 'it'} stands for")
-        if self.allow and self.protocol != "registry-prefix":
-            problems.append("allow is for protocol 'registry-prefix' only")
         return problems
 
     @property
@@ -106,21 +100,12 @@ class MirrorRule(SpecModel):
         return self.url.rstrip("/")
 
 
-class DeclaredHost(SpecModel):
-    """A host that a user knows to be contacted; `rlbox egress` lists it."""
-
-    host: Host = Field(description="host name; *. matches subdomains")
-    why: SingleLine = Field(min_length=1, description="reason for the contact, shown by `rlbox egress`")
-    phase: Phase = Field("build", description="when the host is contacted")
-
-
 class Profile(SpecModel):
     """A table of sources. A kind without a rule comes from where the machine's own clients get it."""
 
     name: Name
     title: SingleLine = Field(description="one-line description of the profile")
     rule: tuple[MirrorRule, ...] = Field((), description="mirrors; rules of a kind are tried in order")
-    egress: tuple[DeclaredHost, ...] = Field((), description="additional hosts that `rlbox egress` lists")
 
     @model_validator(mode="after")
     def _rules_differ(self) -> Profile:
@@ -208,7 +193,7 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
     under = load_profile(project, include, (*including_profiles, name))
-    return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
+    return profile.model_copy(update={"rule": profile.rule + under.rule})
 
 
 def load_implicitly_contacted_hosts() -> tuple[HiddenHost, ...]:

@@ -102,10 +102,10 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
     kind, data = _load(app, name)
     rest, job_lines = data, []
     if kind == "job":
-        from rlbox.job.params import JOB_VIEW_KEYS, format_params_profiles_secrets
+        from rlbox.job.params import format_declared_params
 
-        job_lines = format_params_profiles_secrets(_job(app, name))
-        rest = {key: value for key, value in data.items() if key not in JOB_VIEW_KEYS or not value}
+        job_lines = format_declared_params(_job(app, name))
+        rest = {key: value for key, value in data.items() if key != "params"}
     app.result({kind: data}, "\n".join([f"# {kind} {name}", *job_lines, *map(str, _lines(rest))]))
 
 

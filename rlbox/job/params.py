@@ -15,7 +15,6 @@ from rlbox.job.param import (
     Scalar,
     find_range_problem,
     format_scalar,
-    list_includes,
     merge_profiles,
     parse_scalar_ignoring_range,
     validate_and_convert_units,
@@ -246,15 +245,7 @@ def _describe_param(param: Param) -> str:
     return ", ".join([*parts, *(["required"] if param.required else [])])
 
 
-JOB_VIEW_KEYS = ("params", "profiles", "resume", "secrets", "optional_secrets")
-"""The keys of a job that `format_params_profiles_secrets` tells."""
-
-
-def format_params_profiles_secrets(job: Job) -> list[str]:
-    return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
-
-
-def _param_lines(job: Job) -> list[str]:
+def format_declared_params(job: Job) -> list[str]:
     if not job.params:
         return []
     width = max(map(len, job.params))
@@ -264,31 +255,3 @@ def _param_lines(job: Job) -> list[str]:
         told = f"{name:<{width}} = {value:<10}"
         lines.append(f"{told} # {param.help} ({_describe_param(param)})")
     return [*lines, ""]
-
-
-def _profile_lines(job: Job) -> list[str]:
-    lines = []
-    for name, table in job.profiles.items():
-        under = list_includes(table)
-        lines.append(f"# {f'--profile {name}'}" + (f": changes profile {', '.join(under)}" if under else ""))
-        for key, (value, origin) in merge_profiles(job.profiles, [name]).items():
-            told = f"{key} = {format_scalar(value)}"
-            lines.append(told + (f"  # of profile {origin}" if origin != name else ""))
-        lines.append("")
-    return lines
-
-
-def _resume_lines(job: Job) -> list[str]:
-    if not job.resume.params and not job.resume.says:
-        return []
-    says = f": {job.resume.says}" if job.resume.says else ""
-    return [f"# --resume{says}", *(f"{name} = {format_scalar(v)}" for name, v in job.resume.params.items()), ""]
-
-
-def _secret_lines(job: Job) -> list[str]:
-    rows = [(name, "required") for name in job.secrets] + [(name, "optional") for name in job.optional_secrets]
-    if not rows:
-        return []
-    given = [(part.name, part.secrets) for part in job.services] + [(part.name, part.secrets) for part in job.stages]
-    told = (f"{name}  # {what}, for {', '.join(part for part, names in given if name in names)}" for name, what in rows)
-    return ["# secrets: from .env, --env-file or the environment", *told, ""]

@@ -56,26 +56,18 @@ def test_json(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", SPEC)
     folder.write(
         "sources/lan.toml",
-        'title = "x"\n[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "https://a.example/simple"\n'
-        '[[egress]]\nhost = "proxy.example"\nwhy = "it is there"\n',
+        'title = "x"\n[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "https://a.example/simple"\n',
     )
     data = rlbox("egress", "mine", "--sources", "lan", "--json").data
     assert data["sources"] == "lan"
     assert data["hosts"] == {
         "lock": ["a.example", "apt.example"],
         "fetch": ["a.example", "apt.example"],
-        "build": ["a.example", "apt.example", "proxy.example"],
+        "build": ["a.example", "apt.example"],
         "run": [],
     }
-    assert data["contacts"][-1] == {
-        "host": "proxy.example",
-        "kind": "http",
-        "phases": ["build"],
-        "declared": "profile",
-        "why": "it is there",
-        "rule": "",
-        "closed_by": "",
-    }
+    keys = {"host", "kind", "phases", "declared", "why", "rule", "closed_by"}
+    assert {tuple(sorted(row)) for row in data["contacts"]} == {tuple(sorted(keys))}
 
 
 def test_the_targets_own_profile(rlbox: Rlbox, folder: Folder) -> None:

@@ -76,10 +76,10 @@ def test_show(rlbox: Rlbox, mine: Folder) -> None:
         "attention = flash      # attention kernels (one of flash, eager)",
         "sampling  = false      # dynamic sampling (bool)",
     ]
-    assert "# --profile full: changes profile smoke" in lines
-    assert "data = {data}/small.jsonl  # of profile smoke" in lines
-    assert "# --resume: weights and progress only: the optimizer's state is lost" in lines
-    assert "HF_TOKEN  # required, for train" in lines
+    assert 'profiles.full.include = "smoke"' in lines
+    assert 'profiles.smoke.data = "{data}/small.jsonl"' in lines
+    assert 'resume.says = "weights and progress only: the optimizer\'s state is lost"' in lines
+    assert 'secrets = ["HF_TOKEN"]' in lines
 
 
 def refusals(said: Said) -> str:

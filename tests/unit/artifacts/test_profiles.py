@@ -55,9 +55,6 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
         url = "https://mirror.example/simple/"
         name = "lan"
         expires = 2030-01-01
-        [[egress]]
-        host = "*.lan.example"
-        why = "the proxy asks it"
         """,
     )
     assert load_profile(folder.project, "cn").title == "mine"
@@ -68,7 +65,6 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),
     )
-    assert [(one.host, one.phase) for one in lan.egress] == [("*.lan.example", "build")]
     assert list(folder.project.source_profiles()) == ["cn", "direct", "lan"]
 
 
