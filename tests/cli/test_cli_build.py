@@ -54,6 +54,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
         program.write_text(
             f'#!/bin/sh\n[ "$1" != version ] || {{ echo {version}; exit 0; }}\n'
             f"printf '%s\\n' \"$@\" >{shlex.quote(str(noted))}\n"
+            'for word; do [ "$before" != --metadata-file ] || echo {} >"$word"; before=$word; done\n'
             f"{f'cat {shlex.quote(str(shown))}' if shown else ':'}\nexit {code}\n"
         )
         program.chmod(0o755)
