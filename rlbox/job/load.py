@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 
+from pydantic import TypeAdapter, ValidationError
+
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import Job
-from rlbox.job.ports import HIGHEST, LOWEST
+from rlbox.job.ports import HIGHEST, LOWEST, Port
+
+_PORTS = TypeAdapter(dict[str, Port])
 
 
 def load_job(project: Project, name: str) -> Job:
@@ -25,12 +29,18 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
 
 
 def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the jobs of a project that run on a target; others are not checked."""
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
     found: dict[str, int] = {}
     for name, path in project.jobs().items():
         shown = display_path(path, project)
-        if parse_toml(read_utf8_text(path, shown), shown).get("target") == target:
-            found |= {f"{name}.{port}": number for port, number in load_job(project, name).ports.items()}
+        table = parse_toml(read_utf8_text(path, shown), shown)
+        if table.get("target") != target:
+            continue
+        try:
+            ports = _PORTS.validate_python(table.get("ports", {}), strict=True)
+        except ValidationError:
+            ports = load_job(project, name).ports  # which says what is wrong
+        found |= {f"{name}.{port}": number for port, number in ports.items()}
     return found
 
 

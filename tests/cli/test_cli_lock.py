@@ -101,7 +101,7 @@ def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Res
         "rlbox: error: the lock of target mine is stale: one.diff changed since\n"
     )
     old, new = (hash_locked_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
-    assert rlbox("lock", "mine").err == f"--- lock.json\n+++ lock.json (now)\n-one.diff {old}\n+one.diff {new}\n{NEXT}"
+    assert rlbox("lock", "mine").err == f"patches: one.diff {old} → {new}\n{NEXT}"
     assert len(resolver.asked) == 1
     assert written(folder).patches == (hash_locked_patch("one.diff", "2\n"),)
 
@@ -132,17 +132,10 @@ def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver)
     said = rlbox("lock", "mine", "--upgrade")
     assert said.out == (COUNTS + "tools           2 packages    3.5 MB\nlock.json written\n")
     assert said.err == (
-        "--- lock.json\n"
-        "+++ lock.json (now)\n"
-        "-python3 3.11.2-1+b1 dddddddddddd\n"
-        "+python3 3.11.2-1+b1 999999999999\n"
-        "-six 1.16.0 aaaaaaaaaaaa\n"
-        "+six 1.17.0 ffffffffffff\n"
-        "+rich 15 aaaaaaaaaaaa\n"
-        '-"git": []\n'
-        '+"git": [\n'
-        "+tree 333333333333\n"
-        "+]\n" + NEXT
+        "os: python3 dddddddddddd → 999999999999\n"
+        "tools: rich 15 was added\n"
+        "tools: six 1.16.0 → 1.17.0\n"
+        "git: tree 1 was added\n" + NEXT
     )
 
 
@@ -198,7 +191,7 @@ def test_check_finds_what_the_sources_changed(rlbox: Rlbox, folder: Folder, reso
     before = written(folder)
     resolver.packages = (replace(PACKAGE, sha256="f" * 64),)
     rlbox("lock", "mine", "--check").check_error(
-        1, "the lock of target mine drifted", "+six 1.16.0 ffffffffffff", "rlbox lock mine --upgrade six"
+        1, "the lock of target mine drifted", "tools: six aaaaaaaaaaaa → ffffffffffff", "rlbox lock mine --upgrade six"
     )
     assert written(folder) == before
 
