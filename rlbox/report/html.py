@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -396,7 +396,7 @@ def load_english_page_labels() -> dict[str, Any]:
     return load_toml(_DATA / "words.toml")
 
 
-def page_template(name: str) -> Any:
+def page_template(name: str, **filters: Callable[..., str]) -> Any:
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,
@@ -404,11 +404,7 @@ def page_template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "utc": _utc,
-        "seconds": moment,
-        "remove_controls": remove_controls,
-    }
+    environment.filters |= {"utc": _utc, "seconds": moment, "remove_controls": remove_controls, **filters}
     return environment.get_template(name)
 
 

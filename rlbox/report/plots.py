@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from dataclasses import fields as fields_of
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import GIB, decimal_size_text, moment
-from rlbox.record.resources import GpuSample, PartSample, Sample
+from rlbox.record.resources import Sample
 
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 82, 12, 10, 26
@@ -24,8 +24,6 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 _MOST_TICKS = 6
 
 Points = tuple[tuple[float, float], ...]
-S = TypeVar("S", Sample, GpuSample, PartSample)
-_MEAN_FIELDS = ("_pct", "_bps", "_w", "load", "utilization")
 _TICKS = 5
 _STRETCHES = 50
 
@@ -63,29 +61,6 @@ def compute_trend_or_empty(points: Sequence[tuple[float, float]]) -> Points:
     )
 
 
-def merge_neighbouring_samples(samples: Iterable[Sample], max_samples: int) -> list[Sample]:
-    """Return at most `max_samples` samples for any number of them, neighbours merged; memory is that of `2 * limit`.
-
-    A merged sample has the means of rates and loads, the highest memory and the lowest free disk space.
-    """
-    kept: list[Sample] = []
-    stride, waiting = 1, list[Sample]()
-    for sample in samples:
-        waiting.append(sample)
-        if len(waiting) < stride:
-            continue
-        kept.append(_merge_samples(waiting))
-        waiting = []
-        if len(kept) >= 2 * max_samples:
-            kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
-            stride *= 2
-    if waiting:
-        kept.append(_merge_samples(waiting))
-    while len(kept) > max_samples:
-        kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
-    return kept
-
-
 def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     """Return round numbers from `low` to `high`, about `most` of them, to label an axis with."""
     if not math.isfinite(high - low) or high <= low:
@@ -96,35 +71,6 @@ def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
-
-
-def _merge(samples: Sequence[S], count: int) -> S:
-    """Return one row for `count` neighbours (0 where one is missing): means of rates, most memory, least disk."""
-    fields: dict[str, Any] = {}
-    for field in fields_of(samples[-1]):
-        values = [value for sample in samples if (value := getattr(sample, field.name)) is not None]
-        if field.name == "disk_free_bytes":
-            fields[field.name] = min(values)
-        elif field.name.endswith("_bytes"):
-            fields[field.name] = max(values)
-        elif field.name.endswith(_MEAN_FIELDS) and values:
-            fields[field.name] = math.fsum(values) / (count if len(values) == len(samples) else len(values))
-    return replace(samples[-1], **fields)
-
-
-def _merge_samples(samples: Sequence[Sample]) -> Sample:
-    gpus: dict[int, list[GpuSample]] = {}
-    parts: dict[str, list[PartSample]] = {}
-    for sample in samples:
-        for gpu in sample.gpus:
-            gpus.setdefault(gpu.index, []).append(gpu)
-        for name, part in sample.parts.items():
-            parts.setdefault(name, []).append(part)
-    return replace(
-        _merge(samples, len(samples)),
-        gpus=tuple(_merge(rows, len(rows)) for __, rows in sorted(gpus.items())),
-        parts={name: _merge(rows, len(samples)) for name, rows in sorted(parts.items())},
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,93 +236,69 @@ def _x_ticks(across: tuple[float, float], x: XKind) -> list[tuple[float, str]]:
     return [(at, datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")) for at in places]
 
 
-_WAITS = (("for_cpu", "waits_cpu_pct"), ("for_io", "waits_io_pct"), ("for_memory", "waits_memory_pct"))
-_FULL = 95
-"""Percent of what it could use from which on a run had all of it, and there is nothing to draw."""
-_Drawn = tuple[str, str, list[Series]]
-"""The word of a plot, its unit, and what it shows."""
+_RESOURCE_PLOTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("cpu", "%", (("all_parts", "cpu_pct"), ("others", "others_pct"))),
+    ("share", "%", (("share_got", "share_pct"),)),
+    ("held_back", "%", (("held_back_by", "held_pct"),)),
+    ("load", "", (("load", "load"),)),
+    ("pressure", "%", (("for_cpu", "waits_cpu_pct"), ("for_io", "waits_io_pct"), ("for_memory", "waits_memory_pct"))),
+    ("memory", "bytes", (("all_parts", "resident_bytes"),)),
+    ("disk_io", "bytes/s", (("read", "read_bps"), ("written", "write_bps"))),
+    ("network", "bytes/s", (("received", "received_bps"), ("sent", "sent_bps"))),
+    ("disk_free", "bytes", (("disk_free", "disk_free_bytes"),)),
+)
+"""The label of a plot, its unit, and its lines: the label and field of a sample."""
+_PART_FIELDS = {"cpu": "cpu_pct", "memory": "resident_bytes"}
+_GPU_PLOTS = (("gpu_load", "%", "utilization", 1), ("gpu_power", "W", "power_w", 1),
+              ("gpu_memory", "GiB", "memory_bytes", GIB))  # fmt: skip
+"""The last is what a value is divided by: a GPU's memory is in the unit of its driver."""
+_RESOURCE_POINTS = 600
+_FULL_PCT = 95
+"""Of what it could use, from which on a run had all of it, and there is nothing to draw."""
 
 
-def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[Plot]:
+def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
     """Return the plots of what was used, each over the time of the run; none without samples."""
     timed = [(at, sample) for sample in samples if (at := moment(sample.t)) is not None]
     if not timed:
         return []
-    used = _Used(timed, words)
+
+    def over(name: str, value: Callable[[Sample], float | None]) -> Series:
+        points = [(at, y) for at, sample in timed if (y := value(sample)) is not None]
+        return Series(name=name, points=thin_points(points, _RESOURCE_POINTS))
+
+    def over_parts(field: str) -> list[Series]:
+        return [over(name, partial(_read_part, name, field)) for name in _list_largest_parts(samples)]
+
+    drawn: list[tuple[str, str, list[Series]]] = []
+    for plot, unit, lines in _RESOURCE_PLOTS:
+        if plot == "share" and all(sample.share_pct >= _FULL_PCT for _, sample in timed):
+            continue
+        if plot == "held_back" and not any(sample.held_pct for _, sample in timed):
+            continue
+        series = [over(labels[label], attrgetter(field)) for label, field in lines]
+        drawn.append((plot, unit, series + (over_parts(_PART_FIELDS[plot]) if plot in _PART_FIELDS else [])))
+    gpus = sorted({gpu.index for _, sample in timed for gpu in sample.gpus})
+    for plot, unit, field, divisor in _GPU_PLOTS:
+        drawn.append((plot, unit, [over(f"GPU {index}", partial(_read_gpu, index, field, divisor)) for index in gpus]))
     across = (timed[0][0], max(timed[-1][0], timed[0][0] + 1))
-    found = [
-        draw_plot(words[title], series, unit=unit, x="time", x_range=across, from_zero=True)
-        for title, unit, series in (*used.cores(), *used.storage(), *used.gpus())
-    ]
-    return [plot for plot in found if plot]
+    plots = [draw_plot(labels[name], lines, unit=unit, x="time", x_range=across, from_zero=True)
+             for name, unit, lines in drawn]  # fmt: skip
+    return [plot for plot in plots if plot]
 
 
-@dataclass(frozen=True)
-class _Used:
-    """What was used at each time (Unix seconds), and how a page calls it."""
-
-    timed: Sequence[tuple[float, Sample]]
-    words: Mapping[str, Any]
-
-    def cores(self) -> list[_Drawn]:
-        """Return what was used of the cores, and what was waited for."""
-        samples = [sample for _, sample in self.timed]
-        share = self._run(("share_got", "share_pct")) if any(s.share_pct < _FULL for s in samples) else []
-        held = self._run(("held_back_by", "held_pct")) if any(s.held_pct for s in samples) else []
-        return [
-            ("cpu", "%", [*self._run(("all_parts", "cpu_pct"), ("others", "others_pct")), *self._parts("cpu_pct")]),
-            ("share", "%", share),
-            ("held_back", "%", held),
-            ("load", "", self._run(("load", "load"))),
-            ("pressure", "%", self._run(*_WAITS)),
-        ]
-
-    def storage(self) -> list[_Drawn]:
-        resident = [*self._run(("all_parts", "resident_bytes")), *self._parts("resident_bytes")]
-        return [
-            ("memory", "bytes", resident),
-            ("disk_io", "bytes/s", self._run(("read", "read_bps"), ("written", "write_bps"))),
-            ("network", "bytes/s", self._run(("received", "received_bps"), ("sent", "sent_bps"))),
-            ("disk_free", "bytes", self._run(("disk_free", "disk_free_bytes"))),
-        ]
-
-    def gpus(self) -> list[_Drawn]:
-        return [
-            ("gpu_load", "%", self._gpus("utilization")),
-            ("gpu_power", "W", self._gpus("power_w")),
-            ("gpu_memory", "GiB", [_in_gib(series) for series in self._gpus("memory_bytes")]),
-        ]
-
-    def _over(self, name: str, value: Callable[[Sample], float | None]) -> Series:
-        points = ((at, value(sample)) for at, sample in self.timed)
-        return Series(name=name, points=tuple((at, y) for at, y in points if y is not None))
-
-    def _run(self, *named: tuple[str, str]) -> list[Series]:
-        """Return fields of the whole run, each under its word."""
-        return [self._over(self.words[word], attrgetter(field)) for word, field in named]
-
-    def _parts(self, field: str) -> list[Series]:
-        """Return a field of the parts that need most memory, as many as can be told apart."""
-        most: dict[str, int] = {}
-        for _, sample in self.timed:
-            for name, part in sample.parts.items():
-                most[name] = max(most.get(name, 0), part.resident_bytes)
-        busiest = sorted(most, key=lambda name: (-most[name], name))[: COLOURS - 1]
-
-        def of(name: str) -> Callable[[Sample], float | None]:
-            return lambda sample: getattr(sample.parts[name], field) if name in sample.parts else None
-
-        return [self._over(name, of(name)) for name in busiest]
-
-    def _gpus(self, field: str) -> list[Series]:
-        known = sorted({gpu.index for _, sample in self.timed for gpu in sample.gpus})
-
-        def of(index: int) -> Callable[[Sample], float | None]:
-            return lambda sample: next((getattr(gpu, field) for gpu in sample.gpus if gpu.index == index), None)
-
-        return [self._over(f"GPU {index}", of(index)) for index in known]
+def _list_largest_parts(samples: Sequence[Sample]) -> list[str]:
+    """Return the parts that need most memory, as many as can be told apart."""
+    most: dict[str, int] = {}
+    for sample in samples:
+        for name, part in sample.parts.items():
+            most[name] = max(most.get(name, 0), part.resident_bytes)
+    return sorted(most, key=lambda name: (-most[name], name))[: COLOURS - 1]
 
 
-def _in_gib(series: Series) -> Series:
-    """Return memory of a GPU in the unit of its driver: see `amounts.gpu_memory_text`."""
-    return replace(series, points=tuple((at, size / GIB) for at, size in series.points))
+def _read_part(name: str, field: str, sample: Sample) -> float | None:
+    return getattr(sample.parts[name], field) if name in sample.parts else None
+
+
+def _read_gpu(index: int, field: str, divisor: int, sample: Sample) -> float | None:
+    return next((getattr(gpu, field) / divisor for gpu in sample.gpus if gpu.index == index), None)

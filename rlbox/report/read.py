@@ -25,7 +25,6 @@ from rlbox.record.state import (
     load_run_state,
 )
 from rlbox.report.metrics import Metric, read_file_and_log_metrics
-from rlbox.report.plots import merge_neighbouring_samples
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward
 from rlbox.system.safe_files import (
@@ -39,7 +38,7 @@ from rlbox.system.safe_files import (
 from rlbox.system.tail import read_last_whole_lines
 from rlbox.target.lock import Lock, parse_lock
 
-_SAMPLES = 600
+_MOST_SAMPLES = 20_000
 _TEXT_BYTES = 256 * 1024
 _METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
@@ -211,8 +210,15 @@ def _masked(state: RunState, masks: SecretMasker) -> RunState:
 
 
 def _samples(files: _Files) -> list[Sample]:
-    rows = parse_json_lines(files.lines(RESOURCES_FILE))
-    return merge_neighbouring_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
+    """Return the samples, of a run of more than a day every second one, and so on."""
+    kept: list[Sample] = []
+    stride = 1
+    for number, row in enumerate(parse_json_lines(files.lines(RESOURCES_FILE))):
+        if number % stride == 0 and (sample := parse_sample(row)):
+            kept.append(sample)
+        if len(kept) > _MOST_SAMPLES:
+            kept, stride = kept[::2], 2 * stride
+    return kept
 
 
 def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:

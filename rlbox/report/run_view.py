@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from itertools import pairwise
 from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console, Group
-from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
 from rich.text import Text
 
 from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, moment, precise_duration_text
@@ -197,7 +192,7 @@ def _disk(facts: RunSnapshot, sample: Sample) -> str:
 
 def _detail(label: str, text: str) -> Text:
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
-    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (text, style))
+    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (remove_controls(text), style))
 
 
 def _counts(stages: tuple[StageState, ...]) -> str:
@@ -245,11 +240,8 @@ def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[Ru
     if quiet:
         yield lambda state: None
     elif live and _can_paint():
-        painter = Painter()
-        try:
-            yield _Live(run_dir, painter).show
-        finally:
-            painter.clear()
+        with _LiveView(run_dir, Console(stderr=True, highlight=False, markup=False, emoji=False)) as view:
+            yield view.show
     else:
         yield _Lines(run_dir).show
 
@@ -296,21 +288,34 @@ class _Lines:
         self._told_s = self._clock()
 
 
-class _Live:
-    def __init__(self, run_dir: Path, painter: Painter) -> None:
-        self._run_dir, self._painter = run_dir, painter
-        self._state: RunState | None = None
-        self._size = (0, 0)
+class _LiveView:
+    """A region of lines at the end of the terminal; what stood above stays, and nothing of the region at the end."""
+
+    def __init__(self, run_dir: Path, console: Console) -> None:
+        self._run_dir, self._console = run_dir, console
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._shown: tuple[RunState, tuple[int, int]] | None = None
         self._looked = -_LOOK_S
 
+    def __enter__(self) -> _LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
     def show(self, state: RunState) -> None:
-        size = self._painter.columns_and_rows
-        if state == self._state and size == self._size and time.monotonic() - self._looked < _LOOK_S:
+        columns, rows = self._console.size
+        shown = state, (columns, rows)
+        if shown == self._shown and time.monotonic() - self._looked < _LOOK_S:
             return
-        self._state, self._size, self._looked = state, size, time.monotonic()
-        self._painter.paint(
-            run_frame(read_run_snapshot(self._run_dir, state), time.time(), width=size[0], height=size[1])
-        )
+        self._shown, self._looked = shown, time.monotonic()
+        snapshot = read_run_snapshot(self._run_dir, state)
+        # one row is left for the cursor
+        lines = run_frame(snapshot, time.time(), width=max(1, columns - 1), height=max(1, rows - 1))
+        self._live.update(Group(*lines), refresh=True)
 
 
 def format_stage_table(state: RunState) -> str:
@@ -326,67 +331,3 @@ def format_stage_table(state: RunState) -> str:
 def _can_paint() -> bool:
     """Return whether the terminal that the environment names can move its cursor."""
     return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-class Painter:
-    """A region of lines from the cursor on; what stood above stays, and `clear` leaves nothing of it.
-
-    A frame that is equal to the one before writes nothing. A terminal that is gone is no error: whoever follows the run
-    finds out.
-    """
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
-        self._live: Live | None = None
-        self._lines: list[Text] = []
-        self._width = 0
-
-    @property
-    def columns_and_rows(self) -> tuple[int, int]:
-        """Columns and rows that a frame may have: one row is left for the cursor."""
-        width, height = self._console.size
-        return max(1, width - 1), max(1, height - 1)
-
-    def paint(self, lines: Sequence[Text]) -> None:
-        """Show `lines`, of which none may be wider and which may not be more than `size` says."""
-        width = self.columns_and_rows[0]
-        lines = [_fit_line(line, width) for line in lines]
-        if not lines:
-            self.clear()
-        elif [*lines] != self._lines or width != self._width:
-            with contextlib.suppress(OSError):
-                self._live = self._live or self._begin()
-                self._back(width)
-                self._lines, self._width = [*lines], width
-                self._live.update(Group(*lines), refresh=True)
-
-    def clear(self) -> None:
-        if self._live:
-            with contextlib.suppress(OSError):
-                self._back(self.columns_and_rows[0])
-                self._live.stop()
-        self._live, self._lines = None, []
-
-    def _begin(self) -> Live:
-        live = Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        live.start()
-        return live
-
-    def _back(self, width: int) -> None:
-        """Erase the rows that a terminal made more of when it became narrower: rich knows only the lines."""
-        if width < self._width:
-            more = sum(max(1, -(-line.cell_len // (width + 1))) - 1 for line in self._lines)
-            self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * more))
-
-
-def _fit_line(line: Text, width: int) -> Text:
-    """Return a line without control sequences, its parts in their styles, cut to a width."""
-    ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
-    parts = [line[begin:end] for begin, end in pairwise(ends)]
-    text = Text.assemble(
-        *((remove_controls(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
-    )
-    text.truncate(width, overflow="ellipsis")
-    return text

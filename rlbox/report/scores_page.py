@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlbox.evaluation.files import (
-    SUMMARY_FILE,
-    AnswerStore,
-    compute_cache_key_by_suite,
-    read_result,
-)
+from rlbox.evaluation.files import SUMMARY_FILE, AnswerStore, compute_cache_key_by_suite, read_result
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.report.html import MOST_BYTES, load_english_page_labels, page_template
 from rlbox.secrets.masks import SecretMasker
@@ -20,91 +15,92 @@ from rlbox.terminal import remove_controls
 
 MOST_TEXT = 24_000
 """Characters of a text that are kept of it; an answer may have megabytes."""
+_LEVELS = ((MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000), (160, 4000), (80, 800), (40, 100))
+"""Characters of each text and how many problems, from all to little."""
+_STYLES = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", "": ""}
+
+
+class ResultFolder(NamedTuple):
+    folder: Path
+    result: EvaluationResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerView:
+class Answer:
     """One answer of a checkpoint to a problem; `outcome` is empty where it was not kept."""
 
     checkpoint: str
     number: int
-    outcome: str = ""
-    detail: str = ""
-    text: str = ""
-    finish: str = ""
-    tokens: int = 0
-    runs: int = 0
-    passed: int = 0
+    outcome: str
+    detail: str
+    text: str
+    finish: str
+    tokens: int
+    runs: int
+    passed: int
+
+    @property
+    def style(self) -> str:
+        return _STYLES.get(self.outcome, "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemView:
+class ProblemAnswers:
     suite: str
     name: str
-    ask: str
-    answers: tuple[AnswerView, ...]
+    prompt: str
+    answers: tuple[Answer, ...]
 
     @property
     def solved_by_some_checkpoints_only(self) -> bool:
-        solved: dict[str, bool] = {}
-        for one in self.answers:
-            solved[one.checkpoint] = solved.get(one.checkpoint, False) or one.outcome == "accepted"
-        return len(set(solved.values())) > 1
+        checkpoints = {answer.checkpoint for answer in self.answers}
+        return 0 < len({one.checkpoint for one in self.answers if one.outcome == "accepted"}) < len(checkpoints)
+
+    @property
+    def has_several_answers_of_a_checkpoint(self) -> bool:
+        return len(self.answers) > len({answer.checkpoint for answer in self.answers})
+
+
+def load_results_with_folders(folder: Path) -> list[ResultFolder]:
+    """Return the result that a folder is, or those below it by step, each with its folder; see `read_result`."""
+    paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
+    rows = [ResultFolder(path.parent, read_result(path)) for path in paths]
+    return sorted(rows, key=lambda row: (row.result.step, row.result.name))
 
 
 def read_answers(
-    results_with_folders: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, only_problem_name: str = ""
-) -> Iterator[ProblemView]:
-    """Yield the problems that results were judged on, suite by suite, or those of the name `only_problem_name`.
-
-    Each result comes with the folder that it lies in.
-    """
-    kept = [
-        (result, AnswerStore(folder, compute_cache_key_by_suite(result.lock)))
-        for folder, result in results_with_folders
-    ]
-    suites = dict.fromkeys(suite for _, result in results_with_folders for suite in result.values)
-    for suite in suites:
-        for name in dict.fromkeys(
-            name for _, result in results_with_folders for name in result.get_metric_values(suite, ACCEPTED)
-        ):
+    rows: Sequence[ResultFolder], masks: SecretMasker, only_problem_name: str = ""
+) -> Iterator[ProblemAnswers]:
+    """Yield the problems that results were judged on, suite by suite, or those of the name `only_problem_name`."""
+    stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
+    for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
+        names = (name for result, _ in stores for name in result.get_metric_values(suite, ACCEPTED))
+        for name in dict.fromkeys(names):
             if only_problem_name in ("", name):
-                yield _problem(suite, name, kept, masks)
+                yield _read_problem(suite, name, stores, masks)
 
 
-def load_results_with_folders(folder: Path) -> list[tuple[Path, EvaluationResult]]:
-    """Return the result that a folder is, or those below it by step, each with its folder; see `read_result`."""
-    paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
-    found = [(path.parent, read_result(path)) for path in paths]
-    return sorted(found, key=lambda one: (one[1].step, one[1].name))
+def _read_problem(
+    suite: str, name: str, stores: Sequence[tuple[EvaluationResult, AnswerStore]], masks: SecretMasker
+) -> ProblemAnswers:
+    prompt, answers = "", []
 
+    def read_text(record: Mapping[str, Any], key: str) -> str:
+        return remove_controls(masks.mask_text(_shorten_middle(str(record.get(key) or ""), MOST_TEXT)))
 
-def _problem(
-    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, AnswerStore]], masks: SecretMasker
-) -> ProblemView:
-    ask, answers = "", []
-    for result, rows in kept:
+    for result, store in stores:
         for number in range(len(result.get_metric_values(suite, ACCEPTED).get(name, ()))):
-            row = rows.read(suite, name, number) or {}
-            ask = ask or _text(row, "ask", masks)
-            answers.append(_answer(result.name, number, row, masks))
-    return ProblemView(suite=suite, name=remove_controls(name), ask=ask, answers=tuple(answers))
-
-
-def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretMasker) -> AnswerView:
-    return AnswerView(
-        checkpoint=remove_controls(checkpoint),
-        number=number + 1,
-        outcome=remove_controls(str(row.get("outcome", "")))[:40],
-        detail=_text(row, "detail", masks),
-        text=_text(row, "text", masks),
-        finish=remove_controls(str(row.get("finish", "")))[:40],
-        **{name: row[name] for name in ("tokens", "runs", "passed") if isinstance(row.get(name), int)},
-    )
-
-
-def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
-    return remove_controls(masks.mask_text(_shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
+            record = store.read(suite, name, number) or {}
+            prompt = prompt or read_text(record, "ask")
+            answers.append(
+                Answer(
+                    checkpoint=remove_controls(result.name),
+                    number=number + 1,
+                    **{key: read_text(record, key) for key in ("outcome", "detail", "text", "finish")},
+                    **{key: int(record.get(key) or 0) for key in ("tokens", "runs", "passed")},
+                )
+            )
+    return ProblemAnswers(suite=suite, name=remove_controls(name), prompt=prompt, answers=tuple(answers))
 
 
 def _shorten_middle(text: str, most: int) -> str:
@@ -115,13 +111,8 @@ def _shorten_middle(text: str, most: int) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail} …]\n{text[len(text) - tail :]}"
 
 
-_LEVELS = ((MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000), (160, 4000), (80, 800), (40, 100))
-"""Characters of each text and how many problems, from all to little."""
-_LOOKS = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", "": ""}
-
-
 def render_scores(
-    title: str, results: Sequence[EvaluationResult], problems: Sequence[ProblemView], *, made_at: str
+    title: str, results: Sequence[EvaluationResult], problems: Sequence[ProblemAnswers], *, made_at: str
 ) -> str:
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.
 
@@ -134,67 +125,39 @@ def render_scores(
     made_at
         The time, ISO 8601 in UTC.
     """
-    words = load_english_page_labels()
-    template, text = page_template("scores.html.j2"), ""
-    known = {"w": words, "title": remove_controls(title), "made_at": made_at, "alone": len(problems) == 1}
-    rows = [_row(one, suite) for one in results for suite in one.scores]
-    locks = sorted({one.lock.digest_without_weights for one in results})
+    template, text = page_template("scores.html.j2", shorten=_shorten_middle), ""
+    known = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}
+    known |= {"rows": [_build_score_row(result, suite) for result in results for suite in result.scores]}
+    known |= {"locks": sorted({result.lock.digest_without_weights for result in results})}
+    ranks = sorted(range(len(problems)), key=lambda at: not problems[at].solved_by_some_checkpoints_only)
     for most, count in _LEVELS:
-        shown = _chosen(problems, count)
-        hidden, views = len(problems) - len(shown), [_view(one, most, words) for one in shown]
-        text = template.render(**known, rows=rows, locks=locks, problems=views, hidden=hidden, cut=most < MOST_TEXT)
+        shown = [problems[at] for at in sorted(ranks[:count])]
+        hidden = len(problems) - len(shown)
+        text = template.render(**known, alone=len(problems) == 1, problems=shown, hidden=hidden, most=most,
+                               cut=most < MOST_TEXT)  # fmt: skip
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             break
     return text
 
 
-def _chosen(problems: Sequence[ProblemView], count: int) -> Sequence[ProblemView]:
-    if len(problems) <= count:
-        return problems
-    first = sorted(range(len(problems)), key=lambda at: (not problems[at].solved_by_some_checkpoints_only, at))[:count]
-    return [problems[at] for at in sorted(first)]
-
-
-def _view(problem: ProblemView, most: int, words: Mapping[str, Any]) -> dict[str, Any]:
-    answers = [_short(one, most) for one in problem.answers]
-    outcomes = [one.outcome for one in problem.answers]
-    found = [problem.suite, problem.name, *outcomes, *(words["outcomes"].get(one, "") for one in outcomes)]
-    return {
-        "suite": problem.suite,
-        "name": problem.name,
-        "ask": _shorten_middle(problem.ask, most),
-        "answers": [{**vars(one), "look": _LOOKS.get(one.outcome, "failed")} for one in answers],
-        "several": len(answers) > len({one.checkpoint for one in answers}),
-        "differs": problem.solved_by_some_checkpoints_only,
-        "find": " ".join(
-            dict.fromkeys([*found, words["differs"]] if problem.solved_by_some_checkpoints_only else found)
-        ),
-    }
-
-
-def _short(answer: AnswerView, most: int) -> AnswerView:
-    return replace(answer, text=_shorten_middle(answer.text, most), detail=_shorten_middle(answer.detail, most))
-
-
-def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:
-    row = result.scores[suite]
+def _build_score_row(result: EvaluationResult, suite: str) -> dict[str, Any]:
+    scores = result.scores[suite]
     return {
         "checkpoint": remove_controls(result.name),
-        "step": result.step if result.step >= 0 else "",
         "suite": suite,
-        "problems": row.get("problems", ""),
-        "accepted": _share(row, ACCEPTED),
-        "runs": _share(row, EXECUTED),
-        "outcomes": list(dict(row.get("outcomes") or {}).items()),
+        "problems": scores.get("problems", ""),
+        "accepted": _format_share(scores, ACCEPTED),
+        "runs": _format_share(scores, EXECUTED),
+        "outcomes": list(dict(scores.get("outcomes") or {}).items()),
         "lock": result.lock.digest_without_weights[:12],
     }
 
 
-def _share(row: Mapping[str, Any], name: str) -> str:
-    if not isinstance(row.get(name), (int, float)):
+def _format_share(scores: Mapping[str, Any], name: str) -> str:
+    if not isinstance(scores.get(name), (int, float)):
         return "–"
-    low, high = row.get(f"{name}_interval") or (row[name], row[name])
-    return f"{row[name]:.2%} ({low:.1%} – {high:.1%})"
+    low, high = scores.get(f"{name}_interval") or (scores[name], scores[name])
+    return f"{scores[name]:.2%} ({low:.1%} – {high:.1%})"
 
 
 def name_page_after_folder(folder: Path, problem_name: str) -> str:

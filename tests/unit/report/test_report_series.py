@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import merge_neighbouring_samples, resource_plots, thin_points
+from rlbox.report.plots import resource_plots, thin_points
 
 
 def sample(number: int) -> Sample:
@@ -32,20 +32,6 @@ def test_thinning_keeps_what_stands_out() -> None:
     assert {(1234.0, 9.0), (5678.0, -9.0)} <= set(thin)
     assert list(thin) == sorted(thin)
     assert thin_points(points[:50], 100) == tuple(points[:50])
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 10, 11, 1000, 1025])
-def test_merged_samples_tell_the_same_story(count: int) -> None:
-    merged = merge_neighbouring_samples(map(sample, range(count)), 10)
-    assert len(merged) <= 10
-    assert bool(merged) == bool(count)
-    if count:
-        last = merged[-1]
-        assert (last.t, last.resident_bytes, last.disk_free_bytes) == (str(count - 1), count - 1, 1001 - count)
-        assert last.gpus[0].memory_bytes == count - 1
-    if count > 100:
-        assert 0 < merged[0].cpu_pct < count / 5
-        assert merged[0].parts["main"].cpu_pct == pytest.approx(5)
 
 
 def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rlbox.amounts import duration_text
 from rlbox.gate.rule_state import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.activity import read_run_snapshot
-from rlbox.report.run_view import Painter, run_frame, run_view
+from rlbox.report.run_view import _LiveView, run_frame, run_view
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
@@ -172,37 +173,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def paint(painter: Painter, *texts: str) -> None:
-    from rich.text import Text
-
-    painter.paint([Text(text) for text in texts])
-
-
-def test_an_equal_frame_writes_nothing(terminal: Terminal) -> None:
-    painter = Painter(terminal)
-    paint(painter, "one", "two", "three")
-    before = len(terminal.getvalue())
-    paint(painter, "one", "two", "three")
-    assert len(terminal.getvalue()) == before
-    paint(painter, "one", "2")
-    assert "2" in terminal.getvalue()[before:]
-
-
-def test_a_narrower_terminal_is_painted_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    painter = Painter(terminal)
-    paint(painter, "x" * 70, "short")
-    monkeypatch.setattr(Painter, "columns_and_rows", (39, 23))
-    before = len(terminal.getvalue())
-    paint(painter, "x" * 39, "short")
-    erased = terminal.getvalue()[before:].count("\x1b[2K")
-    assert erased == 3  # 70 cells took two rows of 40
-
-
 def test_no_colour_when_it_is_not_wanted(terminal: Terminal, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, coloured in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", variable) if variable else monkeypatch.delenv("NO_COLOR", raising=False)
-        painter = Painter(terminal)
-        painter.paint(run_frame(read_run_snapshot(run_dir, STATE), NOW, width=79, height=23))
+        with _LiveView(run_dir, Console(file=terminal)) as view:
+            view.show(STATE)
         assert bool(re.search(r"\x1b\[(?:\d;)*3\dm", terminal.getvalue())) == coloured
         terminal.truncate(0)
 
