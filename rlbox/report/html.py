@@ -1,4 +1,4 @@
-"""When stages, their phases and services went on: bars for a report, from a run's state and its events. Pure."""
+"""A run as one HTML file: its timeline, plots, gates, evidence and configuration, and beside it another run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
 from rlbox.report.metrics import Metric
-from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
+from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, Series, draw_plot, resource_plots
 from rlbox.report.read import RunRecord, get_list, get_object, get_objects
 from rlbox.report.run_diff import diff_runs, differs_beyond_durations
 from rlbox.terminal import remove_controls
@@ -44,8 +45,8 @@ class TimelineRow:
     name: str
     service: bool
     state: str
-    bars: tuple[Bar, ...] = ()
-    phases: tuple[Bar, ...] = ()
+    bars: Sequence[Bar]
+    phases: Sequence[Bar]
 
     @property
     def total_bar_seconds(self) -> float:
@@ -54,14 +55,21 @@ class TimelineRow:
 
 def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix_s: float) -> list[TimelineRow]:
     """Return a row for each stage, and below it one for each of its services; what goes on ends at `now_unix_s`."""
-    by_stage: dict[str, list[Mapping[str, Any]]] = {}
-    for event in events:
-        by_stage.setdefault(str(event.get("stage", "")), []).append(event)
     rows = []
     for stage in state.stages:
-        own = by_stage.get(stage.name, [])
-        rows.append(_stage_row(stage, own, now_unix_s))
-        rows += [_service_row(stage, service, own, now_unix_s) for service in stage.services]
+        own = [event for event in events if event.get("stage") == stage.name]
+        changes = [event for event in own if event.get("event") == "stage"]
+        ended = moment(stage.ended_at) or now_unix_s
+        bars = _list_bars(stage, changes, ended, now_unix_s)
+        phases = _list_phases([event for event in own if event.get("event") == "phase"], bars)
+        rows.append(TimelineRow(name=stage.name, service=False, state=stage.state, bars=bars, phases=phases))
+        for service in stage.services:
+            # a service ends with its stage at the latest
+            changes = [event for event in own if event.get("service") == service.name or event.get("state") in _ENDS]
+            bars = _list_bars(service, changes, ended, now_unix_s)
+            ready = [at for event in changes if event.get("state") == "ready" and (at := _at(event)) is not None]
+            marks = [Bar(begin_unix_s=at, end_unix_s=at, state_or_phase="ready", label="ready") for at in ready]
+            rows.append(TimelineRow(name=service.name, service=True, state=service.state, bars=bars, phases=marks))
     return rows
 
 
@@ -73,90 +81,46 @@ def time_range(rows: Sequence[TimelineRow], began: float | None, ended: float | 
     return low, max(high, low + 1.0)
 
 
-def _stage_row(stage: StageState, events: Sequence[Mapping[str, Any]], now: float) -> TimelineRow:
-    spans = _spans([e for e in events if e.get("event") == "stage"], _ENDS, now)
-    if not spans and (began := moment(stage.started_at)) is not None:
-        spans = [(began, moment(stage.ended_at) or now, stage.state)]
-    bars = _bars(spans, stage.name, stage.state)
-    return TimelineRow(
-        name=stage.name,
-        service=False,
-        state=stage.state,
-        bars=bars,
-        phases=_phases([e for e in events if e.get("event") == "phase"], bars),
-    )
-
-
-def _service_row(
-    stage: StageState, service: ServiceState, events: Sequence[Mapping[str, Any]], now: float
-) -> TimelineRow:
-    own = [e for e in events if e.get("event") == "service" and e.get("service") == service.name]
-    ends = [at for e in events if e.get("event") == "stage" and e.get("state") in _ENDS and (at := _at(e)) is not None]
-    spans = [
-        (begin, min([end, *(at for at in ends if at > begin)]), kind)
-        for begin, end, kind in _spans(own, _SERVICE_ENDS, now)
-    ]
-    if not spans and (began := moment(service.started_at)) is not None:
-        spans = [(began, moment(stage.ended_at) or now, service.state)]
-    ready = [at for e in own if e.get("state") == "ready" and (at := _at(e)) is not None]
-    return TimelineRow(
-        name=service.name,
-        service=True,
-        state=service.state,
-        bars=_bars(spans, service.name, service.state),
-        phases=tuple(Bar(begin_unix_s=at, end_unix_s=at, state_or_phase="ready", label="ready") for at in ready),
-    )
-
-
-def _spans(events: Sequence[Mapping[str, Any]], ends: tuple[str, ...], now: float) -> list[tuple[float, float, str]]:
-    found: list[tuple[float, float, str]] = []
+def _list_bars(
+    subject: StageState | ServiceState, changes: Sequence[Mapping[str, Any]], ended: float, now: float
+) -> list[Bar]:
+    """Return a bar for each attempt, the last with the state of the record; without events, one by its times."""
+    spans: list[tuple[float, float, str]] = []
     began: float | None = None
-    last = ""
-    for event in events:
+    for event in changes:
         at, state = _at(event), str(event.get("state", ""))
         if at is None:
             continue
         if state == "starting":
             if began is not None:  # the attempt before was broken off without a word
-                found.append((began, at, "interrupted"))
+                spans.append((began, at, "interrupted"))
             began = at
-        elif state in ends and began is not None:
-            found.append((began, max(at, began), state))
+        elif state in (*_ENDS, *_SERVICE_ENDS) and began is not None:
+            spans.append((began, max(at, began), state))
             began = None
-        last = state
     if began is not None:
-        found.append((began, max(now, began), last))
-    return found
+        spans.append((began, max(now, began), subject.state))
+    if not spans and (started := moment(subject.started_at)) is not None:
+        spans = [(started, max(ended, started), subject.state)]
+    states = [*(state for _, _, state in spans[:-1]), subject.state]
+    return [
+        Bar(begin_unix_s=begin, end_unix_s=end, state_or_phase=state, label=subject.name, attempt=number)
+        for number, ((begin, end, _), state) in enumerate(zip(spans, states, strict=False), start=1)
+    ]
 
 
-def _bars(spans: Sequence[tuple[float, float, str]], label: str, state: str) -> tuple[Bar, ...]:
-    kinds = [kind for _, _, kind in spans[:-1]] + [state] if spans else []
-    return tuple(
-        Bar(begin_unix_s=begin, end_unix_s=max(end, begin), state_or_phase=kind, label=label, attempt=number)
-        for number, ((begin, end, _), kind) in enumerate(zip(spans, kinds, strict=True), start=1)
-    )
-
-
-def _phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> tuple[Bar, ...]:
-    begun = [(at, str(e.get("phase", ""))) for e in events if (at := _at(e)) is not None]
-    found: list[Bar] = []
+def _list_phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> list[Bar]:
+    begun = [(at, str(event.get("phase", ""))) for event in events if (at := _at(event)) is not None]
+    phases: list[Bar] = []
     for bar in bars:
         own = [(at, name) for at, name in begun if bar.begin_unix_s <= at <= bar.end_unix_s]
-        for number, (at, name) in enumerate(own):
-            end = own[number + 1][0] if number + 1 < len(own) else bar.end_unix_s
-            if name and found and found[-1].label == name and found[-1].end_unix_s == at:
-                found[-1] = Bar(
-                    begin_unix_s=found[-1].begin_unix_s,
-                    end_unix_s=end,
-                    state_or_phase="phase",
-                    label=name,
-                    attempt=bar.attempt,
-                )
-            elif name:
-                found.append(
-                    Bar(begin_unix_s=at, end_unix_s=end, state_or_phase="phase", label=name, attempt=bar.attempt)
-                )
-    return tuple(found)
+        own = [row for number, row in enumerate(own) if not number or row[1] != own[number - 1][1]]
+        phases += [
+            Bar(begin_unix_s=at, end_unix_s=end, state_or_phase="phase", label=name, attempt=bar.attempt)
+            for (at, name), (end, _) in pairwise([*own, (bar.end_unix_s, "")])
+            if name
+        ]
+    return phases
 
 
 def _at(event: Mapping[str, Any]) -> float | None:
@@ -212,13 +176,7 @@ _FIRST_PLOTS = 12
 """Plots that are shown at once; the others are folded away."""
 
 
-def render_report(
-    record: RunRecord,
-    *,
-    made_at: str,
-    other: RunRecord | None = None,
-    live: bool = False,
-) -> str:
+def render_report(record: RunRecord, *, made_at: str, other: RunRecord | None = None, live: bool = False) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
     Parameters
@@ -251,14 +209,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
     seen, rules, rows = level
     return {
         "w": words,
-        "box": {
-            "width": WIDTH,
-            "height": HEIGHT,
-            "left": LEFT,
-            "right": WIDTH - RIGHT,
-            "top": TOP,
-            "bottom": HEIGHT - BOTTOM,
-        },
+        "box": PLOT_BOX,
         "state": state,
         "cause": find_run_cause(state),
         "made_at": made_at,
@@ -304,13 +255,7 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
         "held": sum(rule.state == "held" for rule in stage.gate),
         "rules": len(stage.gate),
         "gate": [
-            {
-                "kind": r.kind,
-                "rule": r.rule[:500],
-                "state": r.state,
-                "count": r.count,
-                "seen": r.seen[:seen],
-            }
+            {"kind": r.kind, "rule": r.rule[:500], "state": r.state, "count": r.count, "seen": r.seen[:seen]}
             for r in sorted(shown, key=stage.gate.index)
         ],
         "cause": stage.cause.what if stage.cause else "",

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 from rlbox.amounts import GIB, decimal_size_text, moment
 from rlbox.record.resources import Sample
 
-WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 82, 12, 10, 26
-"""Size of a plot and of its margins, in the units of its drawing."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 82, 628, 10, 194
+PLOT_BOX = {"width": 640, "height": 220, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
+"""Size of a plot and the edges of its axes, in the units of its drawing."""
 
 XKind = Literal["step", "time", "count"]
 COLOURS = 8
@@ -213,11 +213,11 @@ def _padded(low: float, high: float, *, share: float) -> tuple[float, float]:
 
 
 def _place_x(value: float, across: tuple[float, float]) -> float:
-    return LEFT + (value - across[0]) / (across[1] - across[0]) * (WIDTH - LEFT - RIGHT)
+    return _LEFT + (value - across[0]) / (across[1] - across[0]) * (_RIGHT - _LEFT)
 
 
 def _place_y(value: float, up: tuple[float, float]) -> float:
-    return HEIGHT - BOTTOM - (value - up[0]) / (up[1] - up[0]) * (HEIGHT - TOP - BOTTOM)
+    return _BOTTOM - (value - up[0]) / (up[1] - up[0]) * (_BOTTOM - _TOP)
 
 
 def _number(value: float) -> str:
