@@ -96,8 +96,13 @@ def _read_problem(
                 Answer(
                     checkpoint=remove_controls(result.name),
                     number=number + 1,
-                    **{key: read_text(record, key) for key in ("outcome", "detail", "text", "finish")},
-                    **{key: int(record.get(key) or 0) for key in ("tokens", "runs", "passed")},
+                    outcome=read_text(record, "outcome"),
+                    detail=read_text(record, "detail"),
+                    text=read_text(record, "text"),
+                    finish=read_text(record, "finish"),
+                    tokens=int(record.get("tokens") or 0),
+                    runs=int(record.get("runs") or 0),
+                    passed=int(record.get("passed") or 0),
                 )
             )
     return ProblemAnswers(suite=suite, name=remove_controls(name), prompt=prompt, answers=tuple(answers))
@@ -126,7 +131,7 @@ def render_scores(
         The time, ISO 8601 in UTC.
     """
     template, text = page_template("scores.html.j2", shorten=_shorten_middle), ""
-    known = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}
+    known: dict[str, Any] = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}
     known |= {"rows": [_build_score_row(result, suite) for result in results for suite in result.scores]}
     known |= {"locks": sorted({result.lock.digest_without_weights for result in results})}
     ranks = sorted(range(len(problems)), key=lambda at: not problems[at].solved_by_some_checkpoints_only)
