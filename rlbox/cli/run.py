@@ -126,7 +126,7 @@ def run(
         shift_ports=shift_ports,
     )
     if run:
-        from rlbox.run.resume import resume_run
+        from rlbox.run.start import resume_run
 
         _refuse_with_resume(name, options)
         return resume_run(app, run, options)

@@ -34,7 +34,12 @@ CLUSTER: Final = "cluster"
 SINGLE_MACHINE_PLACES = ("docker", "here")
 PLACES = (*SINGLE_MACHINE_PLACES, CLUSTER)
 """Names of the backends: a container of the target's image, this machine itself, a running cluster."""
-BACKEND_MODULES = {"docker": "rlbox.run.docker", "here": "rlbox.run.host", CLUSTER: "rlbox.run.cluster"}
+_BACKENDS = {
+    "docker": ("rlbox.run.docker", "DockerBackend"),
+    "here": ("rlbox.run.host", "HostBackend"),
+    CLUSTER: ("rlbox.run.cluster", "ClusterBackend"),
+}
+"""Module and class of each."""
 
 IsRunningCheck = Callable[[], bool]
 
@@ -106,13 +111,13 @@ class PreparedBackend(Protocol):
 
 
 class Backend(Protocol):
+    """Where runs take place; how a run that is there is and ends is told by the `RuntimeHandle` of its record."""
+
     @property
     def is_local(self) -> bool:
         """Whether its runs, and their data disk, are on this machine."""
 
-    def open_store_or_exec_remotely(
-        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
-    ) -> RunStore:
+    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         """Return the data disk that new runs of `target` lie on.
 
         Where that is on another machine the command line is run there, with the secrets, and this does not return.
@@ -121,48 +126,40 @@ class Backend(Protocol):
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job as it runs here; the data disk was opened before."""
 
-    def ensure_ready(
-        self,
-        app: App,
-        target: str,
-        run_store: RunStore,
-        gpus: str,
-        need_disk_gib: float | None = None,
-        *,
-        build_missing: bool = False,
-    ) -> PreparedBackend:
-        """Check the backend for runs of `target`, and return it ready to start them.
+    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedBackend:
+        """Check that runs of `target` can start here; raise what `rlbox run` refuses.
 
         Parameters
         ----------
-        gpus
-            Empty for the target's own.
         need_disk_gib
-            Free space that a run needs on the data disk; None: what the target asks for.
-        build_missing
-            Make what is missing: an engine, the image.
+            What a run needs on the data disk; None: what the target asks for.
         """
 
-    def open_runtime(self, ref: ContainerRef) -> RuntimeHandle:
-        """Return the container of a run, whose status it tells and which it stops."""
 
-
-def load_backend(name: str, options: RunOptions | None = None) -> Backend:
-    """Return the backend `name` as a command line means it.
+def load_backend(place: str, options: RunOptions) -> Backend:
+    """Return the backend `place` as a command line means it.
 
     Raises `SpecError` when there is none: a run's record was written by an rlbox that has more.
     """
-    if name not in BACKEND_MODULES:
-        raise SpecError(
-            _("unknown place {name!r}").format(name=name), next_step=_("use the newer rlbox that started it")
-        )
-    backend: Backend = importlib.import_module(BACKEND_MODULES[name]).create_backend(options)
+    module, name = _require_known(place)
+    backend: Backend = getattr(importlib.import_module(module), name)(options)
     return backend
 
 
 def open_runtime(ref: ContainerRef) -> RuntimeHandle:
-    """Return the container of a run, as the backend of the run knows it."""
-    return load_backend(ref.backend or DEFAULT_PLACE).open_runtime(ref)
+    """Return the container of a run, whose status it tells and which it stops."""
+    _require_known(ref.backend or DEFAULT_PLACE)
+    from rlbox.run.docker import open_container
+
+    return open_container(ref)
+
+
+def _require_known(place: str) -> tuple[str, str]:
+    if place not in _BACKENDS:
+        raise SpecError(
+            _("unknown place {name!r}").format(name=place), next_step=_("use the newer rlbox that started it")
+        )
+    return _BACKENDS[place]
 
 
 def format_run_command_without_params(plan: RunPlan) -> str:

@@ -28,9 +28,8 @@ from rlbox.cluster.on_head import (
 )
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.runtime import HEAD, ray_env
-from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices
+from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
@@ -40,12 +39,11 @@ from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan
-from rlbox.record.host_record import ContainerRef
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, open_runtime
+from rlbox.run.backend import CLUSTER, ResolvedJob, RunOptions, open_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
-from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
+from rlbox.run.docker import PreparedDocker, bytecode_dir, check_devices_and_gpus
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -64,26 +62,22 @@ class _Head:
     folder: str
 
 
-class _ClusterBackend:
+class ClusterBackend:
     """Runs on the cluster that a command line names, by default that of the target."""
 
-    def __init__(self, options: RunOptions | None = None) -> None:
-        self._options = options or RunOptions(place=CLUSTER)
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
         self._known: _Head | None = None
 
     @property
     def is_local(self) -> bool:
         return bool(os.environ.get(HEAD_VARIABLE))
 
-    def open_store_or_exec_remotely(
-        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
-    ) -> RunStore:
+    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
-            return locate_local_run_store(app, target, data_option)
-        options = ClusterOptions(
-            target=target, nodes=self._options.nodes, name=self._options.cluster, data=data_option or ""
-        )
+            return locate_local_run_store(app, target, self._options.data)
+        options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
         if not app.dry_run:
             raise click.exceptions.Exit(self._run_on_head(app, options, secrets_to_send))
         with app.collecting_refusals_if_dry_run("cluster"):
@@ -92,6 +86,9 @@ class _ClusterBackend:
             self._known = _Head(plan=plan, image="", folder=ray_directory(plan, mount))
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_runtime)
+
+    def _name_cluster(self, target: str) -> ClusterOptions:
+        return ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
 
     def _run_on_head(self, app: App, options: ClusterOptions, secrets: Mapping[str, Secret]) -> int:
         words = click.get_current_context().find_root().obj
@@ -146,67 +143,45 @@ class _ClusterBackend:
 
     def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterOptions:
         """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
-        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
+        options = self._name_cluster(target)
         with contextlib.suppress(SpecError):
             if resolve_node_specs(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
                 return options
         return dataclasses.replace(options, data=plan.head.data)
 
     def _find(self, app: App, target: str) -> _Head:
-        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
-        name = resolve_cluster_name(load_target(app.project, target).target, options.name)
-        return _find_head(name, options, load_image_plan(app.project, target).container.mount)
+        name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
+        return _find_head(name, self._name_cluster(target), load_image_plan(app.project, target).container.mount)
 
-    def ensure_ready(
-        self,
-        app: App,
-        target: str,
-        run_store: RunStore,
-        gpus: str,
-        need_disk_gib: float | None = None,
-        *,
-        build_missing: bool = False,
-    ) -> PreparedDocker:
+    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
-        if build_missing:
+        if self._options.build_missing:
             raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
-        image, head = load_image_plan(app.project, target), self._head(app, target)
+        image, head, gpus = load_image_plan(app.project, target), self._head(app, target), self._options.gpus
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
         ready = PreparedDocker(
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=Path("cache/bytecode", target),
+            bytecode_dir_in_data=bytecode_dir(target, {}),
             say=app.print_status,
             gpus=gpus,
+            backend_name=CLUSTER,
         )
         if head is None or not head.image:  # a dry run from elsewhere
-            return dataclasses.replace(ready, backend_name=CLUSTER, is_local=False)
+            return dataclasses.replace(ready, is_local=False)
         ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
-        found: Mapping[str, Any] = {}
+        inspected: Mapping[str, Any] = {}
         with app.collecting_refusals_if_dry_run("image"):
-            found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
-        with app.collecting_refusals_if_dry_run("devices"):
-            require_devices(app, image.container)
-        access = choose_container_gpu_access(app, image, gpus)
-        with app.collecting_refusals_if_dry_run("GPUs"):
-            require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
+            inspected = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         return dataclasses.replace(
             ready,
-            bytecode_dir_in_data=ready.bytecode_dir_in_data / str(found.get("Id", "")).rpartition(":")[2][:16],
-            access=access,
-            backend_name=CLUSTER,
+            bytecode_dir_in_data=bytecode_dir(target, inspected),
+            access=check_devices_and_gpus(app, image, gpus, inspected),
             image_ref=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
             labels={ID_LABEL: head.plan.id},
         )
-
-    def open_runtime(self, ref: ContainerRef) -> RunContainer:
-        return DockerBackend().open_runtime(ref)
-
-
-def create_backend(options: RunOptions | None = None) -> Backend:
-    return _ClusterBackend(options)
 
 
 def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:

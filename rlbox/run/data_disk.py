@@ -35,27 +35,18 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_store_or_exec_remotely(
-    app: App, target: str, data_option: str | None, remote_env: Mapping[str, str] | None = None
-) -> RunStore:
-    """Return the data disk of `--data`, `RLBOX_DATA` or the target.
-
-    With an engine on another machine the whole command is carried out there, with the variables `remote_env`, and this
-    does not return.
-    """
-    exec_remotely_if_engine_is_remote(app, target, data_option, remote_env)
-    return locate_local_run_store(app, target, data_option)
-
-
 def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
-    """As `open_store_or_exec_remotely`, for a command that looks at what is there.
+    """Return the data disk of `--data`, `RLBOX_DATA` or the target, for a command that looks at what is there.
+
+    With an engine on another machine the whole command is carried out there, and this does not return.
 
     Raises
     ------
     NodeError
         The data disk that was named is not there.
     """
-    run_store = open_store_or_exec_remotely(app, target, data_option)
+    exec_remotely_if_engine_is_remote(app, target, data_option, {})
+    run_store = locate_local_run_store(app, target, data_option)
     if (data_option or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
             _("there is no such data disk"),
@@ -67,10 +58,7 @@ def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str
 
 def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
-    return RunStore(
-        data_dir=resolve_data_dir(app, target, data_option),
-        open_runtime=open_runtime,
-    )
+    return RunStore(data_dir=resolve_data_dir(app, target, data_option), open_runtime=open_runtime)
 
 
 def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
@@ -120,14 +108,11 @@ def load_masks_from_environ_and_dotenv(
 
 
 def exec_remotely_if_engine_is_remote(
-    app: App, target: str, data_option: str | None, remote_env: Mapping[str, str] | None = None
+    app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
 ) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
-    Parameters
-    ----------
-    remote_env
-        Variables that the command gets there: a job's secrets.
+    There it runs in a container of the target's image.
     """
     if is_engine_local():
         return
@@ -141,14 +126,6 @@ def exec_remotely_if_engine_is_remote(
         raise NotAnswered(
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
-    words = click.get_current_context().find_root().obj
-    raise click.exceptions.Exit(run_in_remote_container(app, target, data_option, words, remote_env or {}))
-
-
-def run_in_remote_container(
-    app: App, target: str, data_option: str | None, rlbox_args: Sequence[str], remote_env: Mapping[str, str]
-) -> int:
-    """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.connection import require_image
     from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
     from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
@@ -166,16 +143,17 @@ def run_in_remote_container(
             where=folder or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )
+    env = {"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(image.tag)[1]}
     helper = HelperContainer(
         target=target,
         image=image.tag,
         data_dir=folder,
         create_data_dir=image.container.create and not named,
-        rlbox_args=drop_options(rlbox_args, LOCAL_FILE_OPTIONS),
-        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(image.tag)[1], **remote_env},
+        rlbox_args=drop_options(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
+        env=env | {name: secret.reveal() for name, secret in secrets_to_send.items()},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
-    return run_helper_and_fetch_files(tunnel, app.project, helper)
+    raise click.exceptions.Exit(run_helper_and_fetch_files(tunnel, app.project, helper))
 
 
 def drop_options(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.backend import IsRunningCheck, ResolvedJob, RunOptions
 from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, locate_local_run_store
 from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
@@ -51,41 +51,29 @@ from rlbox.values import Mount, Secret
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
     from rlbox.engine.docker import DockerEngine
 
-# The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
-# stamps in an image are all alike, so the folder is named after the image.
-BYTECODE = "PYTHONPYCACHEPREFIX"
+_BYTECODE = "PYTHONPYCACHEPREFIX"
 _NAME = "docker"
 
 
 class DockerBackend:
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+
     @property
     def is_local(self) -> bool:
         return is_engine_local()
 
-    def open_store_or_exec_remotely(
-        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
-    ) -> RunStore:
+    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         with app.collecting_refusals_if_dry_run("data disk", "memory", "ports"):
-            exec_remotely_if_engine_is_remote(
-                app, target, data_option, {name: secret.reveal() for name, secret in secrets_to_send.items()}
-            )
-        return locate_local_run_store(app, target, data_option)
+            exec_remotely_if_engine_is_remote(app, target, self._options.data, secrets_to_send)
+        return locate_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def ensure_ready(
-        self,
-        app: App,
-        target: str,
-        run_store: RunStore,
-        gpus: str,
-        need_disk_gib: float | None = None,
-        *,
-        build_missing: bool = False,
-    ) -> PreparedDocker:
-        """Check the engine, the image, the GPUs and the data disk; `build_missing` makes an engine and the image."""
-        if build_missing:
+    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
+        """Check the engine, the image, the GPUs and the data disk; `--build` makes an engine and the image."""
+        if self._options.build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_local:
@@ -93,12 +81,7 @@ class DockerBackend:
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals_if_dry_run("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
-        bytecode = Path("cache/bytecode", target, str(inspected["Id"]).rpartition(":")[2][:16])
-        with app.collecting_refusals_if_dry_run("devices"):
-            require_devices(app, image.container)
-        access = choose_container_gpu_access(app, image, gpus)
-        with app.collecting_refusals_if_dry_run("GPUs"):
-            require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
+        access = check_devices_and_gpus(app, image, self._options.gpus, inspected)
         with app.collecting_refusals_if_dry_run("network"):
             image = dataclasses.replace(
                 image, container=connect_engine().use_host_network_without_bridge(image.container)
@@ -107,21 +90,37 @@ class DockerBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=bytecode,
-            gpus=gpus,
+            bytecode_dir_in_data=bytecode_dir(target, inspected),
+            gpus=self._options.gpus,
             access=access,
             say=app.print_status,
         )
 
-    def open_runtime(self, ref: ContainerRef) -> RunContainer:
-        """Return the container of a run, on the engine that it was made on."""
-        from rlbox.engine.docker import DockerEngine
 
-        return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
+def check_devices_and_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
+    """Return how the image's containers reach GPUs; raise where devices are missing, or GPUs cannot be used."""
+    with app.collecting_refusals_if_dry_run("devices"):
+        require_devices(app, image.container)
+    access = choose_container_gpu_access(app, image, gpus)
+    with app.collecting_refusals_if_dry_run("GPUs"):
+        require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
+    return access
 
 
-def create_backend(options: RunOptions | None = None) -> Backend:
-    return DockerBackend()
+def bytecode_dir(target: str, inspected: Mapping[str, Any]) -> Path:
+    """Return the folder of a data disk for what an image compiles.
+
+    The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
+    stamps in an image are all alike, so the folder is named after the image.
+    """
+    return Path("cache/bytecode", target, str(inspected.get("Id", "")).rpartition(":")[2][:16])
+
+
+def open_container(ref: ContainerRef) -> RunContainer:
+    """Return the container of a run, on the engine that it was made on."""
+    from rlbox.engine.docker import DockerEngine
+
+    return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
 
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
@@ -225,7 +224,7 @@ class PreparedDocker:
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         mount = self.image.container.mount
         plan = plan_container_run(job, values, mount, run_id, self.backend_name, self.target, secret_names)
-        env = {BYTECODE: f"{mount}/{self.bytecode_dir_in_data}", **plan.env}
+        env = {_BYTECODE: f"{mount}/{self.bytecode_dir_in_data}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
@@ -241,7 +240,9 @@ class PreparedDocker:
             backend=self.backend_name,
         )
         engine = connect_engine()
-        self._start_container(engine, ref, plan, run_dir, self._plan_container(plan, secrets), secrets)
+        plan = self._start_container(engine, ref, plan, run_dir, secrets)
+        for name, port in plan.published.items():
+            self.say(f"port {name} is published: {LOOPBACK}:{port}")
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
@@ -278,32 +279,23 @@ class PreparedDocker:
         )
 
     def _start_container(
-        self,
-        engine: DockerEngine,
-        ref: ContainerRef,
-        plan: RunPlan,
-        run_dir: Path,
-        container: ContainerPlan,
-        secrets: Mapping[str, Secret],
-    ) -> None:
+        self, engine: DockerEngine, ref: ContainerRef, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]
+    ) -> RunPlan:
         """Start the container; a port that is taken on the engine's machine, as by another run, is not published."""
         from rlbox.engine.docker import PortTakenError
 
+        container = self._plan_container(plan, secrets)
         while True:
             self.run_store.update_host_record(ref, plan)
             try:
-                engine.start_container(
-                    dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets
-                )
-                break
+                ports = tuple(plan.published.values())
+                engine.start_container(dataclasses.replace(container, published_ports=ports), secrets)
+                return plan
             except PortTakenError as error:
-                unpublished = unpublish_ports(plan, error.ports)
-                plan = unpublished.plan
+                plan, messages = unpublish_ports(plan, error.ports)
                 write_run_plan(run_dir, plan)
-                for text in unpublished.messages:
+                for text in messages:
                     self.say(text)
-        for name, port in plan.published.items():
-            self.say(f"port {name} is published: {LOOPBACK}:{port}")
 
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:

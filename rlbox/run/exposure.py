@@ -23,20 +23,15 @@ from rlbox.system.safe_files import read_bytes
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
-_FIX = "ray-token"
-_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
+_FIX, _MODE = "ray-token", "RAY_AUTH_MODE"
 _HAS_TOKENS = "ray>=2.52"
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job and a KV write of anybody."""
-
-
 _PUBLISHING = (OWN_NETWORK, "bridge")
 """Networks that have ports of their own; on the host's they are on its loopback anyway."""
-
 _NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
 
 
 def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: str) -> str:
-    """Return what a user is told of a run, or a shell, on an engine without bridges."""
     return (
         f"{_OPEN}this engine has no bridge, so the {subject} is on the network {network}, where others reach what it "
         "listens on; start the engine without `--bridge none` to close it"
@@ -72,22 +67,13 @@ def plan_exposure_or_refuse(
 ) -> RunPlan:
     """Return the plan of a run on `network_mode`, with notes of what strangers reach; all is recorded with the run.
 
-    Parameters
-    ----------
-    network_mode
-        That which the place gives.
-    data_dir
-        The data disk on this machine, whose `.env` every start of a container, or place, reads.
-    allow_unauthenticated
-        Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
-    port_names_to_publish
-        Names of ports that the user wants published, besides those of the job.
+    The `.env` of the data disk counts: every start of a container reads it.
 
     Raises
     ------
     SpecError
-        A head of the run has no token on a network that others reach, and nobody said that it may be so; or no service
-        has one of the ports `port_names_to_publish`.
+        A head of the run has no token on a network that others reach, and neither the user, the target nor an earlier
+        attempt said that it may be so; or no service has one of the ports `port_names_to_publish`.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
     allow_unauthenticated = allow_unauthenticated or plan.open or limits.allow_outside_access
@@ -166,6 +152,6 @@ def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> st
     for stage in plan.stages:
         tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
     for where, table in tables.items():
-        if (mode := table.get(_MODE, "")) not in ("", _TOKEN):
+        if (mode := table.get(_MODE, "")) not in ("", "token"):
             return _("{mode}={mode2} of {where} switches Ray's token off").format(mode=_MODE, mode2=mode, where=where)
     return ""

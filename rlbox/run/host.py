@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.filler import RunPaths
@@ -26,10 +26,8 @@ from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_record
 from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, describe_host_environment
 from rlbox.record.disk_lock import DiskLock
-from rlbox.record.host_record import ContainerRef
-from rlbox.record.reconcile import RuntimeHandle
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.backend import IsRunningCheck, ResolvedJob, RunOptions
 from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -39,50 +37,32 @@ from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret
 
 
-class _HostBackend:
-    """Runs whose processes are those of this machine; no note says what carries them."""
+class HostBackend:
+    """Runs whose processes are those of this machine; no record says what carries them."""
 
     is_local = True
 
-    def open_store_or_exec_remotely(
-        self, app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
-    ) -> RunStore:
-        return locate_local_run_store(app, target, data_option)
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+
+    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
+        return locate_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def ensure_ready(
-        self,
-        app: App,
-        target: str,
-        run_store: RunStore,
-        gpus: str,
-        need_disk_gib: float | None = None,
-        *,
-        build_missing: bool = False,
-    ) -> PreparedHost:
+    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedHost:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
         ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
-        chosen = make_visible_gpus_env(app, gpus)
+        chosen = make_visible_gpus_env(app, self._options.gpus)
         app.print_status(
             "no container: the stages run in place on this machine, as you: they can change the run's own record"
         )
         environment = bring_host_to_lock(app, image, run_store.data_dir, chosen)
-        return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=gpus)
-
-    def open_runtime(self, ref: ContainerRef) -> RuntimeHandle:
-        raise SpecError(
-            _("run {run} takes place here, where nothing carries it but processes").format(run=ref.run),
-            where=ref.name,
-        )
-
-
-def create_backend(options: RunOptions | None = None) -> Backend:
-    return _HostBackend()
+        return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
 def find_applied_layout(app: App, target: str, data_option: str | None) -> Layout:

@@ -147,23 +147,20 @@ def require_matching_source(
         return CheckedSource(values, None)
     with app.collecting_refusals_if_dry_run(SOURCE_PARAM):
         if not is_local_run:
-            raise create_remote_source_error(values)
-        found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
+            raise SpecError(
+                _("--set {source} is for a run on this machine: other machines do not have {params}").format(
+                    source=SOURCE_PARAM, params=values.params[SOURCE_PARAM]
+                ),
+                next_step=_(
+                    "type it on the machine that has the tree and the GPUs, with --place docker or --place here"
+                ),
+            )
+        found = _probe_tree(job.source, Path(str(values.params[SOURCE_PARAM])).expanduser().resolve())
         _check_version(app, job.name, job.source, found, force=accept_other_version)
         app.print_status(f"source: {describe_source(found.to_json())}")
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
         return CheckedSource(values, found)
     return CheckedSource(values, None)
-
-
-def create_remote_source_error(values: ParamValues) -> SpecError:
-    """Return the refusal of a tree of this machine for a run on another one."""
-    return SpecError(
-        _("--set {source} is for a run on this machine: other machines do not have {params}").format(
-            source=SOURCE_PARAM, params=values.params[SOURCE_PARAM]
-        ),
-        next_step=_("type it on the machine that has the tree and the GPUs, with --place docker or --place here"),
-    )
 
 
 def probe_source_or_refuse_change(
@@ -195,25 +192,15 @@ def probe_source_or_refuse_change(
     return None
 
 
-def _folder(text: object) -> Path:
-    return Path(str(text)).expanduser().resolve()
-
-
 def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
     package = table.package
-    inner = folder / package
-    if not inner.is_dir():
-        inside = folder.name == package and (folder / "__init__.py").is_file()
-        what = (
-            _("the folder has no package {package}").format(package=package)
-            if folder.is_dir()
-            else _("there is no such folder")
-        )
+    if not (folder / package).is_dir():
+        fault = _("the folder has no package {package}") if folder.is_dir() else _("there is no such folder")
         raise SpecError(
-            _("--set {source}: {what}").format(source=SOURCE_PARAM, what=what),
-            where=str(inner if folder.is_dir() else folder),
-            next_step=_("--set {source}={inside}, a work tree with the folder {package}").format(
-                source=SOURCE_PARAM, inside=shlex.quote(str(folder.parent)) if inside else "DIR", package=package
+            _("--set {source}: {what}").format(source=SOURCE_PARAM, what=fault.format(package=package)),
+            where=str(folder),
+            next_step=_("--set {source}=DIR, a work tree with the folder {package}").format(
+                source=SOURCE_PARAM, package=package
             ),
         )
     return probe_source_tree(folder, package)

@@ -19,7 +19,7 @@ from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFai
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_lock import LockOwner, create_lock_held_error
+from rlbox.record.disk_lock import DiskLock, LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, find_readable_run_state, find_run_cause
 from rlbox.record.supervisor_file import (
@@ -61,14 +61,9 @@ def stop_run(
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_stop_request(run_dir, user, via)
-    carrier = run_store.find_container_runtime(plan.run_id)
-    if carrier:
-        carrier.stop(int(grace_s))
+    if container := run_store.find_container_runtime(plan.run_id):
+        container.stop(int(grace_s))
         return
-    _stop_here(run_store, run_dir, plan, grace_s)
-
-
-def _stop_here(run_store: RunStore, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
     asked = killed = 0.0
     begun = time.monotonic()
     while run_store.is_locked_by(plan.run_id):
@@ -135,8 +130,24 @@ def start_and_follow(
         Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
     with catch_stop_signals() as interrupt:
-        run, is_process_alive = _start_locked(app, run_store, backend, owner, write_run, secrets, interrupt)
-        is_alive = _liveness_check(run_store, run.plan.run_id, is_process_alive)
+        lock = run_store.acquire_disk_lock(owner)
+        try:
+            _clean_up_dead_runs(app, run_store, lock)
+            run = write_run()
+            lock.write_owner(dataclasses.replace(owner, run=run.plan.run_id, job=run.plan.job))
+            if interrupt.name:
+                what = _("run {run_id} was stopped before it started").format(run_id=run.plan.run_id)
+                raise Interrupted(what, where=str(run.run_dir), next_step=format_resume_command(run.plan))
+            is_process_alive = backend.start(run.plan, run.run_dir, secrets, lock)
+        except OSError as error:
+            raise NodeError(
+                _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
+                where=str(error.filename or run_store.data_dir),
+                next_step=_("free space there, or name another disk with --data DIR"),
+            ) from error
+        finally:
+            lock.close_own_handle()
+        is_alive = _make_liveness_check(run_store, run.plan.run_id, is_process_alive)
         if detach_once_running and not interrupt.name:
             return _detach(app, run_store, run, is_alive)
         show_progress(app, run.run_dir, lambda: not interrupt.name and is_alive())
@@ -150,39 +161,15 @@ def start_and_follow(
     return code
 
 
-def _start_locked(
-    app: App,
-    run_store: RunStore,
-    backend: PreparedBackend,
-    owner: LockOwner,
-    write_run: Callable[[], WrittenRun],
-    secrets: Mapping[str, Secret],
-    interrupt: StopSignal,
-) -> tuple[WrittenRun, Callable[[], bool]]:
-    lock = run_store.acquire_disk_lock(owner)
-    try:
-        reconciled = run_store.clean_up_dead_runs_already_locked()
-        for run_id, reason in reconciled.unresolved.items():
-            app.print_status(_("run {run_id} {why}").format(run_id=run_id, why=reason))
-        if reconciled.alive:
-            run_id = reconciled.alive[0]
-            raise create_lock_held_error(
-                LockOwner(run=run_id, what="its container runs"), lock.path, run_store.find_current_stage(run_id)
-            )
-        run = write_run()
-        lock.write_owner(dataclasses.replace(owner, run=run.plan.run_id, job=run.plan.job))
-        if interrupt.name:
-            what = _("run {run_id} was stopped before it started").format(run_id=run.plan.run_id)
-            raise Interrupted(what, where=str(run.run_dir), next_step=format_resume_command(run.plan))
-        return run, backend.start(run.plan, run.run_dir, secrets, lock)
-    except OSError as error:
-        raise NodeError(
-            _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
-            where=str(error.filename or run_store.data_dir),
-            next_step=_("free space there, or name another disk with --data DIR"),
-        ) from error
-    finally:
-        lock.close_own_handle()
+def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
+    """Settle older runs of a disk that is locked; `LockHeld` where the container of one still runs."""
+    reconciled = run_store.clean_up_dead_runs_already_locked()
+    for run_id, reason in reconciled.unresolved.items():
+        app.print_status(_("run {run_id} {why}").format(run_id=run_id, why=reason))
+    if reconciled.alive:
+        run_id = reconciled.alive[0]
+        holder = LockOwner(run=run_id, what="its container runs")
+        raise create_lock_held_error(holder, lock.path, run_store.find_current_stage(run_id))
 
 
 def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
@@ -200,7 +187,7 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
     return reconcile_and_print_result(app, run_store, run.run_dir, run.plan, create_lock_owner("the end of a run"))
 
 
-def _liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
+def _make_liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
     """Return what tells whether a run goes on: its supervisor holds the disk, or its container or process is there."""
     answered_s = time.monotonic()
 
@@ -267,30 +254,31 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
     state = run_store.load_state_checked_with_host_record(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
-        what = (
-            _("run {run_id} did not begin").format(run_id=plan.run_id)
-            if not why
-            else _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
-        )
+        what = _("run {run_id} did not begin").format(run_id=plan.run_id)
+        if why:
+            what = _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
         raise WorkFailed(what, where=str(run_dir), next_step=format_resume_command(plan))
-    app.result(
-        {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
-        format_stage_table(state),
-    )
+    stages = [dataclasses.asdict(stage) for stage in state.stages]
+    result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
+    app.result(result, format_stage_table(state))
     cause = find_run_cause(state)
     if cause:
         app.print_status(_format_cause(cause))
-    if state.state == "passed" and state.exit_code == 0:
-        _say_status(app, run_dir, plan, state)
-    for page in _reports(run_dir, state):
-        app.print_status(f"  page:  {page}")
+    passed = state.state == "passed" and state.exit_code == 0
+    if passed:
+        _write_status_page(app, run_dir, plan, state)
+    for stage in state.stages:
+        page = run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE
+        if stage.cause and page.is_file():
+            app.print_status(f"  page:  {page}")
     if state.plot.path:
         app.print_status(f"curves: {run_dir / Path(state.plot.path).name}")
     app.print_status(f"run {state.run_id} {state.state}: {run_dir}")
-    code = _exit_code(state)
-    if code:
+    if not passed:
         _say_next(app, plan, state, cause)
-    return code
+    # the record alone makes no 0 of a run that did not pass
+    code = state.exit_code or 0
+    return code if passed or 0 < code < 256 else WorkFailed.exit_code
 
 
 def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
@@ -304,7 +292,7 @@ def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> 
         app.print_status(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 
 
-def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
+def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
     """Write the page of a run that passed; a disk that is full, or another user's, costs the page alone."""
     try:
         archive = load_target(app.project, plan.target).target.disk.archive
@@ -314,22 +302,6 @@ def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None
         app.print_status(f"status: {write_passed_run_status_markdown(run_dir, plan, state, archive)}")
     except OSError as error:
         app.print_status(f"status: not written: {error.strerror or error}")
-
-
-def _exit_code(state: RunState) -> int:
-    """Return rlbox's exit code for a run that ended; its record alone makes no 0 of one that did not pass."""
-    code = state.exit_code or 0
-    passed = state.state == "passed" and state.exit_code == 0
-    return code if passed or 0 < code < 256 else WorkFailed.exit_code
-
-
-def _reports(run_dir: Path, state: RunState) -> list[Path]:
-    pages = (run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE for stage in state.stages if stage.cause)
-    return [page for page in pages if page.is_file()]
-
-
-def _stages(state: RunState) -> list[dict[str, object]]:
-    return [dataclasses.asdict(stage) for stage in state.stages]
 
 
 def _format_cause(cause: Cause) -> str:

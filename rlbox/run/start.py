@@ -1,4 +1,4 @@
-"""Start a new run: what is checked, and what is written down before it starts."""
+"""Start a new run, or take one up again in its own directory: what is checked, and what is written down before it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import difflib
 import os
 import shlex
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from rlbox.amounts import counted
 from rlbox.app import App
@@ -19,6 +22,7 @@ from rlbox.i18n import _
 from rlbox.job.cluster_job import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
+from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
@@ -28,6 +32,7 @@ from rlbox.job.params import (
     resolve_params,
 )
 from rlbox.job.plan import RunPlan
+from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import (
     FitResult,
     check_fit,
@@ -36,35 +41,59 @@ from rlbox.planner.fit import (
     needs_lines,
     replace_declared_by_measured_capacity,
     require_fit,
+    require_resume_fit_except_disk,
     require_user_paths_on_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.planner.suggest import RunCommand
-from rlbox.record.run_dir import OVERRIDES_FILE, add_entry_to_overrides_text, create_lock_owner_from_plan, create_run_id
+from rlbox.record.reconcile import FINISHED_STATES
+from rlbox.record.run_dir import (
+    OVERRIDES_FILE,
+    add_entry_to_overrides_text,
+    append_to_overrides_file,
+    create_lock_owner_from_plan,
+    create_run_id,
+    write_run_plan,
+)
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState
+from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_stage_to_run
+from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
     DEFAULT_PLACE,
+    DEFAULT_TARGET,
     Backend,
+    PreparedBackend,
+    ResolvedJob,
     RunOptions,
     format_run_command_without_params,
     load_backend,
 )
-from rlbox.run.data_disk import load_masks_from_environ_and_dotenv
+from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_existing_store_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
+    SPEC,
     check_ports,
     collect_run_files,
     compute_specs_digest,
     find_job_programs_dir,
     load_secrets_from_environ_and_files,
+    probe_source_or_refuse_change,
     require_matching_source,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.system.identity import get_user_name
+from rlbox.system.safe_files import (
+    is_regular_file,
+    list_directory_empty_if_missing,
+    make_directory,
+    read_bytes,
+    remove_file,
+    rename_path,
+    replace_file,
+)
 
-DONE = ("passed", "skipped")
+_DONE = ("passed", "skipped")
 
 
 def start_run(app: App, name: str, options: RunOptions) -> int:
@@ -74,7 +103,8 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     """
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
-    backend = load_backend(options.place, options)
+    gpus = get_gpus_option_or_env(options.gpus)
+    backend = load_backend(options.place, dataclasses.replace(options, gpus=gpus))
     values = resolve_params(job, options.profiles, options.param_settings)
     if options.place == CLUSTER:
         require_cluster(job)
@@ -83,25 +113,19 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         app, job, values, is_local_run=backend.is_local and options.place != CLUSTER, accept_other_version=options.force
     )
     secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
-    run_store = backend.open_store_or_exec_remotely(app, target, options.data, secrets)
+    run_store = backend.open_store_or_exec_remotely(app, target, secrets)
     resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
     job, values = resolved.job, resolved.values
     fit = _check_fit(app, job, values, target, run_store, backend, options)
-    prepared = backend.ensure_ready(
-        app,
-        target,
-        run_store,
-        get_gpus_option_or_env(options.gpus),
-        fit.free_disk_gib_left_to_check if fit and not options.force else None,
-        build_missing=options.build_missing,
-    )
+    need_disk_gib = fit.free_disk_gib_left_to_check if fit and not options.force else None
+    prepared = backend.prepare(app, target, run_store, need_disk_gib)
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
         tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
     )
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
-        set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
+        _set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
         digest=compute_specs_digest(files),
         cluster=resolved.cluster,
         benign=list_benign_lines(fixes),
@@ -109,14 +133,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = plan_exposure_or_refuse(
-        app,
-        plan,
-        prepared.network_mode,
-        run_store.data_dir,
-        allow_unauthenticated=options.allow_unauthenticated,
-        port_names_to_publish=options.publish,
-    )
+    plan = _plan_exposure(app, plan, prepared, run_store, options)
     with app.collecting_refusals_if_dry_run("parameters"):
         require_user_paths_on_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
@@ -127,7 +144,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
                 run_store.require_unlocked()
         if prepared.shares_host_ports:
             check_ports(app, plan)
-        return _show(app, job, plan, fit)
+        return _show_new_run(app, job, plan, fit)
     entry = build_override_entry(
         values,
         options.param_settings,
@@ -144,47 +161,50 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         app.print_status(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
 
-    return start_and_follow(
-        app,
-        run_store,
-        prepared,
-        create_lock_owner_from_plan(plan),
-        write_run,
-        secrets,
-        detach_once_running=options.detach,
-    )
+    owner = create_lock_owner_from_plan(plan)
+    return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
 
 
-def set_owner_to_caller(plan: RunPlan) -> RunPlan:
+def _set_owner_to_caller(plan: RunPlan) -> RunPlan:
     return dataclasses.replace(plan, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
+
+
+def _plan_exposure(
+    app: App, plan: RunPlan, prepared: PreparedBackend, run_store: RunStore, options: RunOptions
+) -> RunPlan:
+    return plan_exposure_or_refuse(
+        app,
+        plan,
+        prepared.network_mode,
+        run_store.data_dir,
+        allow_unauthenticated=options.allow_unauthenticated,
+        port_names_to_publish=options.publish,
+    )
 
 
 def _check_fit(
     app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, backend: Backend, options: RunOptions
 ) -> FitResult | None:
-    fit = None
+    fit, gpus = None, get_gpus_option_or_env(options.gpus)
     with app.collecting_refusals_if_dry_run("memory"):
-        capacity = load_declared_capacity(app, target, get_gpus_option_or_env(options.gpus))
+        capacity = load_declared_capacity(app, target, gpus)
         if backend.is_local:
-            capacity = replace_declared_by_measured_capacity(
-                app, target, capacity, run_store.data_dir, get_gpus_option_or_env(options.gpus)
-            )
+            capacity = replace_declared_by_measured_capacity(app, target, capacity, run_store.data_dir, gpus)
         fit = check_fit(job, values, capacity)
-        require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
+        place = "" if options.place == DEFAULT_PLACE else options.place
+        given = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
+        given |= {"--nodes": options.nodes, "--cluster": options.cluster}
+        command = RunCommand(
+            command_words=("run", job.name),
+            profiles=options.profiles,
+            settings=options.param_settings,
+            option_words=tuple(word for option, value in given.items() if value for word in (option, value)),
+        )
+        require_fit(app, job, fit, command, force=options.force)
     return fit
 
 
-def _fit_request(job: str, options: RunOptions) -> RunCommand:
-    place = "" if options.place == DEFAULT_PLACE else options.place
-    given = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
-    given |= {"--nodes": options.nodes, "--cluster": options.cluster}
-    args = tuple(word for option, value in given.items() if value for word in (option, value))
-    return RunCommand(
-        command_words=("run", job), profiles=options.profiles, settings=options.param_settings, option_words=args
-    )
-
-
-def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
+def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
@@ -206,8 +226,8 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def list_stages_before(plan: RunPlan, name: str | None) -> tuple[str, ...]:
-    """Return the stages before the stage `name`, none when it is None; `SpecError` when there is no such stage."""
+def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
+    """Return the stages before the stage `name`, none when it is empty; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)
@@ -221,7 +241,7 @@ def list_stages_before(plan: RunPlan, name: str | None) -> tuple[str, ...]:
 
 def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = list_stages_before(plan, options.first_stage)
+    before = _list_stages_before(plan, options.first_stage)
     if not before:
         return plan
     if not options.force:
@@ -236,6 +256,245 @@ def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 
 
-def list_unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
-    passed = {stage.name for stage in state.stages if stage.state == "passed"}
-    return tuple(name for name in stages if name not in passed)
+def resume_run(app: App, name: str, options: RunOptions) -> int:
+    """Take up the run `name` on a data disk, from the first stage that has not passed; return rlbox's exit code.
+
+    Parameters
+    ----------
+    options
+        Its target is the one whose data disk holds the run, when the options name no disk; by default `local`.
+
+    Raises
+    ------
+    SpecError
+        There is nothing to resume, its specs have changed since, or `--from` would leave out a stage that has not
+        passed; `--force` overrides the last two.
+    LockHeld
+        It, or another run, goes on.
+    """
+    target = options.target or DEFAULT_TARGET
+    if options.place == CLUSTER and not (head := load_backend(CLUSTER, options)).is_local:
+        head.open_store_or_exec_remotely(app, target, {})
+    run_store = None
+    with app.collecting_refusals_if_dry_run(f"run {name}"):
+        run_store = open_existing_store_or_exec_remotely(app, target, options.data)
+    if run_store is None:
+        return app.planned({}, "", f"look for run {name}")
+    run_dir = run_store.find_run(name)
+    plan = run_store.load_plan_preferring_host_record(run_dir)
+    backend = load_backend(
+        plan.place,
+        dataclasses.replace(
+            options,
+            cluster=options.cluster or (plan.cluster.name if plan.cluster else ""),
+            gpus=get_gpus_option_or_env(options.gpus) or plan.gpus,
+        ),
+    )
+    job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
+    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
+    resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, values)
+    source = probe_source_or_refuse_change(app, job, plan, options.param_settings)
+    secrets = load_secrets_from_environ_and_files(
+        app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
+    )
+    tree = source.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if source else {}
+    prepared = backend.prepare(app, plan.target, run_store, 0.0 if job.fits else None)
+    resumed = _ResumedRun(
+        app=app,
+        run_store=run_store,
+        run_dir=run_dir,
+        plan=plan,
+        resolved=resolved,
+        options=options,
+        prepared=prepared,
+        secrets=tuple(secrets),
+        tree=tree,
+    )
+    if app.dry_run:
+        return resumed.show()
+
+    def write_run() -> WrittenRun:
+        reconciled = dataclasses.replace(resumed, plan=run_store.load_plan_preferring_host_record(run_dir))
+        next_plan = reconciled.write()
+        app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
+        return WrittenRun(plan=next_plan, run_dir=run_dir)
+
+    owner = create_lock_owner_from_plan(_set_owner_to_caller(plan))
+    return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ResumedRun:
+    """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on.
+
+    `tree` is what its directory holds of the user's tree of its framework, by name.
+    """
+
+    app: App
+    run_store: RunStore
+    run_dir: Path
+    plan: RunPlan
+    resolved: ResolvedJob
+    options: RunOptions
+    prepared: PreparedBackend
+    secrets: tuple[str, ...]
+    tree: Mapping[str, str]
+
+    def show(self) -> int:
+        app, plan = self.app, self.plan
+        next_plan = plan
+        with app.collecting_refusals_if_dry_run("data disk"):
+            self.run_store.require_unlocked()
+            with app.collecting_refusals_if_dry_run("stages"):
+                next_plan, __ = self._plan_next_attempt()
+            next_plan = _plan_exposure(app, next_plan, self.prepared, self.run_store, self.options)
+            if self.prepared.shares_host_ports:
+                check_ports(app, next_plan)
+        state = self._load_state()
+        attempts = self._list_attempts(state) if state else {stage.name: 1 for stage in plan.stages}
+        on = f"attempt {next_plan.attempt}, on {plan.target}, place {plan.place}"
+        lines = [f"# run {plan.run_id}, {on}"]
+        for stage in next_plan.stages:
+            if stage.name in attempts:
+                head = f"# stage {stage.name}, attempt {attempts[stage.name]}: {stage.title}"
+                lines += ["", head, shlex.join(stage.argv)]
+            else:
+                outcome = "left out" if stage.name in next_plan.skipped else "has passed"
+                lines += ["", f"# stage {stage.name}: {outcome}"]
+        data = {"plan": next_plan.as_json(), "attempts": attempts}
+        return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
+
+    def _load_state(self) -> RunState | None:
+        return self.run_store.load_state_checked_with_host_record(self.run_dir)
+
+    def _list_attempts(self, state: RunState) -> dict[str, int]:
+        return compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_stage_to_run(state))
+
+    def write(self) -> RunPlan:
+        """Check that the run may go on, and write down the plan of its next attempt."""
+        options = self.options
+        plan, forced = self._plan_next_attempt()
+        plan = _plan_exposure(self.app, plan, self.prepared, self.run_store, options)
+        if self.prepared.shares_host_ports:
+            check_ports(self.app, plan)
+        entry = build_override_entry(
+            ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins),
+            options.param_settings,
+            previous_params=self.plan.params,
+            first_stage=options.first_stage,
+            force=options.force,
+            notes=plan.notes,
+            resume=True,
+        )
+        append_to_overrides_file(self.run_dir, {**entry, "attempt": plan.attempt, **forced})
+        self._keep_specs(forced.get("changed_specs", []))
+        for name in (SUPERVISOR_FILE, STOP_FILE):
+            remove_file(self.run_dir / name)
+        write_run_plan(self.run_dir, plan)
+        return plan
+
+    def _keep_specs(self, changed: list[str]) -> None:
+        """Put the specs of this attempt in the place of those that changed, which stay beside them."""
+        files = self._collect_files()
+        for name in self.tree.keys() - set(changed):  # the diff that the record names
+            if not is_regular_file(self.run_dir / name):
+                replace_file(self.run_dir / name, files[name].encode())
+        for name in changed:
+            path = self.run_dir / name
+            if is_regular_file(path):
+                old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
+                make_directory(old)
+                rename_path(path, old / path.name)
+            if name in files:
+                replace_file(path, files[name].encode())
+
+    def _plan_next_attempt(self) -> tuple[RunPlan, dict[str, list[str]]]:
+        """Return the plan of the run's next attempt, and what `--force` overrode for it."""
+        options, files, job = self.options, self._collect_files(), self.resolved.job
+        plan = dataclasses.replace(
+            _set_owner_to_caller(self.plan),
+            params=self.resolved.values.params,
+            origins=self.resolved.values.origins,
+            cluster=self.resolved.cluster,
+        )
+        state = self._load_state()
+        changed = _list_changed_specs(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
+        before = _list_stages_before(plan, options.first_stage)
+        passed = {stage.name for stage in state.stages if stage.state == "passed"} if state else set[str]()
+        skipped = tuple(name for name in before if name not in passed)
+        _require_resumable(self.app, plan, state, changed, skipped, options)
+        if state:
+            plan = plan_resume(job, plan, self._list_attempts(state), options.param_settings)
+            plan = dataclasses.replace(plan, attempt=state.attempt + 1)
+            values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
+            with self.app.collecting_refusals_if_dry_run("memory"):
+                require_resume_fit_except_disk(self.app, job, plan, options.param_settings, force=options.force)
+            with self.app.collecting_refusals_if_dry_run("parameters"):
+                require_user_paths_on_disk(job, values, plan.paths)
+        # said outright: the run's own record may be changed before its supervisor reads it
+        begin_at = options.first_stage or (find_first_stage_to_run(state) if state else None) or ""
+        plan = dataclasses.replace(
+            plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=self.secrets
+        )
+        return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
+
+    def _collect_files(self) -> dict[str, str]:
+        fixes = load_fixes(self.app.project)
+        return {**collect_run_files(self.app, self.resolved.job, self.plan.target, fixes), **self.tree}
+
+
+def _require_resumable(
+    app: App,
+    plan: RunPlan,
+    state: RunState | None,
+    changed: tuple[str, ...],
+    skipped: tuple[str, ...],
+    options: RunOptions,
+) -> None:
+    run = plan.run_id
+    if state and state.state not in FINISHED_STATES and app.dry_run:
+        app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
+    elif state and state.state not in FINISHED_STATES:
+        raise SpecError(
+            _("run {run} could not be reconciled: it may still be in progress").format(run=run),
+            next_step="rlbox runs",
+        )
+    if state and not options.first_stage and all(stage.state in _DONE for stage in state.stages):
+        raise SpecError(
+            _("run {run} has nothing left to do: all its stages passed").format(run=run),
+            next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
+                new_run=format_run_command_without_params(plan), run=run
+            ),
+        )
+    with app.collecting_refusals_if_dry_run("specs"):
+        if changed and not options.force:
+            raise SpecError(
+                _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
+                    run=run, changed=", ".join(changed)
+                ),
+                next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
+                    new_run=format_run_command_without_params(plan)
+                ),
+            )
+    with app.collecting_refusals_if_dry_run("stages"):
+        if skipped and not options.force:
+            raise SpecError(
+                _("stage {first_stage} may not begin: {skipped} has not passed in run {run}").format(
+                    first_stage=options.first_stage, skipped=", ".join(skipped), run=run
+                ),
+                next_step=_("rlbox run --resume {run}, or override it with --force, which is recorded").format(run=run),
+            )
+
+
+def _list_changed_specs(run_dir: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the specs that are not what they were when the run was made."""
+    names = {name for name in files if name.startswith(SPEC)}
+    names |= {f"{SPEC}{name}" for name in list_directory_empty_if_missing(run_dir / "spec") if "." in name}
+    return tuple(name for name in sorted(names) if _read_text(run_dir / name) != files.get(name))
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return read_bytes(path).decode()
+    except (OSError, UnicodeDecodeError):
+        return None
