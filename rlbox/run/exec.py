@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -23,110 +25,66 @@ from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
 from rlbox.run.host import find_applied_layout, run_rlbox_in_layout
-from rlbox.values import OWN
+from rlbox.values import OWN, Command
 
 if TYPE_CHECKING:
-    from rlbox.engine.container import ContainerDefaults, ContainerPlan
-    from rlbox.image.plan import ImagePlan
     from rlbox.run.backend import SingleMachinePlace
 
 
 def open_shell_in_new_container(
     app: App, target: str, command_instead_of_shell: tuple[str, ...], data_option: str | None, gpus: str = ""
 ) -> int:
-    """Run `command_instead_of_shell`, or a shell, in a container of the target's image and return its exit code.
-
-    Parameters
-    ----------
-    data, gpus
-        `--data` and `--gpus`, if they were given.
-    """
-    from rlbox.engine.address import is_engine_local
-    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, format_docker_run_args, plan_container
-    from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices, resolve_nonsystem_data_dir
+    """Run `command_instead_of_shell`, or a shell, in a container of the target's image and return its exit code."""
+    from rlbox.doctor.gpu_choice import choose_container_gpu_access
+    from rlbox.engine import address, container, data_disk
+    from rlbox.engine.connection import connect_engine, require_image
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
+    from rlbox.run.exposure import format_engine_has_no_bridge_note
+    from rlbox.system.command import run_in_foreground
     from rlbox.system.network_settings import find_custom_ca_bundle
 
     image = load_image_plan(app.project, target)
-    folder = resolve_nonsystem_data_dir(image.container.host, data_option)
-    ensure_data_dir_creating_default(app, folder, image.container, 0.0)
+    folder = data_disk.resolve_nonsystem_data_dir(image.container.host, data_option)
+    data_disk.ensure_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
-        require_devices(app, image.container)
-    access = NO_GPUS
-    if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
-        from rlbox.doctor.gpu_choice import choose_container_gpu_access
-
-        access = choose_container_gpu_access(app, image, gpus)
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    plan = plan_container(
+        data_disk.require_devices(app, image.container)
+    wants_gpus = gpus or image.container.gpus or GPUS_VARIABLE in os.environ
+    access = choose_container_gpu_access(app, image, gpus) if wants_gpus else NO_GPUS
+    defaults = image.container
+    with app.collecting_refusals_if_dry_run("network"):
+        defaults = connect_engine().use_host_network_without_bridge(defaults)
+    if defaults.network != image.container.network:
+        app.print_status(format_engine_has_no_bridge_note("shell", defaults.network))
+    plan = container.plan_container(
         image.tag,
-        _limits(app, image),
+        defaults,
         name=f"rlbox-shell-{target}-{os.getpid()}",
         argv=command_instead_of_shell or ("bash",),
         env={},
-        labels={TARGET_LABEL: target, OWNER_LABEL: str(os.getuid())},
+        labels={container.TARGET_LABEL: target, container.OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
+        ca_bundle=find_custom_ca_bundle() if address.is_engine_local() else "",
         gpus=access,
     )
-    words = ("docker", *format_docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
-    _require_image(app, image)
-    if app.dry_run:
-        return _show(app, target, plan, words)
-    return _run(plan, words)
-
-
-def _require_image(app: App, image: ImagePlan) -> None:
-    """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
-    import shutil
-
-    from rlbox.engine.address import create_missing_docker_cli_error
-    from rlbox.engine.connection import require_image
-
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    args = container.format_docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal)
+    argv = ("docker", *args)
+    # what the docker client would refuse in its own words, or could not
     with app.collecting_refusals_if_dry_run("docker client"):
         if shutil.which("docker") is None:
-            raise create_missing_docker_cli_error()
+            raise address.create_missing_docker_cli_error()
     with app.collecting_refusals_if_dry_run("image"):
         require_image(image.tag, image.target)
-
-
-def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
-    """Return the limits of the target with a network that the engine has; what opens the shell is said."""
-    from rlbox.engine.connection import connect_engine
-
-    limits = image.container
-    with app.collecting_refusals_if_dry_run("network"):
-        limits = connect_engine().use_host_network_without_bridge(limits)
-    if limits.network != image.container.network:
-        from rlbox.run.exposure import format_engine_has_no_bridge_note
-
-        app.print_status(format_engine_has_no_bridge_note("shell", limits.network))
-    return limits
-
-
-def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> int:
-    """Print the lines that do the same by hand, and whether it would be done."""
-    import shlex
-
-    from rlbox.engine.container import format_own_network_commands
-
-    before, after = format_own_network_commands(plan)
-    silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
-    text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
-    data = {"target": name, "command": words, "before": before, "after": after}
-    return app.planned(data, text, f"start a container of {plan.image}")
-
-
-def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
-    """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
-    from rlbox.engine.address import open_engine_tunnel_if_remote
-    from rlbox.engine.connection import connect_engine
-    from rlbox.system.command import run_in_foreground
-    from rlbox.values import Command
-
+    if app.dry_run:
+        before, after = container.format_own_network_commands(plan)
+        lines = (f"{shlex.join(before)} >/dev/null", shlex.join(argv), f"{shlex.join(after)} >/dev/null")
+        data = {"target": target, "command": argv, "before": before, "after": after}
+        text = "\n".join(lines) if before else shlex.join(argv)
+        return app.planned(data, text, f"start a container of {plan.image}")
     with connect_engine().create_temporary_network(plan):
-        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_tunnel_if_remote()}))
+        client_env = {"DOCKER_HOST": address.open_engine_tunnel_if_remote()}
+        code = run_in_foreground(Command(argv=argv, env=client_env))
     return code if code >= 0 else 128 - code
 
 
