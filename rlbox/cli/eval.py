@@ -65,7 +65,6 @@ def check(
     from rlbox.evaluation.export import find_export
     from rlbox.evaluation.export_check import (
         ComparisonFailedError,
-        ExportCheckOptions,
         PackageMissingError,
         check_export,
         find_hf_model_in_checkpoint,
@@ -78,10 +77,11 @@ def check(
         if not (reference := model or find_hf_model_in_checkpoint(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-        options = ExportCheckOptions(
-            export=directory, trainer_checkpoint=against, config_and_tokenizer_model=reference, python=interpreter
-        )
-        report = check_export(options, lambda done, total: app.print_status(f"{done} of {total} tensors are compared"))
+
+        def print_progress(done: int, total: int) -> None:
+            app.print_status(f"{done} of {total} tensors are compared")
+
+        report = check_export(directory, against, reference, interpreter, print_progress)
     except PackageMissingError as error:
         step = _("name an interpreter that has torch and transformers with --python FILE")
         raise SpecError(

@@ -27,9 +27,8 @@ from rlbox.evaluation.lock import EvaluationLock, digest_json
 from rlbox.evaluation.model_client import ModelClient, ModelServerError, Prompt
 from rlbox.evaluation.model_server import ServeExport
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, build_result
-from rlbox.evaluation.sandbox_client import SandboxClient
+from rlbox.evaluation.sandbox_client import EXTRACTION_VERSION, SCORING_VERSION, SandboxClient
 from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
-from rlbox.evaluation.verdict import EXTRACTION_VERSION, SCORING_VERSION
 from rlbox.i18n import _
 from rlbox.system.http import NoResponseError
 from rlbox.terminal import remove_controls

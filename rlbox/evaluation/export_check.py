@@ -80,19 +80,6 @@ class ExportReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCheckOptions:
-    """An export, the trainer's checkpoint, and the model whose tokenizer and configuration the export must have.
-
-    `python` has torch, transformers and the merger.
-    """
-
-    export: Path
-    trainer_checkpoint: Path
-    config_and_tokenizer_model: Path
-    python: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _TrainerCheckpoint:
     """The shards in `directory`, and the arguments of Python that merge them into the directory `{out}`.
 
@@ -113,20 +100,29 @@ def _find_trainer_checkpoint(path: Path) -> _TrainerCheckpoint:
     ComparisonFailedError
         The form is not known here, or ranks are missing.
     """
-    for directory in _list_checkpoint_directories(path):
+    directories = [path / name for name in ("", "actor") if (path / name).is_dir()]
+    latest = path / "latest"
+    if latest.is_file() and "/" not in (tag := latest.read_text("utf-8").strip()) and (path / tag).is_dir():
+        directories.append(path / tag)
+    for directory in directories:
         names = sorted(entry.name for entry in directory.iterdir())
         world_sizes = {int(match[2]): int(match[1]) for name in names if (match := _FSDP_RANK.fullmatch(name))}
         if world_sizes:
-            return _describe_fsdp(directory, world_sizes)
-        partitions = [name for name in names if name.endswith("_optim_states.pt")]
-        if partitions:
-            merger = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
-            return _TrainerCheckpoint(
-                format="DeepSpeed ZeRO",
-                ranks=len(partitions),
-                directory=directory,
-                merger=(*merger, "--safe_serialization"),
-            )
+            world = max(world_sizes.values())
+            if missing := [rank for rank in range(world) if world_sizes.get(rank) != world]:
+                raise ComparisonFailedError(
+                    _("{directory}: ranks missing: {missing} (of {world})").format(
+                        directory=directory, missing=missing, world=world
+                    )
+                )
+            merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
+            merger = (*merge, "--target_dir", "{out}")
+            return _TrainerCheckpoint(format="FSDP", ranks=world, directory=directory, merger=merger)
+        if partitions := [name for name in names if name.endswith("_optim_states.pt")]:
+            merge = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
+            merger = (*merge, "--safe_serialization")
+            ranks = len(partitions)
+            return _TrainerCheckpoint(format="DeepSpeed ZeRO", ranks=ranks, directory=directory, merger=merger)
         if any(name.endswith(".distcp") for name in names):
             raise ComparisonFailedError(
                 _(
@@ -141,34 +137,6 @@ def _find_trainer_checkpoint(path: Path) -> _TrainerCheckpoint:
         _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
             against=path
         )
-    )
-
-
-def _list_checkpoint_directories(path: Path) -> Iterator[Path]:
-    yield from (path / name for name in ("", "actor") if (path / name).is_dir())
-    latest = path / "latest"
-    if latest.is_file() and "/" not in (tag := latest.read_text("utf-8").strip()) and (path / tag).is_dir():
-        yield path / tag
-
-
-def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> _TrainerCheckpoint:
-    """Return the checkpoint of ranks whose files name these world sizes."""
-    sizes = sorted(set(world_sizes.values()))
-    if len(sizes) > 1:
-        raise ComparisonFailedError(
-            _("{directory}: files of {worlds} ranks").format(
-                directory=directory, worlds=" and of ".join(map(str, sizes))
-            )
-        )
-    if missing := [rank for rank in range(sizes[0]) if rank not in world_sizes]:
-        raise ComparisonFailedError(
-            _("{directory}: ranks missing: {missing} (of {world})").format(
-                directory=directory, missing=missing, world=sizes[0]
-            )
-        )
-    merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
-    return _TrainerCheckpoint(
-        format="FSDP", ranks=sizes[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
     )
 
 
@@ -208,8 +176,16 @@ def _merge_shards(checkpoint: _TrainerCheckpoint, python: str) -> Iterator[Path]
         yield Path(out)
 
 
-def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], None]) -> ExportReport:
-    """Compare an export with its checkpoint; `on_progress` gets the tensors that are done, and all of them.
+def check_export(
+    export: Path,
+    trainer_checkpoint: Path,
+    config_and_tokenizer_model: Path,
+    python: str,
+    on_progress: Callable[[int, int], None],
+) -> ExportReport:
+    """Compare an export with its checkpoint, and with the model whose tokenizer and configuration are due.
+
+    `python` has torch, transformers and the merger; `on_progress` gets the tensors that are done, and all of them.
 
     Raises
     ------
@@ -218,12 +194,20 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
     ValueError
         A configuration cannot be read.
     """
-    checkpoint = _find_trainer_checkpoint(options.trainer_checkpoint)
-    config = _read_config(options.export)
-    faults = list(_compare_configs(config, _read_config(options.config_and_tokenizer_model)))
+    checkpoint = _find_trainer_checkpoint(trainer_checkpoint)
+    config = _read_config(export)
+    faults = list(_compare_configs(config, _read_config(config_and_tokenizer_model)))
+    text_config = config.get("text_config") or {}
+    dtype = config.get("dtype") or config.get("torch_dtype") or text_config.get("dtype") or ""
+    request = {
+        "export": str(export.absolute()),
+        "model": str(config_and_tokenizer_model.absolute()),
+        "dtype": str(dtype).removeprefix("torch."),
+        "tied": bool(config.get("tie_word_embeddings", text_config.get("tie_word_embeddings", False))),
+    }
     tokens, end = 0, dict[str, Any]()
-    with _merge_shards(checkpoint, options.python) as merged:
-        for step in _run_comparison(options, config, merged):
+    with _merge_shards(checkpoint, python) as merged:
+        for step in _run_comparison(python, request | {"trainer": str(merged.absolute())}):
             match step.pop("step"):
                 case "progress":
                     on_progress(step["done"], step["total"])
@@ -244,24 +228,15 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
     )
 
 
-def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merged: Path) -> Iterator[dict[str, Any]]:
-    text_config = config.get("text_config") or {}
-    dtype = config.get("dtype") or config.get("torch_dtype") or text_config.get("dtype") or ""
-    request = {
-        "export": str(options.export.absolute()),
-        "trainer": str(merged.absolute()),
-        "model": str(options.config_and_tokenizer_model.absolute()),
-        "dtype": str(dtype).removeprefix("torch."),
-        "tied": bool(config.get("tie_word_embeddings", text_config.get("tie_word_embeddings", False))),
-    }
-    command = Command(argv=(options.python, "-W", "ignore", str(_PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})
+def _run_comparison(python: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    command = Command(argv=(python, "-W", "ignore", str(_PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
         stdin.write(json.dumps(request).encode())
         stdin.seek(0)
         try:
             process = start_command(command, stdin=stdin, stdout=PIPE, stderr=stderr, die_with_parent=True)
         except OSError as error:
-            raise ComparisonFailedError(f"{options.python}: {error.strerror}") from error
+            raise ComparisonFailedError(f"{python}: {error.strerror}") from error
         with process:
             yield from (dict(parse_json(line)) for line in process.stdout or ())
         if status := process.returncode:

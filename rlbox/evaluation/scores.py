@@ -19,7 +19,7 @@ from rlbox.i18n import _
 ValuesByProblem = Mapping[str, Sequence[float]]
 """Problem id to one value (0 to 1) for each answer to it."""
 CONFIDENCE = 0.95
-POWER = 0.95
+_POWER = 0.95
 _ADDED = (0.0, 0.0, 1.0, 1.0)
 _ADDED_DIFFERENCES = (1.0, -1.0)
 
@@ -34,13 +34,13 @@ class Score:
     problems: int
 
 
-def compute_score(values: ValuesByProblem, confidence: float = CONFIDENCE) -> Score:
+def compute_score(values: ValuesByProblem) -> Score:
     """Return the mean over problems of the mean over each one's answers (avg@n); `ValueError` without any."""
     means = [fmean(answers) for answers in values.values() if answers]
     if not means:
         raise ValueError(_("no problem was judged"))
     value, adjusted = fmean(means), [*means, *_ADDED]
-    center, margin = fmean(adjusted), _quantile(confidence) * _standard_error(adjusted)
+    center, margin = fmean(adjusted), _quantile(CONFIDENCE) * _standard_error(adjusted)
     low, high = max(0.0, center - margin), min(1.0, center + margin)
     return Score(value=value, low=min(low, value), high=max(high, value), problems=len(means))
 
@@ -93,7 +93,7 @@ class PairedDifference:
 
 
 def compute_paired_difference(
-    values: ValuesByProblem, reference: ValuesByProblem, *, confidence: float = CONFIDENCE, comparisons: int = 1
+    values: ValuesByProblem, reference: ValuesByProblem, *, comparisons: int = 1
 ) -> PairedDifference:
     """Return the paired difference; `comparisons` made at once share the room for error (Bonferroni).
 
@@ -105,7 +105,7 @@ def compute_paired_difference(
     gains = {problem: fmean(values[problem]) - fmean(reference[problem]) for problem in common}
     adjusted = [*gains.values(), *_ADDED_DIFFERENCES]
     center, standard_error = fmean(adjusted), _standard_error(adjusted)
-    margin = _quantile(1 - (1 - confidence) / comparisons) * standard_error
+    margin = _quantile(1 - (1 - CONFIDENCE) / comparisons) * standard_error
     difference = fmean(gains.values())
     return PairedDifference(
         difference=difference,
@@ -119,21 +119,14 @@ def compute_paired_difference(
     )
 
 
-def compute_detectable_difference(
-    pair: PairedDifference,
-    *,
-    confidence: float = CONFIDENCE,
-    power: float = POWER,
-    comparisons: int = 1,
-    sides: int = 2,
-) -> float:
-    """Return the smallest true difference that a comparison like this one shows with this power, in shares of 1.
+def compute_detectable_difference(pair: PairedDifference, *, comparisons: int = 1, sides: int = 2) -> float:
+    """Return the smallest true difference that a comparison like this one shows with a chance of 95 %, in shares of 1.
 
     Both errors are shared out over `comparisons` that are made at once. A difference turns problems over that were
     equal before, which makes its own error larger: that is counted.
     """
     normal, size = NormalDist(), pair.problems + len(_ADDED_DIFFERENCES)
-    alpha, beta = (1 - confidence) / comparisons, (1 - power) / comparisons
+    alpha, beta = (1 - CONFIDENCE) / comparisons, (1 - _POWER) / comparisons
     z_squared = (normal.inv_cdf(1 - alpha / sides) + normal.inv_cdf(1 - beta)) ** 2 / size
     variance = pair.standard_error**2 * size
     return min(1.0, (z_squared + math.sqrt(z_squared**2 + 4 * z_squared * variance)) / 2)  # d = z * sqrt((var + d) / n)

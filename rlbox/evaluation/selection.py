@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlbox.evaluation.comparison import (
     compare_accepted_by_suite,
@@ -22,7 +22,6 @@ from rlbox.evaluation.comparison import (
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
     CONFIDENCE,
-    POWER,
     PairedDifference,
     ValuesByProblem,
     compute_detectable_difference,
@@ -35,8 +34,6 @@ GUARD_SUITE = "humaneval"
 RegressionVerdict = Literal["worse", "kept", "unsure"]
 """Clearly worse; a loss of `Regression.detectable` would have been seen; too few problems to tell."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
-
-
 SuiteMetricPriority = Sequence[tuple[str, str]]
 """Suites and metrics that decide, in order."""
 
@@ -54,17 +51,14 @@ class Elimination:
     detectable: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(NamedTuple):
     """The name of the best checkpoint, and how the choice went."""
 
     best: str
     eliminations: tuple[Elimination, ...]
 
 
-def select_best(
-    results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE, *, confidence: float = CONFIDENCE
-) -> Selection:
+def select_best(results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE) -> Selection:
     """Return the best of results that have every metric of the rule; `ValueError` without any."""
     if not results:
         raise ValueError(_("no checkpoint was judged"))
@@ -74,19 +68,18 @@ def select_best(
         if len(remaining) == 1:
             break
         values = {result.name: result.get_metric_values(suite, metric) for result in remaining}
-        eliminations.append(_eliminate(remaining, values, confidence, comparisons))
+        eliminations.append(_eliminate(remaining, values, comparisons))
         remaining = [result for result in remaining if result.name in eliminations[-1].remaining]
-    best = min(remaining, key=lambda result: result.step)
-    return Selection(best=best.name, eliminations=tuple(eliminations))
+    return Selection(min(remaining, key=lambda result: result.step).name, tuple(eliminations))
 
 
 def _eliminate(
-    results: Sequence[EvaluationResult], values: Mapping[str, ValuesByProblem], confidence: float, comparisons: int
+    results: Sequence[EvaluationResult], values: Mapping[str, ValuesByProblem], comparisons: int
 ) -> Elimination:
     means = {name: fmean(fmean(answers) for answers in row.values()) for name, row in values.items()}
     leader = max(results, key=lambda result: (means[result.name], -result.step)).name
     differences = {
-        name: compute_paired_difference(row, values[leader], confidence=confidence, comparisons=comparisons)
+        name: compute_paired_difference(row, values[leader], comparisons=comparisons)
         for name, row in values.items()
         if name != leader
     }
@@ -94,15 +87,11 @@ def _eliminate(
         leader=leader,
         differences=differences,
         remaining=tuple(name for name in values if name == leader or not differences[name].is_significant),
-        detectable=max(
-            compute_detectable_difference(pair, confidence=confidence, comparisons=comparisons)
-            for pair in differences.values()
-        ),
+        detectable=max(compute_detectable_difference(pair, comparisons=comparisons) for pair in differences.values()),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regression:
+class Regression(NamedTuple):
     """How a model stands against the baseline on the guard suite.
 
     `detectable` is the loss that is called worse with a chance of 95 %.
@@ -113,26 +102,17 @@ class Regression:
     verdict: RegressionVerdict
 
 
-def check_regression(
-    model: ValuesByProblem,
-    baseline: ValuesByProblem,
-    *,
-    confidence: float = CONFIDENCE,
-    power: float = POWER,
-) -> Regression:
+def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> Regression:
     """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
     """
-    pair = compute_paired_difference(model, baseline, confidence=confidence)
-    reach = _student_quantile(confidence, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
-    detectable = compute_detectable_difference(pair, confidence=confidence, power=power, sides=1)
-    verdict: RegressionVerdict = "unsure"
+    pair = compute_paired_difference(model, baseline)
+    reach = _student_quantile(CONFIDENCE, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
+    detectable = compute_detectable_difference(pair, sides=1)
     if pair.center < -reach:
-        verdict = "worse"
-    elif pair.center - reach > -detectable:
-        verdict = "kept"
-    return Regression(pair=pair, detectable=detectable, verdict=verdict)
+        return Regression(pair, detectable, "worse")
+    return Regression(pair, detectable, "kept" if pair.center - reach > -detectable else "unsure")
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
@@ -151,7 +131,7 @@ class ChosenCheckpoint:
 
     result: EvaluationResult
     candidates: Sequence[EvaluationResult]
-    selection: Selection
+    eliminations: Sequence[Elimination]
     guard_suite: str
     baseline: EvaluationResult | None
     differences_by_suite: Mapping[str, PairedDifference]
@@ -174,12 +154,7 @@ def choose_best_and_compare(
     guard_suite: str = GUARD_SUITE,
     rule: SuiteMetricPriority = SELECTION_RULE,
 ) -> ChosenCheckpoint:
-    """Return the best of the results of checkpoints.
-
-    Parameters
-    ----------
-    rule
-        What was not judged of all is left out.
+    """Return the best of the results of checkpoints; what of the rule was not judged of all is left out.
 
     Raises
     ------
@@ -197,22 +172,20 @@ def choose_best_and_compare(
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
         )
-    selection = select_best(checkpoints, judged)
-    best = next(result for result in checkpoints if result.name == selection.best)
+    name, eliminations = select_best(checkpoints, judged)
+    best = next(result for result in checkpoints if result.name == name)
     differences: dict[str, PairedDifference] = {}
     regression = None
     if baseline is not None:
         require_equal_locks([baseline, best])
         differences = compare_accepted_by_suite(best, baseline)
-        own, reference = (
-            best.get_metric_values(guard_suite, ACCEPTED),
-            baseline.get_metric_values(guard_suite, ACCEPTED),
-        )
+        own = best.get_metric_values(guard_suite, ACCEPTED)
+        reference = baseline.get_metric_values(guard_suite, ACCEPTED)
         regression = check_regression(own, reference) if own and reference else None
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,
-        selection=selection,
+        eliminations=eliminations,
         guard_suite=guard_suite,
         baseline=baseline,
         differences_by_suite=differences,
@@ -238,7 +211,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
                     for name, pair in elimination.differences.items()
                 },
             }
-            for elimination in choice.selection.eliminations
+            for elimination in choice.eliminations
         ],
     }
     if choice.baseline is None:
@@ -263,7 +236,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
 def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands against the baseline."""
     yield from format_scores_by_checkpoint(choice.candidates).splitlines()
-    for elimination in choice.selection.eliminations:
+    for elimination in choice.eliminations:
         for name, pair in elimination.differences.items():
             yield f"{name} to {elimination.leader}: {format_difference(pair)}"
         chance = f"one that is {elimination.detectable:.1%} worse is left out with a chance of 95 %"

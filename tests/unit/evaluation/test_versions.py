@@ -9,29 +9,32 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation import suites, verdict
+from rlbox.evaluation import sandbox_client, suites
 from rlbox.evaluation.sandbox_client import SCORE_PROGRAM, SandboxClient
 from rlbox.sandbox import response
 
 PROGRAMS = Path(response.__file__).parent / "programs"
 KNOWN = {
     "extraction": (
-        verdict.EXTRACTION_VERSION,
-        (verdict.extract_longest_code_block, verdict._CODE_BLOCK, verdict._CODE_LINE),
+        sandbox_client.EXTRACTION_VERSION,
+        (sandbox_client.extract_longest_code_block, sandbox_client._CODE_BLOCK, sandbox_client._CODE_LINE),
     ),
     "scoring": (
-        verdict.SCORING_VERSION,
+        sandbox_client.SCORING_VERSION,
         (
-            *(verdict.parse_check_reply, verdict.parse_run_reply, verdict.has_same_words_by_line, verdict._split_lines),
-            *(verdict.parse_score_reply, verdict.parse_last_json_or_empty, SCORE_PROGRAM),
-            *(
-                SandboxClient.grade,
-                SandboxClient._check_functions,
-                SandboxClient._run,
-                suites._parse_humaneval,
-                suites._parse_mbpp,
-                suites._parse_codecontests,
-            ),
+            sandbox_client.parse_check_reply,
+            sandbox_client.parse_run_reply,
+            sandbox_client.has_same_words_by_line,
+            sandbox_client._split_lines,
+            sandbox_client.parse_score_reply,
+            sandbox_client.parse_last_json_or_empty,
+            SCORE_PROGRAM,
+            SandboxClient.grade,
+            SandboxClient._check_functions,
+            SandboxClient._run,
+            suites._parse_humaneval,
+            suites._parse_mbpp,
+            suites._parse_codecontests,
         ),
     ),
     "sandbox": (
