@@ -116,14 +116,6 @@ def show(app: App, path: Path) -> None:
     app.result({"result": facts, "scores": scores}, "\n".join(lines))
 
 
-def _find_similar_names(name: str, names: list[str]) -> list[str]:
-    """Return the five names that are most like one that is not there."""
-    import difflib
-
-    unique = list(dict.fromkeys(names))
-    return difflib.get_close_matches(name, unique, n=5, cutoff=0) or unique[:5]
-
-
 @click.command("compare")
 @click.argument("one", metavar="RESULT", type=click.Path(path_type=Path))
 @click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
@@ -208,12 +200,11 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 
 @click.command("report")
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.option("--problem", default="", metavar="NAME", help="The page of this problem alone, with more of each text.")
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
 @open_auto_yes_no_option
 @dry_run_option
 @pass_app_with_shared_options
-def report(app: App, folder: Path, problem: str, out: str | None, opened: OpenMode) -> int:
+def report(app: App, folder: Path, out: str | None, opened: OpenMode) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
@@ -222,10 +213,10 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: OpenMo
     \b
     Examples:
       rlbox eval report eval
-      rlbox eval report eval --problem HumanEval/32 --lang zh
+      rlbox eval report eval --out scores.html --lang zh
     """
     from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import load_results_with_folders, name_page_after_folder, read_answers, render_scores
+    from rlbox.report.scores_page import load_results_with_folders, read_answers, render_scores
     from rlbox.run.data_disk import load_run_masks
 
     try:
@@ -235,16 +226,11 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: OpenMo
     if not found:
         load_result(folder)  # which says where there are some
     results = [result for __, result in found]
-    problems = list(read_answers(found, load_run_masks(app, folder), problem))
-    if problem and not problems:
-        names = [name for result in results for name in result.problem_ids]
-        step = _("choose one of: {near_names}").format(near_names=", ".join(_find_similar_names(problem, names)))
-        raise SpecError(
-            _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step
-        )
-    html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
+    problems = list(read_answers(found, load_run_masks(app, folder)))
+    name = folder.resolve().name
+    html = render_scores(name, results, problems, made_at=utc_now())
     told = {"results": [one.name for one in results], "problems": len(problems)}
-    return write_page(app, html, out, name_page_after_folder(folder, problem), told, opened)
+    return write_page(app, html, out, f"{name}.html", told, opened)
 
 
 @click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")

@@ -35,10 +35,6 @@ class EvaluationResult:
         """Return a metric's values by problem; empty where the suite was not evaluated."""
         return self.values.get(suite, {}).get(metric, {})
 
-    @property
-    def problem_ids(self) -> list[str]:
-        return list(dict.fromkeys(name for metrics in self.values.values() for row in metrics.values() for name in row))
-
     def get_name_step_digests(self) -> dict[str, Any]:
         """Return which result this is: name, step, digest of its lock, digest of the weights."""
         weights = str(self.lock.subject.get("weights", ""))

@@ -13,9 +13,9 @@ from rlbox.report.html import MOST_BYTES, load_english_page_labels, page_templat
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
-MOST_TEXT = 24_000
+_MOST_TEXT = 24_000
 """Characters of a text that are kept of it; an answer may have megabytes."""
-_LEVELS = ((MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000), (160, 4000), (80, 800), (40, 100))
+_LEVELS = ((_MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000), (160, 4000), (80, 800), (40, 100))
 """Characters of each text and how many problems, from all to little."""
 _STYLES = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", "": ""}
 
@@ -68,16 +68,13 @@ def load_results_with_folders(folder: Path) -> list[ResultFolder]:
     return sorted(rows, key=lambda row: (row.result.step, row.result.name))
 
 
-def read_answers(
-    rows: Sequence[ResultFolder], masks: SecretMasker, only_problem_name: str = ""
-) -> Iterator[ProblemAnswers]:
-    """Yield the problems that results were judged on, suite by suite, or those of the name `only_problem_name`."""
+def read_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
+    """Yield the problems that results were judged on, suite by suite."""
     stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
     for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
         names = (name for result, _ in stores for name in result.get_metric_values(suite, ACCEPTED))
         for name in dict.fromkeys(names):
-            if only_problem_name in ("", name):
-                yield _read_problem(suite, name, stores, masks)
+            yield _read_problem(suite, name, stores, masks)
 
 
 def _read_problem(
@@ -86,7 +83,7 @@ def _read_problem(
     prompt, answers = "", []
 
     def read_text(record: Mapping[str, Any], key: str) -> str:
-        return remove_controls(masks.mask_text(_shorten_middle(str(record.get(key) or ""), MOST_TEXT)))
+        return remove_controls(masks.mask_text(_shorten_middle(str(record.get(key) or ""), _MOST_TEXT)))
 
     for result, store in stores:
         for number in range(len(result.get_metric_values(suite, ACCEPTED).get(name, ()))):
@@ -138,8 +135,8 @@ def render_scores(
     for most, count in _LEVELS:
         shown = [problems[at] for at in sorted(ranks[:count])]
         hidden = len(problems) - len(shown)
-        text = template.render(**known, alone=len(problems) == 1, problems=shown, hidden=hidden, most=most,
-                               cut=most < MOST_TEXT)  # fmt: skip
+        text = template.render(**known, problems=shown, hidden=hidden, most=most,
+                               cut=most < _MOST_TEXT)  # fmt: skip
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             break
     return text
@@ -163,8 +160,3 @@ def _format_share(scores: Mapping[str, Any], name: str) -> str:
         return "–"
     low, high = scores.get(f"{name}_interval") or (scores[name], scores[name])
     return f"{scores[name]:.2%} ({low:.1%} – {high:.1%})"
-
-
-def name_page_after_folder(folder: Path, problem_name: str) -> str:
-    plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in problem_name)[:80]
-    return f"{folder.resolve().name}-{plain}.html" if plain else f"{folder.resolve().name}.html"

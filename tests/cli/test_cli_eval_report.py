@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import test_cli_eval as judging
 from fakes import Rlbox, tree
-from following import Follow
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 sandbox_url, site, results, judged = judging.sandbox_url, judging.site, judging.results, judging.judged
@@ -21,9 +20,7 @@ def test_the_page_is_written(judged: Path, rlbox: Rlbox) -> None:
     assert "def add(x):" in html
     assert "Return x plus 7." in html
     assert html.count("checkpoints differ") > 8
-    one = rlbox("eval", "report", "eval/step_100", "--problem", "Add/10", "--out", "-")
-    assert "Return x plus 10." in one.out
-    assert "Return x plus 7." not in one.out
+    assert "Return x plus 10." in rlbox("eval", "report", "eval/step_100", "--out", "-").out
 
 
 def test_a_dry_run_writes_nothing(judged: Path, rlbox: Rlbox) -> None:
@@ -31,12 +28,6 @@ def test_a_dry_run_writes_nothing(judged: Path, rlbox: Rlbox) -> None:
     said = rlbox("eval", "report", "eval", "--dry-run")
     assert said.out.splitlines()[-1].startswith("# verdict: this would write eval.html")
     assert tree(judged) == before
-
-
-def test_a_problem_is_chosen(judged: Path, follow: Follow) -> None:
-    step = follow("eval", "report", "eval", "--problem", "Add/l0", "--open", "no")
-    assert "Add/10" in step.choices()
-    follow.instead(step, "Add/l0", "Add/10")
 
 
 def test_what_has_no_results_is_chosen(judged: Path, rlbox: Rlbox) -> None:
