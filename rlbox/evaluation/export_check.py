@@ -116,13 +116,17 @@ def _find_trainer_checkpoint(path: Path) -> _TrainerCheckpoint:
                     )
                 )
             merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
-            merger = (*merge, "--target_dir", "{out}")
-            return _TrainerCheckpoint(format="FSDP", ranks=world, directory=directory, merger=merger)
+            return _TrainerCheckpoint(
+                format="FSDP", ranks=world, directory=directory, merger=(*merge, "--target_dir", "{out}")
+            )
         if partitions := [name for name in names if name.endswith("_optim_states.pt")]:
-            merge = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
-            merger = (*merge, "--safe_serialization")
-            ranks = len(partitions)
-            return _TrainerCheckpoint(format="DeepSpeed ZeRO", ranks=ranks, directory=directory, merger=merger)
+            convert = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
+            return _TrainerCheckpoint(
+                format="DeepSpeed ZeRO",
+                ranks=len(partitions),
+                directory=directory,
+                merger=(*convert, "--safe_serialization"),
+            )
         if any(name.endswith(".distcp") for name in names):
             raise ComparisonFailedError(
                 _(

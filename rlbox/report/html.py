@@ -17,9 +17,8 @@ from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
-from rlbox.report.metrics import Metric
 from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, Series, draw_plot, resource_plots
-from rlbox.report.read import RunRecord, get_list, get_object, get_objects
+from rlbox.report.read import Metric, RunRecord, get_list, get_object, get_objects
 from rlbox.report.run_diff import diff_runs, differs_beyond_durations
 from rlbox.terminal import remove_controls
 

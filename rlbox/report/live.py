@@ -10,9 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from rlbox.errors import RlboxError
+from rlbox.system.ports import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
-_PAGES = ("/", "/page")
 _FOLLOWED = ("run.json", "events.jsonl", "resources.jsonl")
 
 
@@ -35,20 +34,14 @@ class LivePage(ThreadingHTTPServer):
         self._made: tuple[str, str] = ("", "")
         self._making = threading.Lock()
         super().__init__((LOOPBACK, port), _Handler)
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        """What a browser may call this machine."""
-        return frozenset(f"{name}:{self.port}" for name in (LOOPBACK, "localhost"))
+        self.port = int(self.server_address[1])
 
     def etag_and_page(self) -> tuple[str, str]:
         """Return the entity tag and the page; the same ones while the record is the same."""
         with self._making:  # two browsers look at one page
-            tag = self._tag()
+            paths = [path for name in _FOLLOWED if (path := self._run_dir / name).is_file()]
+            stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+            tag = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
             if tag != self._made[0]:
                 self._made = tag, self._make()
             return self._made
@@ -56,28 +49,14 @@ class LivePage(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: who looked has gone, or asks again in two seconds."""
 
-    def _tag(self) -> str:
-        found = []
-        for name in _FOLLOWED:
-            path = self._run_dir / name
-            facts = path.stat() if path.is_file() else None
-            found.append((name, facts.st_size, facts.st_mtime_ns) if facts else (name, 0, 0))
-        return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: LivePage
 
     def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
-        if self.headers.get("Host", "") not in self.server.hosts:
+        if self.headers.get("Host", "") not in {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}:
             return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-        if self.path.partition("?")[0] not in _PAGES:
+        if self.path.partition("?")[0] not in ("/", "/page"):
             return self.send_error(HTTPStatus.NOT_FOUND)
         try:
             tag, page = self.server.etag_and_page()
@@ -99,8 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         ):
             self.send_header(name, value)
         self.end_headers()
-        if body:
-            self.wfile.write(data)
+        self.wfile.write(data)
         return None
 
     def log_message(self, format: str, *args: object) -> None:

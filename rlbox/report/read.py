@@ -13,6 +13,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
+from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, read_log_progress
 from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
@@ -20,13 +21,14 @@ from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
     RunState,
+    StageState,
     create_run_state,
     get_type_adapter,
     load_run_state,
 )
-from rlbox.report.metrics import Metric, read_file_and_log_metrics
+from rlbox.report.plots import Points, Series, XKind, compute_trend_or_empty, thin_points
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward
+from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward, read_last_json_lines_forward
 from rlbox.system.safe_files import (
     find_files_named,
     is_regular_file,
@@ -42,8 +44,29 @@ _MOST_SAMPLES = 20_000
 _TEXT_BYTES = 256 * 1024
 _METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
+_RATE = "rate"
+_MOST_POINTS = 1 << 18
+"""Points of all metrics that are held while reading."""
+
+_DEEPEST = 3
+_Raw = list[tuple[float | None, float | None, float]]
+"""Step, time and value of each reading."""
 _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 """Keys of a row of metrics that say where and when, not how well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric of one stage; `source` is the file it was read from, `x` what its points are drawn over.
+
+    `trend` are the means of stretches of its points, where there are many.
+    """
+
+    stage: str
+    source: str
+    x: XKind
+    series: Series
+    trend: Points = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +152,7 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
         overrides=files.table("overrides.json", wanted=False),
         events=tuple(files.rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
-        metrics=tuple(read_file_and_log_metrics(run_dir, state.stages, max_points_per_series))
-        if max_points_per_series
-        else (),
+        metrics=tuple(_read_metrics(run_dir, state.stages, max_points_per_series)) if max_points_per_series else (),
         evidence=evidence,
         packages=_packages(files, evidence),
         gaps=tuple(files.gaps),
@@ -269,3 +290,68 @@ def get_objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = row.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[Metric]:
+    """Return the metrics of a run, losses and rewards first, each with `max_points_per_metric` points at most.
+
+    What a stage wrote into a metrics.jsonl counts more than the same name in its log.
+    """
+    found: dict[tuple[str, str, str], _Raw] = {}
+    held = 0
+    for stage, source, at, reading in _readings(run_dir, stages):
+        for name, value in [*reading.metrics.items(), *((f"{_RATE} {unit}", v) for unit, v in reading.rates.items())]:
+            found.setdefault((stage, source, name), []).append((reading.step, at, value))
+            held += 1
+        if held > _MOST_POINTS:
+            found = {key: raw[::2] for key, raw in found.items()}
+            held //= 2
+    best = _without_doubles(found)
+    metrics = [_metric(key, raw, max_points_per_metric) for key, raw in best.items() if len(raw) > 1]
+    order = {stage.name: number for number, stage in enumerate(stages)}
+    return sorted(
+        metrics, key=lambda m: (get_metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name)
+    )
+
+
+def _readings(
+    run_dir: Path, stages: tuple[StageState, ...]
+) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
+    for path in find_files_named(run_dir, METRICS_FILE, max_depth=_DEEPEST):
+        own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
+        for row in read_last_json_lines_forward(path):
+            if reading := parse_metrics_record(row):
+                if "eval" in row:  # of another kind than the rows of steps beside it
+                    reading = ProgressReading(
+                        metrics={f"eval {name}": value for name, value in reading.metrics.items()}
+                    )
+                yield str(row.get("stage") or own), METRICS_FILE, _row_time(row), reading
+    for stage in stages:
+        for service in ("stage", *(service.name for service in stage.services)):
+            for at, reading in read_log_progress(run_dir / stage.directory / f"{service}.log"):
+                yield stage.name, f"{service}.log", at, reading
+
+
+def _row_time(row: dict[str, object]) -> float | None:
+    for name in ("time", "timestamp", "_timestamp"):
+        value = row.get(name)
+        if isinstance(value, (int, float)) and value > 1e9:
+            return float(value)
+    return None
+
+
+def _without_doubles(found: dict[tuple[str, str, str], _Raw]) -> dict[tuple[str, str, str], _Raw]:
+    written = {(stage, name) for stage, source, name in found if source == METRICS_FILE}
+    return {key: raw for key, raw in found.items() if key[1] == METRICS_FILE or (key[0], key[2]) not in written}
+
+
+def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
+    stage, source, name = key
+    steps = [step for step, _, _ in raw if step is not None]
+    times = [at for _, at, _ in raw if at is not None]
+    x: XKind = "step" if len(steps) == len(raw) else "time" if len(times) == len(raw) else "count"
+    chosen = steps if x == "step" else times if x == "time" else range(len(raw))
+    points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
+    unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
+    series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
+    return Metric(stage=stage, source=source, x=x, series=series, trend=compute_trend_or_empty(points))

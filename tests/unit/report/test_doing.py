@@ -10,8 +10,7 @@ import pytest
 from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.report.activity import Activity, activity_text, find_activity
-from rlbox.report.run_view import _Lines
+from rlbox.report.run_view import Activity, _Lines, activity_text, find_activity
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
 

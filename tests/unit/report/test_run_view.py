@@ -23,8 +23,7 @@ from rlbox.amounts import duration_text
 from rlbox.gate.rule_state import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
-from rlbox.report.activity import read_run_snapshot
-from rlbox.report.run_view import _LiveView, run_frame, run_view
+from rlbox.report.run_view import _LiveView, read_run_snapshot, run_frame, run_view
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
