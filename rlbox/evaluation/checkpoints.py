@@ -67,7 +67,6 @@ class _CheckpointFile:
 
     @property
     def directory(self) -> str:
-        """The directory below the checkpoint; empty for the checkpoint itself."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -107,7 +106,6 @@ class Checkpoint:
 
     @property
     def bytes_by_part(self) -> dict[CheckpointPart, int]:
-        """Bytes by part."""
         sizes: dict[CheckpointPart, int] = {}
         for file in self.files:
             part = "hf" if self.framework == "hf" and file.part == "model" else file.part
@@ -237,7 +235,6 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
 
 
 def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePathPattern]:
-    """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
     for file in checkpoint.files:
         if file.part == "optimizer":
@@ -430,7 +427,6 @@ def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]
 
 
 def format_series(all_series: Sequence[CheckpointSeries], *, show_removable: bool) -> str:
-    """Return all series as text; `show_removable`: with what can be removed."""
     return "\n\n".join("\n".join(_format_one(series, show_removable)) for series in all_series)
 
 

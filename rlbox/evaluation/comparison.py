@@ -50,7 +50,6 @@ def require_equal_locks(
 
 
 def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
-    """Return the difference in accepted@1 for each suite that both have."""
     common = [suite for suite in result.values if suite in reference.values]
     return {
         suite: compute_paired_difference(
@@ -150,7 +149,6 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
 
 
 def format_scores_by_checkpoint(results: Sequence[EvaluationResult]) -> str:
-    """Return a table of checkpoints and suites; N/A for what was not measured."""
     suites = dict.fromkeys(suite for result in results for suite in result.scores)
     rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]
     metrics = list(dict.fromkeys([*rule, *((suite, ACCEPTED) for suite in suites)]))

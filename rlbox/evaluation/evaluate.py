@@ -41,7 +41,6 @@ class EvaluationError(Exception):
 
 
 def print_line(line: str) -> None:
-    """Write a line to standard output, at once."""
     sys.stdout.write(f"{remove_controls(line)}\n")
     sys.stdout.flush()
 
@@ -164,7 +163,6 @@ PromptsBySuite = Mapping[str, Mapping[str, Prompt]]
 
 
 def _fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurrency: int) -> PromptsBySuite:
-    """Return the prompts that the server makes of all problems."""
     with ThreadPoolExecutor(concurrency) as pool:
         return {
             suite.name: dict(
@@ -233,7 +231,6 @@ class ProgressPrinter:
         self._lock = threading.Lock()
 
     def count_answer(self, suite: str) -> None:
-        """Count one graded answer."""
         with self._lock:
             now = self._clock()
             self._done[suite] += 1

@@ -61,7 +61,6 @@ class FileStamp(NamedTuple):
 
 
 def read_file_stamps(directory: Path) -> list[FileStamp]:
-    """Return the stamps of all files below a directory."""
     files = walk_files(directory.resolve())
     return [FileStamp(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
 

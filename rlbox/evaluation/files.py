@@ -56,7 +56,6 @@ class AnswerStore:
         return record
 
     def write_with_cache_key(self, suite: str, record: AnswerRecord) -> AnswerRecord:
-        """Store a record and return it with its key."""
         path = self._path(suite, record["problem"], record["number"])
         record = {**record, "key": self._keys[suite]}
         write_json(path, record)
@@ -90,7 +89,6 @@ def write_result(
 
 
 def append_history(out: Path, result: EvaluationResult, started_at: str) -> None:
-    """Append one evaluation to the history, in one write."""
     row = {"step": result.step, "name": result.name, "lock": result.lock.digest_without_weights, "began": started_at}
     with (out / HISTORY_FILE).open("a") as stream:
         stream.write(
@@ -107,7 +105,6 @@ def read_result(path: Path) -> EvaluationResult:
 
 
 def read_results(out: Path) -> list[EvaluationResult]:
-    """Return the results in the directories below `out`, by step."""
     results = [read_result(path) for path in sorted(out.glob(f"*/{SUMMARY_FILE}"))]
     return sorted(results, key=lambda result: (result.step, result.name))
 
@@ -118,7 +115,6 @@ def read_result_export_path(directory: Path) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data`; the file is complete or not there."""
     _write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -50,8 +50,6 @@ class EvaluationLock:
         return digest_json(self.parts)
 
     def drop_other_suites(self, suites: Collection[str]) -> EvaluationLock:
-        """Return this lock without what it says of other suites."""
-
         def select(part: Mapping[str, Any]) -> dict[str, Any]:
             return {suite: value for suite, value in part.items() if suite in suites}
 
@@ -83,7 +81,6 @@ def parse_lock(document: Any) -> EvaluationLock:
 
 
 def digest_json(value: Any) -> str:
-    """Return the sha256 of a value's canonical JSON."""
     return hashlib.sha256(_canonical_json(value)).hexdigest()
 
 

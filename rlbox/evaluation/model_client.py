@@ -62,7 +62,6 @@ class ModelClient:
         self._pending, self._lock = dict.fromkeys(self.urls, 0), threading.Lock()
 
     def fetch_prompt(self, message: str) -> Prompt:
-        """Return a user's message as the model gets it, by the server's chat template."""
         if self._tokenizes:
             request = {"messages": [{"role": "user", "content": message}], "add_generation_prompt": True}
             status, reply = self._post(self.urls[0], "/tokenize", request)

@@ -32,11 +32,9 @@ class EvaluationResult:
     values: Mapping[str, Mapping[str, ValuesByProblem]]
 
     def get_metric_values(self, suite: str, metric: str) -> ValuesByProblem:
-        """Return a metric's values by problem; empty where the suite was not evaluated."""
         return self.values.get(suite, {}).get(metric, {})
 
     def get_name_step_digests(self) -> dict[str, Any]:
-        """Return which result this is: name, step, digest of its lock, digest of the weights."""
         weights = str(self.lock.subject.get("weights", ""))
         return {"name": self.name, "step": self.step, "lock": self.lock.digest_without_weights, "weights": weights}
 
@@ -117,7 +115,6 @@ def _score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
 
 
 def _collect_metric_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, list[float]]:
-    """Return the metric's value (0 or 1) of each answer, by problem."""
     values: dict[str, list[float]] = {}
     for record in records:
         value = record["outcome"] == "accepted" if metric == ACCEPTED else bool(record["executed"])

@@ -56,7 +56,6 @@ class AnswerVerdict:
 
     @property
     def all_runs_exited_zero(self) -> bool:
-        """Every run that was made ended by itself with exit status 0."""
         return self.runs > 0 and self.clean == self.runs
 
 
@@ -81,7 +80,6 @@ def parse_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
 
 
 def parse_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> RunVerdict:
-    """Return how one run of a program did against its expected output; `limit_s` was its limit."""
     result = reply.get("run_result") or {}
     if reply.get("status") == SANDBOX_ERROR or not result:
         return RunVerdict("sandbox", str(reply.get("message", ""))[-_MAX_DETAIL:])
@@ -275,7 +273,6 @@ class SolutionCheck(NamedTuple):
 
 
 def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient) -> SolutionCheck:
-    """Grade a suite's reference solutions; `NoResponseError` where the sandbox itself fails."""
     solved = [problem for problem in problems if problem.solution_as_model_answer]
 
     def grade(problem: Problem) -> AnswerVerdict:

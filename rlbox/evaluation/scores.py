@@ -88,7 +88,6 @@ class PairedDifference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval excludes 0."""
         return not self.low <= 0.0 <= self.high
 
 

@@ -69,7 +69,6 @@ class Problem:
 
     @property
     def solution_as_model_answer(self) -> str:
-        """The reference solution as a model would answer; empty without one."""
         return f"```python\n{self.solution}\n```" if self.solution and not self.scorer else self.solution
 
     def as_json(self) -> dict[str, Any]:
@@ -142,7 +141,6 @@ class ProblemSources(NamedTuple):
 
 
 def list_suites(additional_directory: Path | None = None) -> list[str]:
-    """Return the names of the suites that rlbox brings, and those in a directory."""
     directories = [SHIPPED_SUITES, *([additional_directory] if additional_directory else [])]
     return sorted({path.stem for directory in directories for path in directory.glob("*.toml")})
 
@@ -170,7 +168,6 @@ def load_suite(name: str, directory: Path | None = None) -> Suite:
 def load_suites_with_problems(
     names: Sequence[str], sources: ProblemSources, directory: Path | None = None
 ) -> list[SuiteProblems]:
-    """Return suites, by name or TOML file, with their problems; `ProblemError` where one or the other is missing."""
     suites = [load_suite(name, directory) for name in names]
     return [SuiteProblems(suite, _load_problems(suite, sources)) for suite in suites]
 

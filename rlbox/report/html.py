@@ -150,7 +150,6 @@ def _compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
 
 
 def _plots(record: RunRecord, other: RunRecord) -> Sequence[Plot]:
-    """Return a plot for each metric that both runs have, over its steps."""
     before = {(one.stage, one.series.name): one for one in other.metrics}
     plots = []
     for metric in record.metrics:

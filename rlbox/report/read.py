@@ -107,7 +107,6 @@ class RunRecord:
             return {}
 
     def lock(self) -> Lock | None:
-        """Return the lock that the run was made of, or None when it cannot be read."""
         path = self.folder / "spec/lock.json"
         try:
             return parse_lock(read_bytes(path), str(path), "")
@@ -182,7 +181,6 @@ class _Files:
         return self.masks.mask_json(found) if isinstance(found, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the JSON objects among the last lines of a file."""
         found: list[dict[str, Any]] = []
         for row in parse_json_lines(self.lines(name)):
             found.append(self.masks.mask_json(row))
@@ -191,7 +189,6 @@ class _Files:
         return found[-_MOST_EVENTS:]
 
     def lines(self, name: str) -> Iterator[bytes]:
-        """Return the lines of a file; none when it cannot be read."""
         try:
             yield from read_last_file_lines_forward(self.run_dir / name)
         except FileNotFoundError:
@@ -200,7 +197,6 @@ class _Files:
             self.gaps.append(f"{name}: cannot be read: {error.strerror}")
 
     def text(self, path: Path) -> str:
-        """Return the beginning of a text file; empty when it cannot be read."""
         try:
             with open_regular_file(path) as file:
                 return self.masks.mask_text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
@@ -260,7 +256,6 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 
 
 def _attempts(folder: Path) -> list[str]:
-    """Return the names of the folders that earlier attempts of a stage left."""
     try:
         return [name for name in list_directory_empty_if_missing(folder) if name.startswith(ATTEMPT_PREFIX)]
     except OSError:
@@ -278,7 +273,6 @@ def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
 
 
 def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the list of that name in what was read from a file; empty when there is none."""
     value = row.get(name)
     return value if isinstance(value, list) else []
 

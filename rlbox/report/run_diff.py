@@ -50,7 +50,6 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
 
 
 def differs_beyond_durations(differences: Iterable[Difference]) -> bool:
-    """Return whether two runs differ in more than how long they took."""
     return any(difference.part != DURATIONS for difference in differences)
 
 
@@ -108,7 +107,6 @@ def _place_free(plan: RunPlan) -> Callable[[str], str]:
 
 
 def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
-    """Return what can differ, part by part; paths of the run count as placeholders."""
     plan = load_run_plan(record.plan)
     free = _place_free(plan)
     stages = record.state.stages if record.began else ()

@@ -108,14 +108,12 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
 
 
 def _rate(history: Sequence[tuple[float, int]]) -> float:
-    """Return how many bytes a second were read of late; 0 where that is not known."""
     recent = [row for row in history if history[-1][0] - row[0] <= _RATE_S]
     (first_s, first), (last_s, last) = recent[0], recent[-1]
     return max(0, last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
 def _bar_text(share: float) -> str:
-    """Return a bar of `share` (0-1), and the number."""
     full = round(_CELLS * share)
     return f"{'█' * full}{'░' * (_CELLS - full)} {100 * share:.0f} %"
 
@@ -155,7 +153,6 @@ class RunSnapshot:
 
 
 def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
-    """Return what a run's directory tells now; what cannot be read is left out."""
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
     samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
     history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
@@ -203,7 +200,6 @@ def _parse_readings(data: bytes) -> list[ProgressReading]:
 
 
 def _find_last_line(logs: Mapping[Path, bytes]) -> str:
-    """Return the last line of the log that grew last, with the log's name before it."""
     for path in sorted(logs, key=_get_mtime_ns, reverse=True):
         lines = logs[path].decode("utf-8", "replace").replace("\r", "\n").split("\n")
         for line in reversed(lines):
@@ -352,7 +348,6 @@ def _use(sample: Sample) -> str:
 
 
 def _pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
-    """Return in how much of the last ten seconds some process waited for a core, a disk, memory, percent."""
     return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
 
 
@@ -398,14 +393,12 @@ def _last_begun(stages: tuple[StageState, ...]) -> int:
 
 
 def _format_gate_count(stage: StageState) -> str:
-    """Return how many rules of the stage's gate hold, and whether one is broken."""
     held = sum(rule.state == "held" for rule in stage.gate)
     broken = sum(rule.state == "broken" for rule in stage.gate)
     return f"{held}/{len(stage.gate)} held" + (f", {broken} broken" if broken else "")
 
 
 def _stage_time(stage: StageState, now_s: float) -> str:
-    """Return how long the stage took, or has been going on; empty when it never began."""
     began, ended = moment(stage.started_at), moment(stage.ended_at)
     if began is None:
         return ""
@@ -461,7 +454,6 @@ class _Lines:
         self._seen[key] = now
 
     def _tell_far(self, state: RunState) -> None:
-        """Tell how far it is: what starts or shows a bar soon, steps less often."""
         facts = read_run_snapshot(self._run_dir, state)
         if facts.doing:
             far = activity_text(facts.doing, time.time(), bar=False)
@@ -520,5 +512,4 @@ def format_stage_table(state: RunState) -> str:
 
 
 def _can_paint() -> bool:
-    """Return whether the terminal that the environment names can move its cursor."""
     return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")

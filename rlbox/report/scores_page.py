@@ -62,14 +62,12 @@ class ProblemAnswers:
 
 
 def load_results_with_folders(folder: Path) -> list[ResultFolder]:
-    """Return the result that a folder is, or those below it by step, each with its folder; see `read_result`."""
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
     rows = [ResultFolder(path.parent, read_result(path)) for path in paths]
     return sorted(rows, key=lambda row: (row.result.step, row.result.name))
 
 
 def read_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
-    """Yield the problems that results were judged on, suite by suite."""
     stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
     for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
         names = (name for result, _ in stores for name in result.get_metric_values(suite, ACCEPTED))

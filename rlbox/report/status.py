@@ -59,7 +59,6 @@ def _lines(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Itera
 
 
 def _met(run_dir: Path) -> Iterator[str]:
-    """Yield why stages failed that passed later: what the record of all attempts says."""
     with contextlib.suppress(OSError):
         for event in parse_json_lines(read_bytes(run_dir / EVENTS_FILE).splitlines()):
             if event.get("cause"):

@@ -147,7 +147,6 @@ def load_backend(place: str, options: RunOptions) -> Backend:
 
 
 def open_runtime(ref: ContainerRef) -> RuntimeHandle:
-    """Return the container of a run, whose status it tells and which it stops."""
     _require_known(ref.backend or DEFAULT_PLACE)
     from rlbox.run.docker import open_container
 
@@ -163,7 +162,6 @@ def _require_known(place: str) -> tuple[str, str]:
 
 
 def format_run_command_without_params(plan: RunPlan) -> str:
-    """Return the command line that starts the job of a run again on its backend."""
     if plan.cluster:
         return f"rlbox run {plan.job} {plan.cluster.options}"
     return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT_PLACE else "")

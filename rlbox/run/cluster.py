@@ -199,7 +199,6 @@ def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
 
 
 def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Mapping[str, Any]:
-    """Refuse a cluster whose image is not what the specs say now."""
     if why := find_outdated_reason(image, dict(found)):
         raise EngineError(
             _(

@@ -57,7 +57,6 @@ def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str
 
 
 def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
-    """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
     return RunStore(data_dir=resolve_data_dir(app, target, data_option), open_runtime=open_runtime)
 
 
@@ -77,7 +76,6 @@ def create_lock_owner(action: str) -> LockOwner:
 
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
-    """Settle the dead runs of a data disk, and say what could not be settled."""
     found = run_store.clean_up_dead_runs(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.print_status(_("run {run_id} {why}").format(run_id=run, why=why))
@@ -85,7 +83,6 @@ def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
 
 
 def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
-    """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
     try:
         named = load_plan_file(run_dir).secrets
     except RlboxError:

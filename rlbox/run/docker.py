@@ -117,7 +117,6 @@ def bytecode_dir(target: str, inspected: Mapping[str, Any]) -> Path:
 
 
 def open_container(ref: ContainerRef) -> RunContainer:
-    """Return the container of a run, on the engine that it was made on."""
     from rlbox.engine.docker import DockerEngine
 
     return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
@@ -299,7 +298,6 @@ class PreparedDocker:
 
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
-    """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
     inspected = require_image(image.tag, image.target)
     if reason := find_outdated_reason(image, inspected):
         what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=reason)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 def open_shell_in_new_container(
     app: App, target: str, command_instead_of_shell: tuple[str, ...], data_option: str | None, gpus: str = ""
 ) -> int:
-    """Run `command_instead_of_shell`, or a shell, in a container of the target's image and return its exit code."""
     from rlbox.doctor.gpu_choice import choose_container_gpu_access
     from rlbox.engine import address, container, data_disk
     from rlbox.engine.connection import connect_engine, require_image
@@ -119,7 +118,6 @@ def is_inside_target_or_raise(target: str) -> bool:
 def run_component_tests_in_target(
     app: App, place: SingleMachinePlace, target: str, data_option: str | None, gpus: str, timeout_s: float
 ) -> int:
-    """Test the stack of a target in a container, or where it was applied to this machine."""
     args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
     if place == "here":
         return run_rlbox_in_layout(app, find_applied_layout(app, target, data_option), args, gpus)
@@ -153,7 +151,6 @@ def find_host_layout_for_doctor(
 
 
 def examine_layout(app: App, layout: Layout, gpus: str, *, budget_s: float) -> int:
-    """Examine a place in the environment that its runs have; return rlbox's exit code."""
     words = ["doctor", "--around", *app.json_language_verbosity_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return run_rlbox_in_layout(app, layout, tuple(words), gpus)

@@ -41,7 +41,6 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
 
 
 def load_stage_durations(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
-    """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
     try:
         run_store = locate_local_run_store(app, target, data_option)
         return tuple(

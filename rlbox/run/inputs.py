@@ -57,7 +57,6 @@ def compute_specs_digest(files: Mapping[str, str]) -> str:
 
 
 def find_job_programs_dir(app: App, job: Job) -> Path | None:
-    """Return the folder of the job's own programs, beside its file, if it has one."""
     folder = app.project.require_job_file(job.name).with_suffix("")
     return folder if folder.is_dir() else None
 
@@ -104,7 +103,6 @@ def load_secrets_from_environ_and_files(
 def plan_container_run(
     job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secret_names: tuple[str, ...] = ()
 ) -> RunPlan:
-    """Return the plan of a run in a container that sees the data disk at `mount`."""
     folder = f"{mount}/runs/{run_id}"
     source = source_mount_path(str(values.params[SOURCE_PARAM])) if job.source else ""
     paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)

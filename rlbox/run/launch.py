@@ -173,7 +173,6 @@ def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
 
 
 def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
-    """Wait until the supervisor has taken over, and say how to come back to the run."""
     run_id = run.plan.run_id
     while is_alive():
         state = find_readable_run_state(run.run_dir)
@@ -305,7 +304,6 @@ def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) 
 
 
 def _format_cause(cause: Cause) -> str:
-    """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
         lines.append(f"  line:  {cause.line}")

@@ -205,7 +205,6 @@ def _check_fit(
 
 
 def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
-    """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
     lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_params_with_unit(job))]

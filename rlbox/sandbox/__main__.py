@@ -113,7 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, response)
 
     def _is_awaited(self) -> bool:
-        """Return whether the client is still connected."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         try:

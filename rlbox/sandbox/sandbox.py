@@ -201,7 +201,6 @@ class _WorkerProcess:
         return decode_outcome(self._replies.readline())
 
     def end(self, timeout_s: float) -> None:
-        """Have it end what runs; kill it when that takes longer."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         if wait_for_exit(self.process, timeout_s) is None:

@@ -188,7 +188,6 @@ class _ProgramStreams:
 
     @property
     def reader_fds(self) -> list[int]:
-        """With a check: the verdict, then output and error output of each program."""
         return list(self._received)
 
     def __enter__(self) -> _ProgramStreams:
