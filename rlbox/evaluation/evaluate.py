@@ -135,18 +135,15 @@ class CheckpointEvaluator:
         with self.serve(export.path, directory) as model:
             _require_model_of(export, model)
             servers = len(model.urls)
-            prompts = _fetch_prompts(task.suites, model, self.concurrency_per_server * servers)
+            concurrency = self.concurrency_per_server * servers
+            prompts = _fetch_prompts(task.suites, model, concurrency)
             engine = {**self.engine_for_lock, **model.model.engine}
             lock = _build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
             write_json(directory / "lock.json", lock.as_json())
             answers = AnswerStore(directory, compute_cache_key_by_suite(lock))
             progress = ProgressPrinter(export.name, task.suites, self.say)
-            collector = _AnswerCollector(model, self.sandbox, answers, progress)
-            return (
-                lock,
-                collector.collect_and_grade(task.suites, prompts, self.concurrency_per_server * servers),
-                servers,
-            )
+            records = _collect_and_grade(task.suites, prompts, model, self.sandbox, answers, progress, concurrency)
+            return lock, records, servers
 
 
 def _require_model_of(export: Export, model: ModelClient) -> None:
@@ -243,48 +240,49 @@ class ProgressPrinter:
             self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{passed}<{left}]")
 
 
-class _AnswerCollector:
-    """Asks a model for every answer that is not stored, and grades answers by threads of their own meanwhile."""
+def _collect_and_grade(
+    suites: Sequence[SuiteProblems],
+    prompts: PromptsBySuite,
+    model: ModelClient,
+    sandbox: SandboxClient,
+    answers: AnswerStore,
+    progress: ProgressPrinter,
+    concurrency: int,
+) -> RecordsBySuite:
+    """Return the graded answers of each suite; `ModelServerError` where the server fails.
 
-    def __init__(
-        self, model: ModelClient, sandbox: SandboxClient, answers: AnswerStore, progress: ProgressPrinter
-    ) -> None:
-        self._model, self._sandbox, self._answers, self._progress = model, sandbox, answers, progress
-        self._graders = ThreadPoolExecutor(os.cpu_count() or 1)
+    A model is asked for every answer that is not stored; threads of their own grade answers meanwhile.
+    """
 
-    def collect_and_grade(
-        self, suites: Sequence[SuiteProblems], prompts: PromptsBySuite, concurrency: int
-    ) -> RecordsBySuite:
-        """Return the graded answers of each suite; `ModelServerError` where the server fails."""
-        records: dict[str, list[Future[Future[AnswerRecord]]]] = {}
-        with self._graders, ThreadPoolExecutor(concurrency) as askers:
-            for suite, problems in suites:
-                for problem in problems:
-                    for number in range(suite.decoding.samples):
-                        ask = askers.submit(self._ask, suite, problem, number, prompts[suite.name][problem.id])
-                        records.setdefault(suite.name, []).append(ask)
-            try:
-                for future in as_completed(future for futures in records.values() for future in futures):
-                    future.result()
-            except BaseException:
-                askers.shutdown(cancel_futures=True)
-                raise
-        return {suite: [future.result().result() for future in futures] for suite, futures in records.items()}
-
-    def _ask(self, suite: Suite, problem: Problem, number: int, prompt: Prompt) -> Future[AnswerRecord]:
-        record = self._answers.read(suite.name, problem.id, number)
-        if record is None:
-            answer = asdict(self._model.generate(prompt, suite.decoding, number))
-            record = self._answers.write_with_cache_key(
-                suite.name, {"problem": problem.id, "number": number, "ask": problem.message, **answer}
-            )
-        return self._graders.submit(self._grade, suite, problem, record)
-
-    def _grade(self, suite: Suite, problem: Problem, record: AnswerRecord) -> AnswerRecord:
+    def grade(suite: Suite, problem: Problem, record: AnswerRecord) -> AnswerRecord:
         if "outcome" not in record:
-            verdict = self._sandbox.grade(problem, record["text"], suite.limits)
-            record = self._answers.write_with_cache_key(
-                suite.name, {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
-            )
-        self._progress.count_answer(suite.name)
+            verdict = sandbox.grade(problem, record["text"], suite.limits)
+            graded = {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
+            record = answers.write_with_cache_key(suite.name, graded)
+        progress.count_answer(suite.name)
         return record
+
+    def ask(suite: Suite, problem: Problem, number: int) -> Future[AnswerRecord]:
+        record = answers.read(suite.name, problem.id, number)
+        if record is None:
+            answer = asdict(model.generate(prompts[suite.name][problem.id], suite.decoding, number))
+            record = {"problem": problem.id, "number": number, "ask": problem.message, **answer}
+            record = answers.write_with_cache_key(suite.name, record)
+        return graders.submit(grade, suite, problem, record)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as graders, ThreadPoolExecutor(concurrency) as askers:
+        asked = {
+            suite.name: [
+                askers.submit(ask, suite, problem, number)
+                for problem in problems
+                for number in range(suite.decoding.samples)
+            ]
+            for suite, problems in suites
+        }
+        try:
+            for future in as_completed(future for futures in asked.values() for future in futures):
+                future.result()
+        except BaseException:
+            askers.shutdown(cancel_futures=True)
+            raise
+    return {name: [future.result().result() for future in futures] for name, futures in asked.items()}

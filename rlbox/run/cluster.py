@@ -134,9 +134,7 @@ class ClusterBackend:
 
     def _head(self, app: App, target: str) -> _Head | None:
         """Return the head here, None of a dry run that found none."""
-        if self._known is None and not app.dry_run:
-            self._known = self._find(app, target)
-        elif self._known is None and self.is_local:
+        if self._known is None and (self.is_local or not app.dry_run):
             with app.collecting_refusals_if_dry_run("cluster"):
                 self._known = self._find(app, target)
         return self._known
