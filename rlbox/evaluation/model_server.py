@@ -122,23 +122,9 @@ def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable
 def build_gpu_environments(
     servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
-    """Return the environment of each server, which chooses its GPUs.
+    """Return the environment of each server, which chooses its GPUs; `ValueError` where too few are free.
 
-    Parameters
-    ----------
-    servers
-        0: as many as free GPUs allow, and one at least.
-    gpus
-        Those of this machine; without any, engines compute on the processor.
-    visible_devices
-        CUDA_VISIBLE_DEVICES; None where it is not set.
-    settings
-        Of the engine: over how many GPUs one is spread.
-
-    Raises
-    ------
-    ValueError
-        Too few are free.
+    Without any `gpus` engines compute on the processor; 0 `servers` are as many as free GPUs allow, and one at least.
     """
     if not gpus or servers == 1:
         return [{} for __ in range(max(1, servers))]
@@ -160,12 +146,11 @@ def build_gpu_environments(
 
 
 def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> list[str]:
-    """Return the free GPUs as programs name them; a UUID counts as free."""
     free = {str(gpu.index): gpu.is_memory_nearly_unused for gpu in gpus}
     if visible_devices is None:
         return [name for name, is_free in free.items() if is_free]
     names = (name.strip() for name in visible_devices.split(","))
-    return [name for name in names if name and free.get(name, "-" in name)]
+    return [name for name in names if name and free.get(name, "-" in name)]  # a UUID counts as free
 
 
 @contextlib.contextmanager

@@ -224,19 +224,9 @@ class SandboxClient:
 
 @contextlib.contextmanager
 def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator[str]:
-    """Yield the URL of a sandbox on loopback that runs as long as the block.
+    """Yield the URL of a sandbox on loopback that runs as long as the block, by default with rlbox's interpreter.
 
-    Parameters
-    ----------
-    python
-        Interpreter of the programs; empty: rlbox's own.
-    max_cpu_s, max_memory_mb
-        What a program may take at most, in seconds of a processor and MB; a request may ask for less.
-
-    Raises
-    ------
-    NoResponseError
-        Programs cannot be isolated here, or it did not start; the text says why.
+    `NoResponseError` where programs cannot be isolated here, or it did not start; the text says why.
     """
     argv = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
     with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:

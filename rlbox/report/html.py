@@ -131,13 +131,7 @@ MOST_COMPARED_PLOTS = 24
 
 
 def _compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
-    """Return what the page shows of another run, which counts as the one before.
-
-    Raises
-    ------
-    SpecError
-        The plan of one cannot be read.
-    """
+    """Return what the page shows of another run, which counts as the one before."""
     found = diff_runs(other, record)
     return {
         "before": other.state.run_id,
@@ -177,14 +171,8 @@ _FIRST_PLOTS = 12
 def render_report(record: RunRecord, *, made_at: str, other: RunRecord | None = None, live: bool = False) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
-    Parameters
-    ----------
-    made_at
-        The time, ISO 8601 in UTC; what goes on ends there.
-    other
-        A run that is shown beside it, as the one before.
-    live
-        Whether the page asks again where it came from: what changed takes the place of what is shown.
+    The `other` run is shown beside it, as the one before; `made_at` is ISO 8601 in UTC, and what goes on ends there. A
+    `live` page asks again where it came from.
 
     Raises
     ------

@@ -125,16 +125,8 @@ def draw_plot(
 ) -> Plot | None:
     """Return the plot of `series`; None when they hold no point.
 
-    Parameters
-    ----------
-    unit
-        Unit of y: `bytes`, `bytes/s`, `%`, `W` or any other; empty for a bare number.
-    x_range
-        What the x axis shows; the points' own range by default.
-    from_zero
-        Whether the y axis begins at 0.
-    second_is_trend
-        Whether the second series is the trend of the first, which then stays in the background.
+    The `unit` of y is `bytes`, `bytes/s`, `%`, `W` or any other, empty for a bare number; the x axis has the points'
+    own range by default. A first series whose trend the second is stays in the background.
     """
     shown = [one for one in series if one.points]
     if not shown:

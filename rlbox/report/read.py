@@ -127,12 +127,7 @@ class RunRecord:
 
 
 def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series: int) -> RunRecord:
-    """Read the directory of a run that is going on, ended, or was broken off anywhere.
-
-    Parameters
-    ----------
-    max_points_per_series
-        How many points a series may have at most; 0: no series is read.
+    """Read the directory of a run that is going on, ended, or was broken off anywhere; 0 points: no series is read.
 
     Raises
     ------

@@ -64,12 +64,7 @@ def find_activity(
 ) -> Activity | None:
     """Return what a stage is busy with; None for one whose steps tell it.
 
-    Parameters
-    ----------
-    samples
-        The last rows of what the run used, the oldest first.
-    bars
-        The bar that each log shows now, by the log's name: a service's, or `stage`.
+    `samples` are the last ones, the oldest first; `bars` are by the log's name: a service's, or `stage`.
     """
     service = next((one for one in stage.services if one.state == "starting"), None)
     if service:
@@ -233,11 +228,6 @@ def run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: int) -> l
     """Return the lines of the view, at most `height`, none longer than `width` cells.
 
     What is told of the stage that goes on comes first when there is little room; then the stages around it.
-
-    Parameters
-    ----------
-    now_s
-        The time, seconds since 1970.
     """
     details = [_detail(label, text) for label, text in _details(facts, now_s) if text]
     room = max(1, height - 1 - len(details))
@@ -416,10 +406,7 @@ _QUOTED = 100
 def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[RunState], None]]:
     """Yield a function to be given the run's state again and again; what it shows is gone when the block ends.
 
-    Parameters
-    ----------
-    live
-        Whether standard error is a terminal that a person looks at. One that cannot move its cursor gets lines.
+    A `live` terminal that cannot move its cursor gets lines.
     """
     if quiet:
         yield lambda state: None

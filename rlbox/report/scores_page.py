@@ -117,13 +117,7 @@ def render_scores(
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.
 
     Problems that some checkpoints solved and others did not are the last that are left out.
-
-    Parameters
-    ----------
-    title
-        What the results are called.
-    made_at
-        The time, ISO 8601 in UTC.
+    `made_at` is ISO 8601 in UTC.
     """
     template, text = page_template("scores.html.j2", shorten=_shorten_middle), ""
     known: dict[str, Any] = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}

@@ -21,13 +21,7 @@ _MOST, _LONGEST = 20, 300
 def write_passed_run_status_markdown(
     run_dir: Path, plan: RunPlan, state: RunState, archive_dir_to_mention: str
 ) -> Path:
-    """Write the page of a run that passed, and return where it is.
-
-    Parameters
-    ----------
-    archive_dir_to_mention
-        Folder of a second disk, for what is to stay; left out where it is not there, or empty.
-    """
+    """Write the page of a run that passed, and return where it is; an archive that is not there is left out."""
     there = archive_dir_to_mention if archive_dir_to_mention and os.path.isdir(archive_dir_to_mention) else ""
     path = run_dir / STATUS_PAGE
     replace_file(path, "\n".join([*_lines(run_dir, plan, state, there), ""]).encode())

@@ -129,10 +129,7 @@ class Backend(Protocol):
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedBackend:
         """Check that runs of `target` can start here; raise what `rlbox run` refuses.
 
-        Parameters
-        ----------
-        need_disk_gib
-            What a run needs on the data disk; None: what the target asks for.
+        Without `need_disk_gib` the data disk must have what the target asks for.
         """
 
 

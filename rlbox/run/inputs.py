@@ -69,13 +69,7 @@ def load_secrets_from_environ_and_files(
     env_file: str | None,
     params_that_logs_show: Mapping[str, Scalar],
 ) -> dict[str, Secret]:
-    """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked.
-
-    Parameters
-    ----------
-    params_that_logs_show
-        The run's parameters, which its logs may say.
-    """
+    """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked."""
     if not (job.secrets or job.optional_secrets or env_file):
         return {}
     from rlbox.fixes.catalogue import load_fixes
@@ -128,13 +122,6 @@ def require_matching_source(
     app: App, job: Job, values: ParamValues, *, is_local_run: bool, accept_other_version: bool
 ) -> CheckedSource:
     """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
-
-    Parameters
-    ----------
-    is_local_run
-        Whether the run takes place on this machine.
-    accept_other_version
-        Whether a tree of another minor version is accepted.
 
     Raises
     ------

@@ -115,12 +115,7 @@ def start_and_follow(
 ) -> int:
     """Start a run on a data disk and follow it to its end, or leave it alone; return rlbox's exit code.
 
-    Parameters
-    ----------
-    owner
-        Has the lock of the disk while the run is being started.
-    write_run
-        Called once the disk is locked and older runs are reconciled.
+    The `owner` has the lock of the disk until the run has; it is written once older runs are reconciled.
 
     Raises
     ------
