@@ -37,10 +37,6 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="interpreter of the programs")
     parser.add_argument("--cpu-s", type=float, default=limits.cpu_s, help="processor time of a request, at most")
     parser.add_argument("--memory-mb", type=int, default=limits.memory_mb)
-    parser.add_argument("--disk-mb", type=int, default=limits.disk_mb)
-    parser.add_argument("--tasks", type=int, default=limits.tasks, help="processes and threads at a time")
-    parser.add_argument("--output", type=int, default=limits.output_bytes, help="bytes of each output")
-    parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one more than cores")
     parser.add_argument("--scratch", default="", help="where the programs' folders are made")
     parser.add_argument("--layers", default=",".join(LAYERS), help="layers of isolation that are tried")
     return parser.parse_args(argv)
@@ -52,16 +48,8 @@ def main(argv: list[str]) -> int:
     if args.command == "worker":
         serve_plans(socket.socket(fileno=0))
         return 0
-    limits = RequestLimits(
-        cpu_s=args.cpu_s,
-        compile_s=args.cpu_s,
-        memory_mb=args.memory_mb,
-        disk_mb=args.disk_mb,
-        tasks=args.tasks,
-        output_bytes=args.output,
-    )
-    layers = args.layers.split(",")
-    with Sandbox(args.python, limits, scratch=args.scratch, layers=layers, concurrency=args.at_once) as sandbox:
+    limits = RequestLimits(cpu_s=args.cpu_s, compile_s=args.cpu_s, memory_mb=args.memory_mb)
+    with Sandbox(args.python, limits, scratch=args.scratch, layers=args.layers.split(",")) as sandbox:
         outcome, error = sandbox.probe_isolation()
         report = {"layers": outcome.layers, "missing": outcome.missing, "strength": format_strength(outcome.layers)}
         sys.stdout.write(json.dumps({**report, "wrong": error}) + "\n")

@@ -55,17 +55,14 @@ class Sandbox:
         Where their folders are made; empty: the machine's folder for temporary files.
     layers
         Layers that are tried; where these are no wall, nothing is run.
-    concurrency
-        Requests at a time; 0: one more than there are cores, for one that is starting or ending leaves its core free.
     """
 
-    def __init__(
-        self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str], concurrency: int
-    ) -> None:
+    def __init__(self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str]) -> None:
         self._limits, self._layers = limits, layers
         self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
         self._readable = _list_python_folders(self._python)
-        self._slots = threading.BoundedSemaphore(concurrency or len(os.sched_getaffinity(0)) + 1)
+        # one more than there are cores: a request that is starting or ending leaves its core free
+        self._slots = threading.BoundedSemaphore(len(os.sched_getaffinity(0)) + 1)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=scratch or None)).resolve()
         self._lock = threading.Lock()
         self._count = 0
