@@ -145,9 +145,8 @@ def load_backend(place: str, options: RunOptions) -> Backend:
 
 def open_runtime(ref: ContainerRef) -> RuntimeHandle:
     _require_known(ref.backend or DEFAULT_PLACE)
-    from rlbox.run.docker import open_container
-
-    return open_container(ref)
+    runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").open_container(ref)
+    return runtime
 
 
 def _require_known(place: str) -> tuple[str, str]:
