@@ -1,6 +1,6 @@
 # `make smoke`: the main job on the `local` target, from a bare machine. `make test`: what every change must pass.
 # `make nightly`: everything else, part by part.
-.PHONY: smoke test nightly lint size render docs site messages compat relock fresh bench gpu-check gpu-proof-pack gpu-hangs gpu-fits
+.PHONY: smoke test cases nightly lint size render docs site messages compat relock fresh bench gpu-check gpu-proof-pack gpu-hangs gpu-fits
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,6 +24,10 @@ test: .venv/rlbox.stamp
 
 # What takes longer: the engine in depth, clusters, campaigns, fuzz, chaos, benchmarks. ARGS=--list names the parts, ARGS=NAME
 # runs one, PART=day/10 the tenth of the day.
+# Labelled failures, diagnosed, as a table by kind; CASES=DIR for others. Adding one is a directory: see scripts/cases.py.
+cases: .venv/rlbox.stamp
+	$(PY) scripts/cases.py $(CASES)
+
 nightly: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
