@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from rlbox.config.pattern import compile_re2
@@ -42,7 +42,7 @@ class MetricChecker:
         is_read = self.rule.pattern and self.rule.log == log
         return [LineMatcher(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
 
-    def read_json_rows(self, rows: Sequence[str]) -> None:
+    def read_json_rows(self, rows: Iterable[str]) -> None:
         for row in rows:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)

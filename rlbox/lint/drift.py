@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -15,9 +14,6 @@ from pydantic import Field
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.lint.calls import Call
-from rlbox.lint.document import Document, Setting
-from rlbox.lint.shell import Position
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
@@ -98,30 +94,3 @@ class DriftRule(Matcher):
 def load_drift_rules() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
     return tuple(validate_spec(DriftRule, row, f"{TABLE}: {row.get('id')}") for row in load_toml(TABLE)["rule"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hit:
-    """Where a rule found its defect; `first_line` is that of its command, `fields` fill the texts.
-
-    `severity` replaces the rule's.
-    """
-
-    position: Position
-    first_line: int
-    fields: Mapping[str, str] = field(default_factory=dict)
-    severity: Severity | None = None
-
-
-Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[Hit]]
-
-
-def make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> Hit:
-    """Return a hit in a call, at its beginning unless `position` says where."""
-    first_line = call.command.statement.start.line
-    return Hit(position=position or call.position, first_line=first_line, fields=message_fields)
-
-
-def make_hit_at_setting(setting: Setting, **fields: str) -> Hit:
-    fields = {"name": setting.name, "value": setting.value, **fields}
-    return Hit(position=setting.position, first_line=setting.position.line, fields=fields)

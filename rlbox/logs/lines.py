@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
@@ -70,7 +70,7 @@ class OverwrittenLineState(NamedTuple):
     data: bytes
 
 
-class LineBlock(Sequence[str]):
+class LineBlock:
     """Some lines of a log: the first is line `first_number`, and begins at byte `first_byte`.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
@@ -104,14 +104,11 @@ class LineBlock(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [line.decode("utf-8", "replace") for line in self._lines[index]]
+    def __getitem__(self, index: int) -> str:
         return self._lines[index].decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return (line.decode("utf-8", "replace") for line in self._lines)
 
 
 def make_line_block(lines: Sequence[str], first_number: int = 1, first_byte: int = 0) -> LineBlock:

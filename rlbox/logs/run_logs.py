@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT_PREFIX
-from rlbox.system.safe_files import list_directory_empty_if_missing
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
@@ -20,24 +18,14 @@ def list_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_at
     `stage`, `log_name`: Only those of this stage, and of this name (`stage`, or the name of a service).
     `earlier_attempt`: Those of an earlier attempt, which lie in a folder of their own.
     """
+    attempt = f"{ATTEMPT_PREFIX}{earlier_attempt}/" if earlier_attempt else ""
     root = run_dir / "stages"
-    folders = (
-        root / name / f"{ATTEMPT_PREFIX}{earlier_attempt}" if earlier_attempt else root / name for name in _names(root)
-    )
-    paths = [folder / name for folder in folders for name in _names(folder) if fnmatch.fnmatch(name, "[!.]*.log")]
-    return [
-        path
-        for path in sorted(paths, key=lambda path: (_number(path, root), path.name))
-        if (stage is None or _folder(path, root).partition("-")[2] == stage)
-        and (log_name is None or path.stem == log_name)
-    ]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return list_directory_empty_if_missing(folder)
-    except OSError:
-        return []
+    found = []
+    for path in sorted(root.glob(f"*/{attempt}[!.]*.log")):
+        number, _, stage_name = path.relative_to(root).parts[0].partition("-")
+        if stage in (None, stage_name) and log_name in (None, path.stem):
+            found.append((whole_number(number) or 0, path.name, path))
+    return [path for *_, path in sorted(found)]
 
 
 class LogChunk(NamedTuple):
@@ -53,9 +41,9 @@ class LogFollower:
         self._stage = stage
         self._log = log_name
         self._tails: dict[Path, FileFollower] = {}
-        ages = {path: _grown_at(path) for path in self._find()}
-        latest = max(ages, key=lambda path: ages[path], default=run_dir).parent
-        for path in ages:  # of the stage that wrote last the end is shown, of those before it nothing
+        paths = self._find()
+        latest = max(paths, key=_get_mtime, default=run_dir).parent
+        for path in paths:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
                 self._tails[path] = FileFollower(
                     path, find_last_lines_offset(path, lines if path.parent == latest else 0)
@@ -76,16 +64,8 @@ class LogFollower:
         return list_logs(self._run_dir, self._stage, self._log)
 
 
-def _grown_at(path: Path) -> float:
+def _get_mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _folder(path: Path, root: Path) -> str:
-    return path.relative_to(root).parts[0]
-
-
-def _number(path: Path, root: Path) -> int:
-    return whole_number(_folder(path, root).partition("-")[0]) or 0
