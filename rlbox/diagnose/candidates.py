@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rlbox.diagnose.clock import is_earlier
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, Statement, count_resumed_lines, is_traceback_from_logger
+from rlbox.diagnose.events import Event, count_resumed_lines, is_traceback_from_logger
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
     LEVEL_ERROR,
@@ -23,6 +24,7 @@ from rlbox.diagnose.lines import (
 )
 from rlbox.diagnose.patterns import CausalRole, ProgressMark, classify_causal_role, says_work_continues
 from rlbox.diagnose.signatures import SignatureMatch, SignatureSet
+from rlbox.diagnose.tracebacks import RaisedException
 
 _INCIDENTAL = re.compile(
     r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$"
@@ -85,23 +87,22 @@ def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: 
     matches = signatures.match_event(event, text_for_near_regex)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
-    statements = list(event.split_into_statements())
     if benign and (known is None or benign.signature.rank > known.signature.rank):
-        number, text, kind, _ = statements[benign.statement_index_in_event]
-        return Candidate(event, "noise", benign, number, text, kind, benign_reason="signature")
+        candidate = _make_candidate(event, "noise", event.statements[benign.statement_index_in_event], benign)
+        candidate.benign_reason = "signature"
+        return candidate
     if known:
         known = _select_match(event, known, matches)
-        number, text, kind, tail = statements[known.statement_index_in_event]
-        words = event.classify_statement(text, kind)
-        candidate = Candidate(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
-        candidate.is_wrapper = words in ("relayed", "death")
-        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.index_in_statement_tail >= 0:
-            candidate.line_number, candidate.text = tail[known.index_in_statement_tail]
+        statement = event.statements[known.statement_index_in_event]
+        candidate = _make_candidate(event, known.signature.role, statement, known)  # type: ignore[arg-type]
+        candidate.is_wrapper = event.classify_statement(statement) in ("relayed", "death")
+        if (candidate.is_wrapper or SUMMARY_LINE.search(statement.text)) and known.index_in_statement_tail >= 0:
+            candidate.line_number, candidate.text = statement.tail[known.index_in_statement_tail]
         is_low = event.is_handled or event.log_level in (0, 1, LEVEL_WARNING)
         if is_low and not _SPEAKS.search(event.text):
             candidate.causal_role, candidate.benign_reason = "noise", "level"
     else:
-        candidate = _classify_unknown(event, statements)
+        candidate = _classify_unknown(event)
     if known and not event.exceptions and any(_RETRIED.search(line) for _, line in event.tail[:2]):
         candidate.is_wrapper = True
     candidate.score = _score_candidate(candidate)
@@ -111,21 +112,24 @@ def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: 
     return candidate
 
 
+def _make_candidate(
+    event: Event, role: CausalRole, statement: RaisedException, match: SignatureMatch | None = None
+) -> Candidate:
+    return Candidate(event, role, match, statement.number, statement.text, statement.class_name)
+
+
 def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = (
-        bool(event.exceptions)
-        and event.exceptions[known.statement_index_in_event].quotes_other
-        and known.index_in_statement_tail < 0
-    )
+    quotes = event.statements[known.statement_index_in_event].quotes_other and known.index_in_statement_tail < 0
     if not quotes and not _is_incidental(event, known.statement_index_in_event):
         return known
     alike = (one for one in matches if one.signature.role == known.signature.role)
     return next((one for one in alike if one.statement_index_in_event > known.statement_index_in_event), known)
 
 
-def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
-    classes = [event.classify_statement(text, kind) for _, text, kind, _ in statements]
+def _classify_unknown(event: Event) -> Candidate:
+    statements = event.statements
+    classes = [event.classify_statement(statement) for statement in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]
         if not places:
@@ -134,20 +138,18 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
         if wanted == "relayed":
             if not event.is_handled and (quoted := _find_certain_line(statements)):
                 return Candidate(event, "root", None, *quoted)
-            if event.exceptions:  # rather than a head which only quotes
-                at = next((place for place in reversed(places) if not event.exceptions[place].quotes_other), at)
-            else:
-                at = places[-1]
+            # rather than a head which only quotes
+            at = next((place for place in reversed(places) if not statements[place].quotes_other), at)
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
-        number, text, kind, _ = statements[at]
-        cls: CausalRole = "noise" if event.is_handled else wanted
-        return Candidate(event, cls, None, number, text, kind, benign_reason="level" if cls == "noise" else "")
+        candidate = _make_candidate(event, "noise" if event.is_handled else wanted, statements[at])
+        candidate.benign_reason = "level" if candidate.causal_role == "noise" else ""
+        return candidate
     return Candidate(event, "noise", None, event.main_line_number, event.text)
 
 
-def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
-    for number, text in (line for *_, tail in statements for line in tail):
+def _find_certain_line(statements: Sequence[RaisedException]) -> tuple[int, str] | None:
+    for number, text in (line for statement in statements for line in statement.tail):
         if rate_failure_certainty(parse_line(number, text)) == CERTAIN_FAILURE and classify_causal_role(text) == "root":
             return number, text
     return None

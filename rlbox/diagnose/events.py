@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
@@ -26,15 +26,6 @@ from rlbox.diagnose.tracebacks import (
     find_exception_name,
 )
 from rlbox.logs.lines import LineBlock
-
-
-class Statement(NamedTuple):
-    """A line that says what went wrong, the exception that it names, and the further lines of its message."""
-
-    line_number: int
-    text: str
-    exception_name: str
-    tail: list[LineNumberAndText]
 
 
 @dataclass(slots=True)
@@ -94,50 +85,33 @@ class Event:
         name = find_exception_name(self.body) if self.names_exception else None
         return name.rpartition(".")[2] if name else ""
 
-    def split_into_statements(self) -> Iterator[Statement]:
-        if not self.exceptions:
-            yield Statement(self.main_line_number, self.body, self.exception_name_in_line, self.tail)
-        for raised in self.exceptions:
-            yield Statement(raised.number, raised.text, raised.class_name, raised.tail)
+    @property
+    def statements(self) -> tuple[RaisedException, ...]:
+        """Its exceptions, or what its line says alone."""
+        line = RaisedException(self.main_line_number, self.exception_name_in_line, self.body, tail=self.tail)
+        return self.exceptions or (line,)
 
-    def classify_statement(self, message_line: str, exception_name: str) -> CausalRole:
+    def classify_statement(self, statement: RaisedException) -> CausalRole:
         if self.log_level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
-        if any(one.quotes_other and one.text == message_line for one in self.exceptions):
+        if any(one.quotes_other and one.text == statement.text for one in self.exceptions):
             return "relayed"
-        return classify_causal_role(message_line, exception_name)
+        return classify_causal_role(statement.text, statement.class_name)
 
 
 def make_line_event(line: LogLine, certainty: Certainty0To3, *, names_exception: bool = False) -> Event:
-    return Event(
-        line.number,
-        line.text,
-        line.body.strip(),
-        line,
-        line.number,
-        line.number,
-        certainty,
-        names_exception=names_exception,
-    )
+    number, body = line.number, line.body.strip()
+    return Event(number, line.text, body, line, number, number, certainty, names_exception=names_exception)
 
 
 def make_traceback_event(parser: TracebackParser) -> Event | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None
-    first = parser.exceptions[0]
     head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded_at_info_level else parser.head
-    event = Event(
-        first.number,
-        first.text,
-        first.text,
-        head,
-        parser.first_number,
-        parser.last,
-        CERTAIN_FAILURE,
-        tuple(parser.exceptions),
-        names_exception=True,
-    )
+    number, text = parser.exceptions[0].number, parser.exceptions[0].text
+    event = Event(number, text, text, head, parser.first_number, parser.last, CERTAIN_FAILURE, names_exception=True)
+    event.exceptions = tuple(parser.exceptions)
     event.is_handled = parser.is_muted or head.level in (0, 1, LEVEL_WARNING)
     return event
 

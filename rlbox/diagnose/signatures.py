@@ -121,8 +121,8 @@ class SignatureSet:
         """
         found = []
         around = _list_surroundings(event, text_for_near_regex)
-        for index, (_first, text, _last, tail) in enumerate(event.split_into_statements()):
-            lines = [text, *(line for _number, line in tail[:_TAIL])]
+        for index, statement in enumerate(event.statements):
+            lines = [statement.text, *(line for _number, line in statement.tail[:_TAIL])]
             whole = "\n".join(lines)
             for signature in self.find_fitting(whole):
                 is_above = not signature.above or compile_re2(signature.above).search(event.lines_above)

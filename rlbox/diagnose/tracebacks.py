@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlbox.diagnose.lines import LogLine
 from rlbox.diagnose.patterns import fill_stand_ins
@@ -20,7 +21,7 @@ _MOST_LINES = 4000
 _BLANKS = 3
 
 TRACEBACK_HEAD = re.compile(r"Traceback \(most recent call last\)")
-FRAME_LINE = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d+)(?:, in (.{1,200}))?')
+FRAME_LINE = re.compile(r'^\s*File "([^"\n]{1,400})", line \d+(?:, in (.{1,200}))?')
 _GROUP = re.compile(r"^\s*(?:\| ?|\+[-+]+ ?\d* ?[-+]*)+")
 _REMOTE = re.compile(r"ray::[\w.:<>\[\] -]{1,200}\(\) ?\(pid=|ray::[\w.:-]{1,200} \(pid=")
 _LINKS = (
@@ -38,7 +39,6 @@ LineNumberAndText = tuple[int, str]
 @dataclass(frozen=True, slots=True)
 class StackFrame:
     file: str
-    line: int
     function: str
 
 
@@ -52,7 +52,6 @@ class RaisedException:
 
     number: int
     name: str
-    message: str
     text: str
     chain_kind: str = ""
     tail: list[LineNumberAndText] = field(default_factory=list)
@@ -102,7 +101,7 @@ class TracebackParser:
         trace = cls(line)
         found = _RAISED.match(line.body.strip())
         if found:
-            trace._raise(line, found.group(1), found.group(3) or "", line.body.strip())
+            trace._raise(line, found.group(1), line.body.strip())
         trace.prefixed = line.has_prefix
         return trace
 
@@ -110,8 +109,7 @@ class TracebackParser:
         """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
-            self.closed = True
-            return False
+            return self._close()
         body = line.body
         if not body.strip():
             self._blank += 1
@@ -130,12 +128,11 @@ class TracebackParser:
             return True
         if found := FRAME_LINE.match(body):
             if not self._within and not self._link and not self._goes_on():
-                self.closed = True
-                return False
+                return self._close()
             self._within, self.has_only_timestamp_prefix = True, row.has_timestamp_but_no_level
             self._levelled = row.level == self.head.level
             if len(self._frames) < MAX_FRAMES:
-                self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
+                self._frames.append(StackFrame(found.group(1), (found.group(2) or "").strip()))
             self._indent = len(body) - len(body.lstrip())
             return True
         if TRACEBACK_HEAD.search(body):
@@ -145,24 +142,23 @@ class TracebackParser:
         return self._take_behind(row, body, stripped)
 
     def _goes_on(self) -> bool:
-        return bool(self.exceptions) and (
-            self.exceptions[-1].quotes_other or bool(_REMOTE.search(self.exceptions[-1].text))
-        )
+        return bool(self.exceptions) and self.exceptions[-1].quotes_other
+
+    def _close(self) -> Literal[False]:
+        self.closed = True
+        return False
 
     def _take_head(self, row: LogLine, stripped: str) -> bool:
         named = _RAISED.match(stripped.partition("Traceback (most")[0].rstrip(" :") + ":")
         if self._within and named and named.group(1):
-            self._raise(row, named.group(1), stripped, stripped, quotes=True)
+            self._raise(row, named.group(1), stripped, quotes=True)
         elif not self._within and not self._link and not self._goes_on() and self.exceptions:
-            self.closed = True
-            return False
+            return self._close()
         self._within, self._indent = True, -1
         return True
 
     def _take_within(self, row: LogLine, body: str, stripped: str) -> bool:
-        if _CARETS.match(body) or _QUOTES.match(body):
-            return True
-        if _REMOTE.match(stripped):
+        if _CARETS.match(body) or _QUOTES.match(body) or _REMOTE.match(stripped):
             return True
         indent = len(body) - len(body.lstrip())
         found = _RAISED.match(stripped)
@@ -171,18 +167,14 @@ class TracebackParser:
         if not found and outer and not _NO_NAME.match(stripped):
             found = _ANY_RAISED.match(stripped) if indent < max(self._indent, 1) else None
         if found and outer and (self._frames or not self.exceptions or self._link or self.exceptions[-1].quotes_other):
-            groups = found.groups()
-            self._raise(row, groups[0], groups[-1] or "", stripped)
+            self._raise(row, found.group(1), stripped)
             return True
         if not self._frames and self.lines > 3 and row.has_prefix != self.head.has_prefix:
-            self.closed = True
-            return False
+            return self._close()
         return True
 
-    def _raise(self, row: LogLine, name: str, message: str, text: str, *, quotes: bool = False) -> None:
-        raised = RaisedException(
-            row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text
-        )
+    def _raise(self, row: LogLine, name: str, text: str, *, quotes: bool = False) -> None:
+        raised = RaisedException(row.number, name, text, self._link, [], self._frames, quotes, row.clock, row.text)
         raised.quotes_other = quotes or bool(_REMOTE.search(text)) or announces_exception_on_next_line(text)
         self.exceptions.append(raised)
         self._frames, self._link = [], ""
@@ -191,11 +183,9 @@ class TracebackParser:
     def _take_behind(self, row: LogLine, body: str, stripped: str) -> bool:
         last = self.exceptions[-1] if self.exceptions else None
         if last is None or self._is_other(row):
-            self.closed = True
-            return False
+            return self._close()
         if len(last.tail) >= (_MOST_SUMMARY if last.class_name == "ChildFailedError" else MAX_TAIL_LINES):
-            self.closed = True
-            return False
+            return self._close()
         last.tail.append((row.number, stripped))
         return True
 
