@@ -271,12 +271,9 @@ class EventReader:
         event = self._tails.get(row.writer)
         if event is None:
             return False
-        other = (
-            row.has_prefix
-            and bool(row.clock)
-            and not (row.has_timestamp_but_no_level and event.log_line.has_timestamp_but_no_level)
-        )
-        if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
+        are_stamped_alike = row.has_timestamp_but_no_level and event.log_line.has_timestamp_but_no_level
+        is_other = row.has_prefix and bool(row.clock) and not are_stamped_alike
+        if is_other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
             return False
         if not event.names_exception and (

@@ -251,21 +251,17 @@ def find_or_read_responsible_failure(cause: Cause, failures: Sequence[LogFailure
     A dead service is explained by the logs of services only; the log of the cause is quoted by its last line when no
     log holds a fatal one.
     """
-    last = next((fatal for fatal in failures if fatal.log == cause.where), None)
-    rows = [fatal for fatal in failures if _is_related(fatal, last)]
-    if cause.kind in _OWN_LOG:
-        rows = [fatal for fatal in rows if not fatal.log.endswith("/stage.log")]
+    own_s = next((fatal.time_unix for fatal in failures if fatal.log == cause.where), None)
+    related = [
+        fatal
+        for fatal in failures
+        if (own_s is None or fatal.time_unix is None or own_s - fatal.time_unix < _RELATED_S)
+        and not (cause.kind in _OWN_LOG and fatal.log.endswith("/stage.log"))
+    ]
     for grade in ("fatal", "noticed", "wrapper"):
-        for fatal in rows:
-            if fatal.grade == grade:
-                return fatal
+        if graded := [fatal for fatal in related if fatal.grade == grade]:
+            return graded[0]
     return read_last_line(run_dir, cause.where) if cause.where else None
-
-
-def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
-    if own is None or fatal.time_unix is None or own.time_unix is None:
-        return True
-    return own.time_unix - fatal.time_unix < _RELATED_S
 
 
 def format_excerpt(failure: LogFailure) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
@@ -142,7 +142,7 @@ _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
 _LAST = 2.0
 """How much more solid it is that something may have failed when nothing is said behind it."""
 _UNRELATED_LINES = 1000
-"""Lines of a log, those of failures not counted, behind which a root is another story than a victim before it."""
+"""Lines of a log behind which a root is another story than a victim before it."""
 _CRASH_SIGNAL = re.compile(
     r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b"
     r"|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
@@ -156,9 +156,9 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 @dataclass(slots=True)
 class Analysis:
     root: Candidate | None
-    candidates: list[Candidate] = field(default_factory=list)
-    benign: list[Candidate] = field(default_factory=list)
-    skews_s: list[float] = field(default_factory=list)
+    candidates: list[Candidate]
+    benign: list[Candidate]
+    skews_s: list[float]
 
 
 def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
@@ -225,11 +225,8 @@ def _mask_numbers(text: str) -> str:
 def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> Candidate | None:
     if not candidates or max(one.score for one in candidates) < 0:
         return None
-    solid = [
-        one
-        for one in candidates
-        if one.causal_role == "root" and one.score >= 1 and not _follows_victim(one, candidates)
-    ]
+    solid = [one for one in candidates if one.causal_role == "root" and one.score >= 1]
+    solid = [one for one in solid if not _follows_victim(one, candidates)]
     solid, apart = _split_unrelated(solid, candidates)
     candidates = [one for one in candidates if one not in apart]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
@@ -252,17 +249,12 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
     victims = [one for one in candidates if one.causal_role == "victim" and one.score >= 1]
     if not solid or not victims:
         return solid, []
-    first = find_first(victims)
-    events = (one.event for one in candidates if one.event.log_index == first.event.log_index)
-    spans = sorted((event.first_number, event.last_number) for event in events)
-
-    def gap(candidate: Candidate) -> int:
-        between = candidate.event.first_number - first.event.last_number
-        return between - sum(
-            last - begun + 1 for begun, last in spans if first.event.last_number < begun < candidate.event.first_number
-        )
-
-    apart = [one for one in solid if one.event.log_index == first.event.log_index and gap(one) > _UNRELATED_LINES]
+    first = find_first(victims).event
+    apart = [
+        one
+        for one in solid
+        if one.event.log_index == first.log_index and one.event.first_number - first.last_number > _UNRELATED_LINES
+    ]
     return [one for one in solid if one not in apart], apart
 
 
@@ -279,14 +271,12 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     alike = [
         one
         for one in candidates
-        if one.cause_id == chosen.cause_id and not one.is_wrapper and one.causal_role != "relayed"
+        if one.cause_id == chosen.cause_id
+        and not one.is_wrapper
+        and one.causal_role != "relayed"
+        and (not _is_elsewhere(one, chosen) or _is_order_known(one, chosen))
     ]
-    return find_first(
-        [
-            chosen,
-            *(one for one in alike if not _is_elsewhere(one, chosen) or _is_order_known(one, chosen)),
-        ]
-    )
+    return find_first([chosen, *alike])
 
 
 def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
