@@ -43,7 +43,7 @@ def make_finding(
     row = load_finding_texts()[text_id]
     texts = {key: _(row[key]) if key in row else "" for key in TRANSLATED_KEYS}
     return Finding(
-        id=id or text_id,
+        id=id or row.get("id", text_id),
         title=texts["title"].format(**values),
         level=level,
         seen=texts["seen"].format(**values) if seen is None else seen,

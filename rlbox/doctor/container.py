@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
 from rlbox.doctor.environment import check_environment
@@ -32,7 +34,6 @@ from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.sandbox import check_sandbox
 from rlbox.doctor.stack import (
     StackProbe,
     check_linker,
@@ -42,10 +43,14 @@ from rlbox.doctor.stack import (
     load_stack_of_environment,
     open_scratch_dir_stack_probe,
 )
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
+from rlbox.foreign import parse_json
 from rlbox.record.disk_lock import find_lock_owner
+from rlbox.sandbox.plan import has_walls
+from rlbox.system.command import run_command
 from rlbox.system.gpu import GpuDriver, probe_cuda_driver
 from rlbox.system.json_files import read_json_object_or_empty
+from rlbox.values import Command
 
 BUDGET_S = 60.0
 """Seconds for an examination, which takes less than ten on an idle machine: on a busy one the limit decides nothing."""
@@ -120,7 +125,7 @@ class ContainerChecks:
         Those that take longest come first.
         """
         requirements, has_gpus = self.requirements, self.driver.is_present and not self.driver.error
-        checks: dict[str, Check] = {"sandbox": lambda: check_sandbox(self._remaining_s)}
+        checks: dict[str, Check] = {"sandbox": lambda: _check_sandbox(self._remaining_s)}
         if stack and requirements.has_package("ray") and not is_explained("ray-task", early):
             checks["ray task"] = partial(self._check_ray, stack)
         if stack and requirements.has_package("torch") and not is_explained("torch-op", early):
@@ -185,3 +190,11 @@ class ContainerChecks:
             return {}
         ray_ports = run_ray_start_to_list_ports() if self.requirements.has_package("ray") else {}
         return {**ray_ports, **self.requirements.ports}
+
+
+def _check_sandbox(timeout_s: float) -> Iterator[Finding]:
+    argv = (sys.executable, "-m", "rlbox.sandbox", "probe")
+    answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
+    reasons = [f"{layer}: {reason}" for layer, reason in sorted(answer["missing"].items())]
+    if not has_walls(answer["layers"]):
+        yield make_finding("sandbox-weak", level="warning", seen=listed(reasons) or answer["strength"])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import GIB, decimal_size_text, duration_text
+from rlbox.amounts import GIB, decimal_size_text
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
@@ -26,7 +23,6 @@ from rlbox.system.safe_files import is_regular_file
 
 _OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
-_MAX_CLOCK_SKEW_S = 300.0
 
 
 def check_engine(requirements: Requirements) -> Iterator[Finding]:
@@ -55,9 +51,6 @@ def check_engine_and_probe_host(info: Mapping[str, Any], requirements: Requireme
     root = Path(str(info.get("DockerRootDir", "")))
     if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ROOM:
         yield make_finding("engine-disk-full", level="warning", where=str(root), room=decimal_size_text(free))
-    skew = _compute_skew(str(info.get("SystemTime", "")))
-    if abs(skew) > _MAX_CLOCK_SKEW_S:
-        yield make_finding("engine-clock-skew", id="clock-skew", seen=duration_text(abs(skew)), where=address)
 
 
 def check_run_containers(containers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -94,12 +87,3 @@ def _may_be_locked(directory: Path) -> bool:
         return is_regular_file(directory.resolve() / LOCK_FILE) and find_lock_owner(directory.resolve()) is not None
     except (OSError, NodeError):
         return True
-
-
-def _compute_skew(engine_time: str) -> float:
-    """Return how far the engine's clock is ahead, seconds; its answer has more digits than Python reads."""
-    with contextlib.suppress(ValueError):
-        time_utc = datetime.datetime.strptime(engine_time[:19], "%Y-%m-%dT%H:%M:%S")
-        if engine_time[19:].lstrip(".0123456789") == "Z":
-            return time_utc.replace(tzinfo=datetime.timezone.utc).timestamp() - time.time()
-    return 0.0

@@ -10,7 +10,7 @@ import glob
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlbox.amounts import gpu_memory_text
@@ -25,29 +25,25 @@ _DRIVER_TIMEOUT_S = 10.0  # a driver without persistence mode sets eight cards u
 _MAX_COMMAND = 60
 
 
-class GpuProcess(NamedTuple):
-    """A process on a GPU; `description` is its user and command, or why they are not known."""
-
-    pid: int
-    description: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocalGpu:
-    """A GPU of this machine, its memory and who uses it."""
+    """A GPU of this machine, its memory and who uses it.
+
+    `holders` map ids of processes to user and command, or why these are not known.
+    """
 
     index: int
     name: str
     used_bytes: int
     total_bytes: int
-    holders: tuple[GpuProcess, ...] = ()
+    holders: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def is_memory_nearly_unused(self) -> bool:
         return self.used_bytes <= max(_BUSY_SHARE * self.total_bytes, _BUSY_BYTES)
 
     def as_json(self) -> dict[str, Any]:
-        holders = [{"pid": holder.pid, "who": holder.description} for holder in self.holders]
+        holders = [{"pid": pid, "who": description} for pid, description in self.holders.items()]
         memory = {"used": self.used_bytes, "total": self.total_bytes, "free": self.is_memory_nearly_unused}
         return {"index": self.index, "name": self.name, "holders": holders, **memory}
 
@@ -183,7 +179,7 @@ def _check_ray(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[st
 
 
 def _format_holders(gpu: LocalGpu) -> str:
-    holders = ", ".join(f"pid {holder.pid} {holder.description}" for holder in gpu.holders)
+    holders = ", ".join(f"pid {pid} {description}" for pid, description in gpu.holders.items())
     return holders or "someone outside this container"
 
 
@@ -208,7 +204,7 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
             name=gpu.name,
             used_bytes=gpu.memory_bytes,
             total_bytes=gpu.total_bytes,
-            holders=tuple(GpuProcess(pid, _describe_process(pid)) for pid in gpu.processes),
+            holders={pid: _describe_process(pid) for pid in gpu.processes},
         )
         for gpu in gpus
     )
@@ -233,7 +229,7 @@ def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
         state = "free" if gpu.is_memory_nearly_unused else "held"
         used, total = gpu_memory_text(gpu.used_bytes), gpu_memory_text(gpu.total_bytes)
         lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {used} of {total}")
-        lines += [f"       pid {holder.pid}  {holder.description}" for holder in gpu.holders]
+        lines += [f"       pid {pid}  {description}" for pid, description in gpu.holders.items()]
     for node in inventory.ray or ():
         lines.append(f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs")
     lines += [f"node {place.node}  {place.role}: {place.gpus} GPUs" for place in plan.placements]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import GIB, gpu_memory_text
-from rlbox.doctor.catalogue import make_finding
+from rlbox.doctor.catalogue import load_finding_texts, make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
@@ -51,11 +51,7 @@ def _check_driver_version(
     if not requirements.wants_gpu or not wanted or is_new_enough or has_compat:
         return
     package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
-    forward = {
-        "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
-        "workstation": "(a workstation card has no forward compatibility), ",
-        "consumer": "(a consumer card has no forward compatibility), ",
-    }.get(requirements.grade, "")
+    forward = f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), "
     variant = needs.target_for_older_drivers
     branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
     yield make_finding(
@@ -64,7 +60,7 @@ def _check_driver_version(
         dotted2=".".join(map(str, wanted)),
         least=_(" to {branch} or newer").format(branch=branch) if branch else "",
         variant=_("take the target {variant}, ").format(variant=variant) if variant else "",
-        forward=forward,
+        forward=forward if requirements.grade == "datacenter" else "",
     )
 
 
@@ -110,14 +106,6 @@ def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
 
 
-# What cuInit's codes are for doctor; their texts are those of `cuinit-CODE`.
-_DRIVER_ERRORS = {
-    34: "cuda-stubs-order",
-    100: "no-gpu-visible",
-    803: "cuda-compat-shadows-driver",
-    804: "cuda-compat-shadows-driver",
-    999: "cuda-after-restart",
-}
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
 
@@ -135,10 +123,9 @@ def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> I
     if driver and driver.get("ok"):
         yield from _check_gpu_count(int(driver["count"]), requirements)
     elif driver:
-        code = int(driver.get("code", -1))
+        of_code = f"cuinit-{driver.get('code')}"
         yield make_finding(
-            f"cuinit-{code}" if code in _DRIVER_ERRORS else "cuinit",
-            id=_DRIVER_ERRORS.get(code, "gpu-driver-broken"),
+            of_code if of_code in load_finding_texts() else "cuinit",
             seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
             where=str(driver.get("library") or "libcuda.so.1"),
         )

@@ -70,7 +70,7 @@ def _check_lib64(path: str) -> Iterator[Finding]:
     if os.path.islink(path) and os.path.isdir(path):
         return
     if os.path.islink(f"{path}/lib"):  # `ln -s` into a real directory makes the link inside it
-        yield make_finding("lib64-nested", id="lib64-missing", where=path, path=path)
+        yield make_finding("lib64-nested", where=path, path=path)
     elif not os.path.isdir(path):
         seen = _("lib64 is a link to nothing") if os.path.islink(path) else _("there is no lib64")
         yield make_finding("lib64-missing", seen=seen, where=path, path=path)

@@ -17,6 +17,7 @@ import pytest
 
 from rlbox.amounts import GIB, MIB
 from rlbox.doctor import disks, network
+from rlbox.doctor.container import _check_sandbox
 from rlbox.doctor.disks import (
     RunDirectory,
     check_directories_by_writing,
@@ -35,7 +36,6 @@ from rlbox.doctor.network import (
 from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers
 from rlbox.doctor.requirements import Requirements, parse_requirements
-from rlbox.doctor.sandbox import check_sandbox
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
@@ -408,5 +408,5 @@ def test_sandbox_without_landlock_is_named(
     monkeypatch: pytest.MonkeyPatch, layers: list[str], names: list[str]
 ) -> None:
     answer = json.dumps({"layers": layers, "missing": {} if names == [] else {"landlock": "not implemented"}})
-    monkeypatch.setattr("rlbox.doctor.sandbox.run_command", lambda command: SimpleNamespace(stdout=answer))
-    assert ids(check_sandbox(9.0)) == names
+    monkeypatch.setattr("rlbox.doctor.container.run_command", lambda command: SimpleNamespace(stdout=answer))
+    assert ids(_check_sandbox(9.0)) == names

@@ -8,7 +8,6 @@ import pytest
 
 from rlbox.doctor.gpu_inventory import (
     GpuInventory,
-    GpuProcess,
     GpuSplitRequest,
     LocalGpu,
     RayNode,
@@ -61,7 +60,7 @@ def test_more_than_there_are(
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
-    held = replace(FREE[1], used_bytes=70 * GIB, holders=(GpuProcess(pid=42, description="ann: python serve.py"),))
+    held = replace(FREE[1], used_bytes=70 * GIB, holders={42: "ann: python serve.py"})
     facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U")
     split = plan_split(facts, GpuSplitRequest(actor=1, rollout=1))
     assert tuple(map(str, split.problems)) == (
