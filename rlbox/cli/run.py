@@ -241,9 +241,6 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
 @click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four GPUs of 24 GB, 2x8x80 two nodes.")
 @gpus_option
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
-@click.option(
-    "--calibrate", metavar="RUN", default="", help="Use the hours of this run, even if its parameters differ."
-)
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
 @pass_app_with_shared_options
 def plan(
@@ -255,7 +252,6 @@ def plan(
     machine: str | None,
     gpus: str,
     data: str | None,
-    calibrate: str,
     price: str,
 ) -> int:
     """Show the resources that JOB needs: GPUs and their memory, host memory, disk, and whether the target has
@@ -278,14 +274,9 @@ def plan(
     from rlbox.job.params import parse_settings_last_wins
     from rlbox.planner.fit import print_plan_and_require_fit
     from rlbox.planner.suggest import RunCommand
-    from rlbox.run.history import load_durations_of_one_run, load_stage_durations
+    from rlbox.run.history import load_stage_durations
 
     place = target or load_job(app.project, name).target
-    measurements = (
-        load_durations_of_one_run(app, name, calibrate, place, data)
-        if calibrate
-        else load_stage_durations(app, name, place, data)
-    )
     return print_plan_and_require_fit(
         app,
         name,
@@ -293,7 +284,6 @@ def plan(
         target or "",
         machine or "",
         gpus,
-        measurements,
-        ignore_measured_params=bool(calibrate),
-        hourly_price=price,
+        load_stage_durations(app, name, place, data),
+        price,
     )

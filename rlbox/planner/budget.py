@@ -79,8 +79,6 @@ def estimate_stage_hours(
     values: ParamValues,
     bytes_per_gpu: float,
     measurements: Sequence[StageMeasurement],
-    *,
-    ignore_params: bool = False,
 ) -> tuple[StageHours, ...]:
     """Return the hours of each stage of a run, in order.
 
@@ -88,7 +86,7 @@ def estimate_stage_hours(
     ----------
     measurements
         Stages that passed, the latest first. One counts whose parameters are those of `values`, but for those that
-        the number of steps is made of; with `ignore_params` whatever its parameters.
+        the number of steps is made of.
     """
     fits = job.fits or Fits()
     formulas = Formulas(job, values.params, bytes_per_gpu)
@@ -97,7 +95,7 @@ def estimate_stage_hours(
         table = fits.stages.get(stage, StageFits())
         key = f"stages.{stage}"
         for run in measurements:
-            if run.stage == stage and (ignore_params or _takes_as_long(fits, table.steps, run.params, values.params)):
+            if run.stage == stage and _takes_as_long(fits, table.steps, run.params, values.params):
                 before = Formulas(job, run.params, bytes_per_gpu).evaluate_number(f"{key}.steps", table.steps)
                 return _scale_measurement(run, before, formulas.evaluate_number(f"{key}.steps", table.steps))
         if table.hours:
@@ -156,7 +154,7 @@ def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list
 def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[str]:
     low, high = sum_hours(hours)
     if not high:
-        yield "total hours: not known; run the job once, or take a run of it: --calibrate RUN"
+        yield "total hours: not known; run the job once"
         return
     unknown = [row.stage for row in hours if row.low is None]
     yield f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")

@@ -238,16 +238,9 @@ def print_plan_and_require_fit(
     machine: str,
     gpus: str,
     measurements: Sequence[StageMeasurement],
-    *,
-    ignore_measured_params: bool,
     hourly_price: str,
 ) -> int:
     """Show what a run of the job `job_name` needs and what there is; `requested` has its profiles and settings.
-
-    Parameters
-    ----------
-    ignore_measured_params
-        Hours of runs count whatever their parameters.
 
     Raises
     ------
@@ -261,7 +254,7 @@ def print_plan_and_require_fit(
     if machine:
         room = parse_machine(machine, room)
     fit = check_fit(job, values, room)
-    hours = estimate_stage_hours(job, values, room.bytes_per_gpu, measurements, ignore_params=ignore_measured_params)
+    hours = estimate_stage_hours(job, values, room.bytes_per_gpu, measurements)
     price = parse_price_range(hourly_price) if hourly_price else get_target_max_price(spec)
     time, time_text = budget_json(hours, price), "\n".join(budget_lines(hours, price))
     if fit is None:

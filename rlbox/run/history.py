@@ -50,17 +50,9 @@ def load_stage_durations(app: App, job: str, target: str, data_option: str | Non
         return ()
 
 
-def load_durations_of_one_run(
-    app: App, job: str, run: str, target_of_data_disk: str, data_option: str | None
-) -> tuple[StageMeasurement, ...]:
-    """Return the stages of one run of `job` that passed, on whatever target; `SpecError` when there is no such run."""
-    run_store = locate_local_run_store(app, target_of_data_disk, data_option)
-    return tuple(_passed(run_store, run_store.find_run(run), job, ""))
-
-
 def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterator[StageMeasurement]:
     state = _state(run_store, folder)
-    if state is None or state.job != job or (target and state.target != target):
+    if state is None or (state.job, state.target) != (job, target):
         return
     params = load_plan_file(folder).params
     for stage in state.stages:

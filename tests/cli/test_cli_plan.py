@@ -83,7 +83,7 @@ train  disk   12.0 GB  checkpoints
 
 NO_HOURS = """stage  hours  source
 train  -      not known: no run of it on this data disk passed
-total hours: not known; run the job once, or take a run of it: --calibrate RUN
+total hours: not known; run the job once
 """
 
 
@@ -95,9 +95,6 @@ def test_hours_and_cost_of_a_passed_run(rlbox: Rlbox, one: Folder) -> None:
     assert (said["total"], said["cost"]) == ({"low": 1.5, "high": 1.5}, {"low": 3.0, "high": 4.5})
     other = ("plan", "one", "--data", str(data), "--set", "rows=2")
     assert rlbox(*other, "--json").data["time"]["complete"] is False
-    assert "measured, run one-1" in rlbox(*other, "--calibrate", "one-1").out
-    said = rlbox("plan", "one", "--data", str(data), "--calibrate", "two-1")
-    assert (said.code, "no run 'two-1'" in said.err) == (2, True)
 
 
 def passed_run(one: Folder, data: Path, run_id: str) -> None:

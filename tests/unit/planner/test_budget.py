@@ -59,10 +59,9 @@ def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("model", "me/other-7b"), ("max_length", "2048"), ("offload", "false")])
-def test_hours_of_other_parameters_count_only_when_calibrated(name: str, value: str) -> None:
+def test_hours_of_other_parameters_do_not_count(name: str, value: str) -> None:
     other = (measurement(**{name: value}),)
     assert not train(estimate_stage_hours(*sft(), 0.0, other)).measured
-    assert train(estimate_stage_hours(*sft(), 0.0, other, ignore_params=True)).measured
 
 
 def test_hours_of_a_job_without_assumption_are_not_known() -> None:
