@@ -39,11 +39,9 @@ class Project:
         return self._find("target", name, self.targets())
 
     def require_job_file(self, name: str) -> Path:
-        """Return the file of a job; `SpecError` when there is none."""
         return self._find("job", name, self.jobs())
 
     def require_sources_profile_file(self, name: str) -> Path:
-        """Return the file of a sources profile; `SpecError` when there is none."""
         return self._find("sources profile", name, self.source_profiles())
 
     def source_profiles(self) -> dict[str, Path]:

@@ -20,7 +20,6 @@ def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
 
 
 def parse_toml(text: str, source_name: str) -> dict[str, Any]:
-    """Return the parsed text; a syntax error is a `SpecError` that names `source_name` and the line."""
     try:
         return decode_toml(text)
     except ValueError as error:
@@ -31,7 +30,6 @@ def parse_toml(text: str, source_name: str) -> dict[str, Any]:
 
 
 def read_utf8_text(path: Path, source_name: str) -> str:
-    """Return a file's text; `SpecError` when it cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -127,7 +127,6 @@ def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: 
 
 
 def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
-    """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(step["step"]): step for step in facts.steps}
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
@@ -180,7 +179,6 @@ def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
 
 
 def report_c_compiler_and_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
-    """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     compiler = _judge("C compiler", ProgramFacts(), check_linker(replace(facts, error_by_library={})), facts.compiler)
     if not facts.compiler and compiler.state == "ok":
         compiler = ComponentResult("C compiler", "absent", NOT_INSTALLED)
@@ -314,7 +312,6 @@ def _list_checks(
 
 
 def format_result(result: ComponentResult) -> str:
-    """Return one line, with the next step below it when it failed."""
     line = f"{'no GPU' if result.state == 'no-gpu' else result.state:<7} {result.name:<18} {result.detail}"
     line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
     return f"{line}\n{'':<8}next: {result.next_step}" if result.next_step else line

@@ -97,7 +97,6 @@ def _find_stack(python: str) -> StackLocation:
 
 
 def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> dict[str, list[str]]:
-    """Return the report of `probe_data.py`: `facts`, `problems` and `notes`."""
     with open_scratch_dir_stack_probe(stack, dict(os.environ)) as probe:
         facts = probe.run("probe_data.py", json.dumps(request), monotonic_deadline=time.monotonic() + timeout_s)
     if facts.exit_code is None:

@@ -82,7 +82,6 @@ def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[Ru
 
 
 def check_host_data_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
-    """Yield what is wrong with a directory of this host that is to be the data disk."""
     if not directories:
         yield make_finding("data-disk-unnamed")
     yield from check_directories_by_writing(directories, requirements, on_host=True)

@@ -38,7 +38,6 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 
 
 def check_engine_and_probe_host(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
-    """Yield what is wrong with an engine by what its API says of it."""
     address = open_engine_tunnel_if_remote()
     version = _parse_version(str(info.get("ServerVersion", "")))
     if version and version < _OLDEST_ENGINE:

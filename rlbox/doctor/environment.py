@@ -56,7 +56,6 @@ def parse_dotenv(path: str, text: str) -> DotEnvFile:
 
 
 def read_dotenv_files(directories: Sequence[str]) -> list[DotEnvFile]:
-    """Return the `.env` files of directories; the same file once."""
     files: dict[str, DotEnvFile] = {}
     for path in (os.path.join(directory, ".env") for directory in directories):
         try:
@@ -72,7 +71,6 @@ def read_dotenv_files(directories: Sequence[str]) -> list[DotEnvFile]:
 def check_environment(
     environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the environment of a shell in a container."""
     yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
     if wrong := [f"{name}={environ[name]}" for name in _THREADS if not _are_positive(environ.get(name, "1"))]:
         yield make_finding("threads-value", seen=", ".join(wrong))

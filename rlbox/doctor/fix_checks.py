@@ -27,8 +27,6 @@ TIMEOUT_EXIT_CODE = 124  # of coreutils' timeout
 
 @dataclass(frozen=True, kw_only=True)
 class FixCheck:
-    """The check of one fix, as the image's manifest has it."""
-
     id: str
     title: str
     remedy: str
@@ -38,7 +36,6 @@ class FixCheck:
 
 
 def select_fix_checks(manifest: Mapping[str, Any], phase: Literal["build", "run", "doctor"]) -> tuple[FixCheck, ...]:
-    """Return the checks of an image's manifest that are for `phase`."""
     rows = [row for row in manifest.get("fixes", ()) if row.get("check") and phase in row["check"].get("when", ())]
     return tuple(
         FixCheck(

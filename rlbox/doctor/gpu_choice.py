@@ -43,7 +43,6 @@ def get_gpus_option_or_env(option: str) -> str:
 
 
 def probe_engine_gpu_support() -> GpuSupport:
-    """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
     return probe_gpu_support(
         connect_engine().info(), find_engine_url(), is_local=is_engine_local() and not is_in_image()
     )

@@ -81,7 +81,6 @@ class GpuSplitRequest:
 
     @property
     def gpus_by_role(self) -> dict[str, int]:
-        """The roles that have GPUs of their own, and how many."""
         if self.colocated:
             return {"actor and rollout": max(self.actor, self.rollout)}
         return {"actor": self.actor, "rollout": self.rollout}
@@ -184,7 +183,6 @@ def _format_holders(gpu: LocalGpu) -> str:
 
 
 def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
-    """Return the GPUs here, and those of the Ray head whose dashboard is at the URL `dashboard`."""
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
         nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard)))

@@ -31,7 +31,6 @@ class DriverRequirements:
 
 
 def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
-    """Yield what is wrong with the driver for a target with GPUs."""
     if requirements.wants_gpu and not driver.is_present:
         yield make_finding("gpu-driver-missing", gpus=requirements.gpus or 1, gpu=requirements.gpu or "GPU")
     elif requirements.wants_gpu and driver.error:
@@ -70,7 +69,6 @@ def _check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding
 
 
 def find_gpus_of_other_arch(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
-    """Yield what a user must know of GPUs that are not those of the target."""
     wanted = requirements.arch
     if other := next((card for card in models if wanted and card.arch and card.arch != wanted), None):
         yield make_finding("gpu-other-arch", level="warning", name=other.name, arch=other.arch, demands_arch=wanted)
@@ -179,7 +177,6 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
 
 
 def check_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
-    """Yield why the GPUs could not add up a tensor together."""
     for row in facts.steps:
         if not row.get("ok"):
             yield make_finding("nccl-self-test", seen=str(row.get("error")), count=count)

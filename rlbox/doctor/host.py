@@ -205,7 +205,6 @@ class _ImageCheck:
 
 
 def run_doctor(app: App, target: str | None, *, data_dir: str | None, gpus_option: str, budget_s: float) -> int:
-    """Examine where this runs, print what was found, and return rlbox's exit code."""
     report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
     app.result(report.as_json(), format_report(report, with_notes=app.verbosity > 0))
     app.print_status(format_summary(report))

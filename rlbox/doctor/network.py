@@ -110,7 +110,6 @@ def _check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def make_endpoint_and_clock_findings(probed_endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
-    """Yield what is wrong with addresses that were asked, and the clock as their answers tell it."""
     for endpoint in probed_endpoints:
         if endpoint.error:
             is_variable = endpoint.name.isidentifier() and endpoint.name.isupper()
@@ -129,7 +128,6 @@ def make_endpoint_and_clock_findings(probed_endpoints: Sequence[Endpoint]) -> It
 
 
 def read_env_and_pip_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the addresses that the environment and pip's configuration name; the same address once."""
     is_offline = any(environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _OFFLINE_VARIABLES)
     found: dict[str, Endpoint] = {}
     for name in _MIRROR_VARIABLES:

@@ -102,7 +102,6 @@ def _split(environ: Mapping[str, str], name: str) -> list[str]:
 
 
 def _read_loader_lines() -> list[str]:
-    """Return the lines of the loader's configuration that name stubs or compat directories."""
     return [
         f"{file.name}: {line.strip()}"
         for file in sorted(_LOADER_DIR.glob("*.conf"))

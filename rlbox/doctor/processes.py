@@ -86,7 +86,6 @@ class ProcessInfo:
 
 
 def is_run_process(name: str, command_line: str) -> bool:
-    """Return whether a process is a part of Ray, an engine or a launcher, by its name and command line."""
     return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 

@@ -42,7 +42,6 @@ class Program:
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def read_output_and_kill_all(self, monotonic_deadline: float) -> ProgramResult:
-        """Return what it said until it ended, or until `monotonic_deadline`."""
         output = communicate_or_leave_running(self._popen, b"", max(monotonic_deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
         self.kill_with_descendants()

@@ -107,7 +107,6 @@ def find_job_session_dir(plan: RayPlan) -> Path:
 
 
 def create_ray_client(idle_timeout_s: float) -> HttpClient:
-    """Return what asks a dashboard, with the token of this environment."""
     return create_loopback_client(idle_timeout_s, read_ray_auth_headers(os.environ))
 
 

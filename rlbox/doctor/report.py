@@ -31,7 +31,6 @@ class Report:
         return any(finding.level == "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON types; `parse_report` is the way back."""
         rows = {key: [row.as_json() for row in getattr(self, key)] for key in ("findings", "follows")}
         return {**asdict(self), **rows, "seconds": round(self.seconds, 2)}
 

@@ -93,7 +93,6 @@ def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
 
 
 def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
-    """Yield why Ray did not do one task."""
     last = facts.steps[-1] if facts.steps else None
     if last is None:
         yield from _check_answer(facts, "ray-task", "Ray", venv)
@@ -102,7 +101,6 @@ def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
 
 
 def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
-    """Yield why a program ended and said nothing."""
     if facts.exit_code is not None:
         text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
         seen = text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else "")
@@ -125,7 +123,6 @@ _LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
 
 
 def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
-    """Yield why an object cannot be linked as a JIT compiler does it."""
     if not facts.compiler and facts.compiler_required:
         yield make_finding("jit-no-compiler")
     if facts.compile_error:
@@ -165,7 +162,6 @@ class StackProbe:
     def run(
         self, script: str, *args: str, monotonic_deadline: float, environ: Mapping[str, str] | None = None
     ) -> ProgramFacts:
-        """Return what a script of `programs/` says in the stack's interpreter until `monotonic_deadline`."""
         began = time.monotonic()
         argv = [self._python, str(_PROGRAMS_DIR / script), *args]
         mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another

@@ -24,8 +24,6 @@ _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
 
 @dataclass(frozen=True, kw_only=True)
 class StageMeasurement:
-    """How long a stage took in one run, with the parameters of that run."""
-
     run: str
     stage: str
     seconds: float
@@ -128,7 +126,6 @@ def _takes_as_long(fits: Fits, steps: str, run: Mapping[str, Scalar], now: Mappi
 
 
 def sum_hours(hours: Sequence[StageHours]) -> HoursRange:
-    """Return the hours of all stages that are known."""
     return HoursRange(sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours))
 
 
@@ -145,7 +142,6 @@ def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[
 
 
 def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
-    """Return the table of hours by stage, the total, and the cost."""
     rows = [("stage", "hours", "source")]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     return [*columns(rows), *_sums(hours, price)]

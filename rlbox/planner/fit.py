@@ -51,7 +51,6 @@ _SHOWN = 0.05 * GIB
 
 
 def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> dict[str, Any]:
-    """Return the needs of a run beside the room that there is; bytes."""
     keys = ("stage", "nodes", "gpus", "card", "host", "disk")
     have = {"nodes": room.nodes, "gpus": room.gpus_per_node, "card": room.bytes_per_gpu}
     return {
@@ -171,7 +170,6 @@ def replace_declared_by_measured_capacity(
 
 
 def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None:
-    """Return whether a run fits; None for a job that does not say what it needs."""
     needs = evaluate_fits(job, values, room.bytes_per_gpu)
     return None if needs is None else FitResult(needs=needs, capacity=room, shortages=find_shortages(needs, room))
 
@@ -208,7 +206,6 @@ def require_resume_fit_except_disk(
 
 
 def require_user_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
-    """Refuse paths of `--set` that are not on the data disk."""
     if found := find_user_paths_off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(

@@ -57,7 +57,6 @@ class Capacity:
 
 
 def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
-    """Return what a card reports of the memory that it is sold with."""
     known = _KNOWN.get(gpu_name, 0.0)
     # a target may say of its card what the card itself does
     return GIB * (min(known, nominal_gib) if known else nominal_gib * _REPORTED)
@@ -126,7 +125,6 @@ class StageNeeds:
 
     @property
     def host_bytes(self) -> float:
-        """Memory of a machine."""
         return sum(self.host.values())
 
 
@@ -263,7 +261,6 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
 
 
 def describe_unchecked_needs(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
-    """Return what was not looked at, and why."""
     kinds = {
         "memory of a GPU": (room.bytes_per_gpu, any(row.card_bytes for row in needs.stages)),
         "host memory": (room.host_bytes_per_node, any(row.host_bytes for row in needs.stages)),

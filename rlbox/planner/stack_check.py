@@ -83,7 +83,6 @@ def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[Fact, ...
 
 
 def _minimize(items: Sequence[_Item], contradict: Callable[[Sequence[_Item]], bool]) -> tuple[_Item, ...]:
-    """Return items of which none can be left out without the contradiction going away."""
     kept = list(items)
     step = max(1, len(kept) // 2)
     while True:
@@ -182,7 +181,6 @@ def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
 
 
 def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, spec_alone: bool) -> str:
-    """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     unknown = [f"  {line}" for line in unknown_version_lines(problem)]
     if not verdict.fits:
         head = f"{target_name}  no solution, because these contradict each other:"
@@ -207,7 +205,6 @@ def unknown_version_lines(problem: StackProblem) -> list[str]:
 
 
 def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the versions, of many the newest and the oldest."""
     return versions if len(versions) <= _MAX_SHOWN else (*versions[: _MAX_SHOWN - 1], "…", versions[-1])
 
 
@@ -272,7 +269,6 @@ def _sentence(fact: Fact) -> str:
 
 
 def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[Fact]:
-    """Return the facts whose conditions hold in the solution, by name."""
     facts = [fact for fact in problem.facts if verdict.versions]
     held = [fact for fact in facts if all(one.holds(verdict.versions[one.name]) for one in fact.when)]
     return sorted(held, key=lambda fact: fact.id)

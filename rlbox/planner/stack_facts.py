@@ -331,7 +331,6 @@ def _constrain_package(text: str, where: str) -> Iterator[Constraint]:
 
 
 def _version_of_tag(ref: str) -> str:
-    """Return the version that a tag tells (`v0.2.2`, `core_v0.14.0`), empty where it tells none."""
     found = re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", ref)
     try:
         return str(Version(found[1])) if found else ""

@@ -39,7 +39,6 @@ def is_in_range(versions: str, version: str) -> bool:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that `NAME`, `!NAME` or `NAME` with a version range means."""
     found = _CONDITION.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is not a condition: NAME, !NAME, or NAME with a version range")

@@ -37,7 +37,6 @@ class RunCommand:
         return (*self.command_words, *named, *settings, *self.option_words)
 
     def resolve_params(self, job: Job) -> ParamValues:
-        """Return the parameters that it gives; `SpecError` when one is wrong."""
         if self.resumed_params:
             return apply_overrides(job, self.resumed_params, False, self.settings)
         return resolve_params(job, self.profiles, self.settings)
@@ -120,7 +119,6 @@ def _with_settings(command: RunCommand, values: Mapping[str, Scalar]) -> RunComm
 
 
 def _list_other_values(param: Param, now: Scalar) -> Iterable[Scalar]:
-    """Return other values of a parameter, the nearest first."""
     if isinstance(now, bool):
         return (not now,)
     if param.choices:

@@ -14,7 +14,6 @@ from typing import Any
 
 
 def _run_rank(rank: int, count: int) -> None:
-    """Be one of the processes; `RuntimeError` when the sum is wrong."""
     torch: Any = importlib.import_module("torch")
     distributed: Any = importlib.import_module("torch.distributed")
     torch.cuda.set_device(rank)
@@ -27,7 +26,6 @@ def _run_rank(rank: int, count: int) -> None:
 
 
 def _main() -> None:
-    """Start the processes, wait, and say how it went."""
     count = int(sys.argv[1])
     with socket.socket() as test:
         test.bind(("127.0.0.1", 0))

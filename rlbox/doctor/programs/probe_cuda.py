@@ -29,7 +29,6 @@ def _probe_driver() -> None:
 
 
 def _libcuda_path() -> str:
-    """Return the file that the loader took for libcuda.so.1."""
     with open("/proc/self/maps", encoding="utf-8") as file:
         found = [line.split()[-1] for line in file if "libcuda.so" in line]
     return os.path.realpath(found[0]) if found else ""

@@ -22,12 +22,10 @@ Report = dict[str, list[str]]
 
 
 def _open_parquet(path: str) -> Any:
-    """Return a Parquet file; what is wrong with it is said by pyarrow's own error."""
     return importlib.import_module("pyarrow.parquet").ParquetFile(path)
 
 
 def _read_rows(path: str) -> tuple[dict[str, str], Iterable[dict[str, Any]]]:
-    """Return columns with their types, and the rows."""
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
             rows = [_parse_row(path, number, line) for number, line in enumerate(file, 1) if line.strip()]
@@ -38,7 +36,6 @@ def _read_rows(path: str) -> tuple[dict[str, str], Iterable[dict[str, Any]]]:
 
 
 def _parse_row(path: str, number: int, line: str) -> dict[str, Any]:
-    """Return a line's object; an error names the line."""
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError(f"{path}:{number}: a line is no JSON object")
@@ -107,7 +104,6 @@ def _check_file(name: str, request: dict[str, Any], report: Report) -> tuple[lis
 
 
 def _check_lengths(name: str, chats: list[Any], request: dict[str, Any], report: Report) -> None:
-    """Say how long the conversations are in the model's own tokens."""
     model = importlib.import_module("transformers").AutoTokenizer.from_pretrained(request["tokenizer"])
     texts = [model.apply_chat_template(chat, tokenize=False) for chat in chats]
     counts = sorted(len(ids) for ids in model(texts, add_special_tokens=False)["input_ids"]) if texts else [0]
@@ -126,7 +122,6 @@ def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _check_files(request: dict[str, Any], report: Report) -> None:
-    """Look at the files, at lengths, and at rows that are in more than one."""
     keys: dict[str, list[str]] = {}
     for name in request["files"]:
         keys[name], chats = _check_file(name, request, report)
@@ -136,7 +131,6 @@ def _check_files(request: dict[str, Any], report: Report) -> None:
 
 
 def _write_first_rows(path: str, to: str, rows: int) -> str | None:
-    """Write the first rows with the same columns, by rename, and return why not."""
     part = f"{to}.part"
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
@@ -158,7 +152,6 @@ def _write_first_rows(path: str, to: str, rows: int) -> str | None:
 
 
 def _main() -> None:
-    """Do what was asked."""
     request = json.loads(sys.argv[1])
     report: Report = {"facts": [], "problems": [], "notes": []}
     missing_module = ""

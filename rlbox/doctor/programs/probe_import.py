@@ -19,7 +19,6 @@ BEGAN = time.monotonic()
 
 
 def _import(name: str) -> None:
-    """Import a module, and take its attribute where a package imports lazily."""
     module, _, attribute = name.partition(":")
     found = importlib.import_module(module)
     if attribute:
@@ -27,7 +26,6 @@ def _import(name: str) -> None:
 
 
 def _run_kernel(lines: str) -> None:
-    """Run a kernel to its end, where torch and a GPU are."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
@@ -59,7 +57,6 @@ def _run_step(step: str, name: str, last: bool, act: Callable[[], None]) -> bool
 
 
 def _main() -> None:
-    """Import each in turn; the first that fails ends it."""
     kernel, *names = sys.argv[1:]
     for number, name in enumerate(names):
         if not _run_step("import", name, not kernel and number == len(names) - 1, partial(_import, name)):

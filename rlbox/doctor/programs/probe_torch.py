@@ -28,13 +28,11 @@ def _emit(step: str, **facts: Any) -> None:
 
 
 def _format_error(error: BaseException) -> str:
-    """Return the last line of an error, with its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
 
 
 def _import_torch() -> Any:
-    """Import torch and say where from, of which version and for which CUDA."""
     began = time.monotonic()
     torch = importlib.import_module("torch")
     _emit(
@@ -49,7 +47,6 @@ def _import_torch() -> Any:
 
 
 def _multiply_on_cpu(torch: Any) -> None:
-    """Multiply two matrices on the CPU, one of them from NumPy, and compare the sum."""
     numpy = importlib.import_module("numpy")
     left = torch.from_numpy(numpy.full((64, 64), 2.0, dtype="float32"))
     total = float((left @ torch.ones(64, 64)).sum())
@@ -57,7 +54,6 @@ def _multiply_on_cpu(torch: Any) -> None:
 
 
 def _multiply_on_gpus(torch: Any) -> None:
-    """Multiply two matrices on every GPU that torch sees."""
     if not torch.version.cuda and not getattr(torch.version, "hip", None):
         return
     if not torch.cuda.is_available():
@@ -80,7 +76,6 @@ def _multiply_on_gpus(torch: Any) -> None:
 
 
 def _add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads the words of a function, and its own types
-    """Add 1 to `length` numbers; Triton's kernel."""
     places = tl.arange(0, 128)
     inside = places < length
     tl.store(pointer + places, tl.load(pointer + places, mask=inside) + 1, mask=inside)
@@ -114,7 +109,6 @@ def list_absolute_torch_extension_paths(site: Path) -> list[str]:
 
 
 def _uses_torch(path: str) -> bool:
-    """Return whether a name of torch's C++ libraries is in a file."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return False
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -144,7 +138,6 @@ def _load_extensions(paths: list[str]) -> None:
 
 
 def _main() -> None:
-    """Carry out the steps; the first error ends them."""
     step = "import"
     os.nice(5)  # Ray beside it is a chain of processes that wait for each other
     try:
