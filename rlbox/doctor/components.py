@@ -92,15 +92,11 @@ class ComponentResult(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StackInfo:
-    """The stack under test: canonical names and versions of its packages, the importable modules of the table.
-
-    `gpu_device_count` counts the GPUs whose device files are here.
-    """
+    """The stack under test: `packages` are canonical names and versions, `gpu_device_count` counts device files."""
 
     interpreter_path: str
     python_version: str
     packages: Mapping[str, str]
-    modules: frozenset[str]
     gpu_device_count: int
     requirements: Requirements
 
@@ -206,6 +202,8 @@ def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: St
         return _judge(component.name, replace(facts, exit_code=0) if imported else facts, (), detail)
     if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
         return ComponentResult(component.name, "no-gpu", f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
+    if last.get("step") == "import" and _names_missing_module(str(last.get("error")), component.first_import_module):
+        return report_missing(component, stack)
     ended = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
     error = str(last.get("error") or ended or facts.last_error or "ended without a word")
     detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
@@ -215,6 +213,12 @@ def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: St
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
     return ComponentResult(component.name, "failed", detail, next_step, facts.seconds)
+
+
+def _names_missing_module(error: str, module: str) -> bool:
+    """Whether an error says that a module itself, or its package, is not there: another missing one is a failure."""
+    missing = error.removeprefix("ModuleNotFoundError: No module named '").rstrip("'")
+    return missing != error and f"{module}.".startswith(f"{missing}.")
 
 
 def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
@@ -253,8 +257,7 @@ def run_component_checks(
 
 
 def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
-    modules = [component.first_import_module for component in load_stack_components()]
-    facts = probe.run("probe_installed.py", *modules, monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
+    facts = probe.run("probe_installed.py", monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
@@ -266,7 +269,6 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
         interpreter_path=stack.python,
         python_version=str(installed["python"]),
         packages=installed["packages"],
-        modules=frozenset(installed["modules"]),
         gpu_device_count=probe_cuda_driver().device_count,
         requirements=stack.requirements,
     )
@@ -295,20 +297,20 @@ def _list_checks(
             count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
             yield report_nccl(run("probe_allreduce.py", str(count)), count)
 
-    missing = [component for component in load_stack_components() if component.first_import_module not in stack.modules]
     if "torch" in stack.packages:
         yield lambda: report_torch_and_triton(run("probe_torch.py"), stack)
     else:
-        missing.append(Component(name="torch", packages=("torch",), imports=("torch",)))
+        torch = Component(name="torch", packages=("torch",), imports=("torch",))
+        yield lambda: [report_missing(torch, stack)]
     if "ray" in stack.packages:
         yield check_ray
     else:
-        missing.append(Component(name="Ray", packages=("ray",), imports=("ray",)))
+        ray = Component(name="Ray", packages=("ray",), imports=("ray",))
+        yield lambda: [report_missing(ray, stack)]
     yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
     yield lambda: report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
-    yield from (partial(check_component, one) for one in load_stack_components() if one not in missing)
+    yield from (partial(check_component, component) for component in load_stack_components())
     yield check_nccl
-    yield lambda: [report_missing(component, stack) for component in missing]
 
 
 def format_result(result: ComponentResult) -> str:
