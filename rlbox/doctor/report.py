@@ -31,8 +31,7 @@ class Report:
         return any(finding.level == "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        rows = {key: [row.as_json() for row in getattr(self, key)] for key in ("findings", "follows")}
-        return {**asdict(self), **rows, "seconds": round(self.seconds, 2)}
+        return {**asdict(self), "seconds": round(self.seconds, 2)}
 
 
 def parse_report(data: dict[str, Any]) -> Report:

@@ -24,7 +24,7 @@ from rlbox.doctor.disks import (
     check_host_data_by_writing,
     list_run_directories,
 )
-from rlbox.doctor.environment import check_environment, parse_dotenv
+from rlbox.doctor.environment import check_environment, check_search_paths, parse_dotenv
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
@@ -33,7 +33,6 @@ from rlbox.doctor.network import (
     read_env_and_pip_endpoints,
     run_ray_start_to_list_ports,
 )
-from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers
 from rlbox.doctor.requirements import Requirements, parse_requirements
 
