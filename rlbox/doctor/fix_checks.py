@@ -142,7 +142,7 @@ def _run_checks(
         part = checks[number::shells]
         argv = ["sh", "-c", _SCRIPT, f"{install_dir}/libexec/init.sh", *(check.script for check in part)]
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
-            started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
+            started.append((part, Program(argv, environ, "")))
     end = max(end, time.monotonic() + _LEAST_S)
     found: dict[str, Finding] = {}
     for part, program in started:

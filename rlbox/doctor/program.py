@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ class ProgramResult(NamedTuple):
 class Program:
     """A running program; each of its methods ends it with everything that it started."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
-        self._mark = {PROCESS_MARK: token}
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        self._mark = {PROCESS_MARK: uuid.uuid4().hex}
         self._known: set[ProcessKey] = set()
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)

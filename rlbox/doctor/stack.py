@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 import signal
@@ -142,16 +141,13 @@ _LINK_S = 60.0
 
 
 class StackProbe:
-    """What one examination starts, in a directory of its own; `token` marks its processes.
+    """What one examination starts, in a directory of its own.
 
     `bytecode` is a directory that outlives it, empty for one that does not; None where the packages have their own.
     """
 
-    def __init__(
-        self, environ: Mapping[str, str], python: str, folder: str, token: str, bytecode: str | None = ""
-    ) -> None:
-        self._python, self._folder, self._token = python, folder, token
-        self._numbers = itertools.count()
+    def __init__(self, environ: Mapping[str, str], python: str, folder: str, bytecode: str | None = "") -> None:
+        self._python, self._folder = python, folder
         self._started: list[Program] = []
         # The image has no bytecode: what one program compiles, the next finds.
         cache = {} if bytecode is None else {"PYTHONPYCACHEPREFIX": bytecode or f"{folder}/pyc"}
@@ -164,9 +160,8 @@ class StackProbe:
     ) -> ProgramFacts:
         began = time.monotonic()
         argv = [self._python, str(_PROGRAMS_DIR / script), *args]
-        mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
         try:
-            program = Program(argv, self._environ if environ is None else environ, self._folder, token=mark)
+            program = Program(argv, self._environ if environ is None else environ, self._folder)
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
@@ -243,7 +238,7 @@ def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str
         create_bytecode_dir_removing_others(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
     )
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
-        probe = StackProbe(environ, stack.python, directory, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
+        probe = StackProbe(environ, stack.python, directory, bytecode)
         try:
             yield probe
         finally:

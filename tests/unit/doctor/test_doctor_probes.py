@@ -35,7 +35,7 @@ ANY = ContainerChecks(
     environ={}, requirements=Requirements(), venv="/v", manifest={}, driver=GpuDriver(),
     monotonic_deadline=0.0,
 )  # fmt: skip
-PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder", "token")
+PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder")
 TWO_GPUS = GpuDriver(is_present=True, device_count=2)
 
 
@@ -123,7 +123,7 @@ def test_processes_of_this_test_are_its_own() -> None:
 @pytest.mark.allow("processes")
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
-    program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
+    program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path))
     ran = program.read_output_and_kill_all(time.monotonic() + 0.5)
     assert ran.exit_code is None
     assert '{"step": 1}' in ran.stdout
@@ -139,7 +139,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     code = "import os, time; held = bytearray(range(1, 5)) * (100 << 20); os.setsid(); print(os.getpid(), flush=True)"
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
     argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
-    program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
+    program = Program(argv, dict(os.environ), str(tmp_path))
     program.read_output_and_kill_all(time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
     assert last is None or last.is_zombie
