@@ -46,8 +46,7 @@ class StepTimer:
     """Learns the interval between steps; a step is any counter of the log (`step 12`, `12/100 [`) that rises.
 
     Counters of several ranks that are written alike are one: the foremost counts. One that falls back to where it
-    began starts again (a new epoch); one that only comes again, or comes from a rank that is behind, is no step.
-    `longest_interval_s` is the longest time between steps, of which less is remembered the more steps came since.
+    began starts again (a new epoch). Of `longest_interval_s` less is remembered the more steps came since.
     """
 
     def __init__(self) -> None:
@@ -115,7 +114,7 @@ _IDLE_CPU, _IDLE_SHARE = 0.05, 0.25
 _MINUTE_S = 60.0
 _WINDOW_S = 30.0
 _CALM_S, _QUIET_S = 10.0, 1.0
-_LOOKED_AT, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
+LOOKED_AT_BYTES, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
 """Bytes of the end of a block that are searched for phases, for steps and for news.
 
 Who writes more between two looks (2.5 MB a second) is alive, and in the phase that the end of it shows: a log of
@@ -158,8 +157,7 @@ class AgedRates(NamedTuple):
 class HangDetector:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
-    `last_output_s` is when its log last went on. `last_progress_s` is when the stage last went on in a way that only
-    its log shows: activities measured before say nothing.
+    `last_output_s` is when its log last went on, `last_progress_s` when it last did more than repeat itself or idle.
     """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
@@ -167,8 +165,8 @@ class HangDetector:
         self._unnamed = self.phase = make_unnamed_phase(silence_s)
         self._training = make_unnamed_phase(silence_s, TRAINING)
         self._steps = steps
-        self._clock = StepTimer()
-        self._talk = _LineHistory()
+        self._timer = StepTimer()
+        self._history = _LineHistory()
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
         self._recent: deque[tuple[float, ActivityRates]] = deque()
@@ -179,8 +177,8 @@ class HangDetector:
 
     @property
     def usual_step_s(self) -> float:
-        """The usual time of a step; 0 while it is not known."""
-        return self._clock.median_interval_s if self._clock.is_interval_known else 0.0
+        """0 while it is not known."""
+        return self._timer.median_interval_s if self._timer.is_interval_known else 0.0
 
     def get_inactivity_s(self, now_s: float) -> float:
         return now_s - self._alive_s
@@ -189,36 +187,31 @@ class HangDetector:
         return [AgedRates(now_s - at, rates) for at, rates in self._recent]
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
-        block = select_last_lines(block, _LOOKED_AT)
+        block = select_last_lines(block, LOOKED_AT_BYTES)
         lines = self._finder.find_phase_changes(block)
         for line in lines:
             self._enter(line)
-        stepped = self._clock.feed(select_last_lines(block, _COUNTED), now_s)
-        if stepped and not lines and self._clock.is_interval_known and self.phase.name != TRAINING:
+        stepped = self._timer.feed(select_last_lines(block, _COUNTED), now_s)
+        if stepped and not lines and self._timer.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
             lines = [PhaseChange(phase=self._training, text="")]
-        self._listen(block, now_s, moved=stepped or bool(lines))
+        self._note_activity(block, now_s, has_advanced=stepped or bool(lines))
         return lines
 
     def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
         line = self._finder.find_phase_change(unfinished)
-        begun = bool(line and line.phase is not self.phase and line.phase)
-        if line and begun:
+        if line and (line.phase is None or line.phase is self.phase):
+            line = None
+        if line:
             self._enter(line)
-        stepped = self._clock.feed(unfinished.encode(), now_s)
-        if self._talk.has_bar_changed(unfinished) or begun or stepped:
+        stepped = self._timer.feed(unfinished.encode(), now_s)
+        if self._history.has_bar_changed(unfinished) or line or stepped:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
-        return line if begun else None
+        return line
 
     def feed_rates(self, rates: ActivityRates, now_s: float, *, log_advanced: bool) -> None:
-        """Take what the processes did since the last time.
-
-        Parameters
-        ----------
-        log_advanced
-            The log went on meanwhile: this is what the stage does when it is well.
-        """
+        """Take what the processes did; where the log went on meanwhile this is what they do when all is well."""
         self._recent.append((now_s, rates))
         while self._recent and now_s - self._recent[0][0] > _MINUTE_S:
             self._recent.popleft()
@@ -244,24 +237,23 @@ class HangDetector:
         return min(_CALM_S, max(limit_s / 4, 0.5))
 
     def find_hang(self, now_s: float) -> Stall | None:
-        longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
-        if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
+        longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
+        if stall := self._find_step_stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
             return stall
-        if self.get_inactivity_s(now_s) <= self.phase.silence_s:
+        silent_s, limit_s = self.get_inactivity_s(now_s), self.phase.silence_s
+        if silent_s <= limit_s:
             return None
-        return Stall(
-            rule="silence", phase=self.phase, silent_s=self.get_inactivity_s(now_s), limit_s=self.phase.silence_s
-        )
+        return Stall(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
 
     def find_possible_step_stall(self, now_s: float) -> Stall | None:
         """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
-        longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
-        return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.usual_step_s, longest_s))
+        longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
+        return self._find_step_stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.usual_step_s, longest_s))
 
-    def _stall(self, now_s: float, limit_s: float) -> Stall | None:
+    def _find_step_stall(self, now_s: float, limit_s: float) -> Stall | None:
         silent_s = now_s - self.last_progress_s
         seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
-        if not self._steps or not self._clock.is_interval_known or not seen_idle or silent_s <= limit_s:
+        if not self._steps or not self._timer.is_interval_known or not seen_idle or silent_s <= limit_s:
             return None
         return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)
 
@@ -271,17 +263,15 @@ class HangDetector:
             return
         self._begun[phase.name] = self._begun.get(phase.name, 0) + 1
         if self._begun[phase.name] < _RECURS:  # later it is a part of each step
-            self._clock.skip_next_interval()
+            self._timer.skip_next_interval()
         self.phase = phase
 
-    def _listen(self, block: bytes, now_s: float, *, moved: bool) -> None:
-        known = self._clock.is_interval_known
-        text = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
-        many = len(text) > _MOST_LINES
-        new, changed = self._talk.learn(text[-_MOST_LINES:])
-        if moved or new or not known:
+    def _note_activity(self, block: bytes, now_s: float, *, has_advanced: bool) -> None:
+        texts = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
+        news = self._history.learn(texts[-_MOST_LINES:])
+        if has_advanced or news == "new kind" or not self._timer.is_interval_known:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
-        elif changed or many:
+        elif news == "new numbers" or len(texts) > _MOST_LINES:
             self._alive_s = now_s
 
     def _reaches(self, sign: str, floor: float, now_s: float) -> bool:
@@ -316,39 +306,30 @@ def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
     return float(getattr(rates, sign)) >= floor
 
 
-class _LineNews(NamedTuple):
-    """Whether a line is of a kind never seen, and whether one says something else than the last of its kind."""
-
-    has_new_kind: bool
-    has_new_text: bool
-
-
 class _LineHistory:
     """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, tuple[str, ...]] = {}
+        self._numbers_by_kind: dict[str, list[str]] = {}
         self._bar = ""
 
-    def learn(self, texts: Iterable[str]) -> _LineNews:
-        """Take lines; return what is new in them.
-
-        Clocks, addresses and process numbers say nothing. A line with a number that changed says something else.
-        """
-        new = changed = False
+    def learn(self, texts: Iterable[str]) -> Literal["new kind", "new numbers", "nothing new"]:
+        """Take lines; return what is new in them. Clocks, addresses and process numbers say nothing."""
+        news: Literal["new kind", "new numbers", "nothing new"] = "nothing new"
         for text in texts:
             bare = _CLOCK.sub("", text[:_CHARS])
-            kind, numbers = _NUMBER.sub("#", bare), tuple(_NUMBER.findall(bare))
-            before = self._kinds.get(kind)
-            new |= before is None
-            changed |= before != numbers
-            if before is not None or len(self._kinds) < _MOST:
-                self._kinds[kind] = numbers
-        return _LineNews(new, changed)
+            kind, numbers = _NUMBER.sub("#", bare), _NUMBER.findall(bare)
+            before = self._numbers_by_kind.get(kind)
+            if before is None:
+                news = "new kind"
+            elif before != numbers and news == "nothing new":
+                news = "new numbers"
+            if before is not None or len(self._numbers_by_kind) < _MOST:
+                self._numbers_by_kind[kind] = numbers
+        return news
 
     def has_bar_changed(self, unfinished: str) -> bool:
         """Whether a line that is being rewritten (a progress bar) went on: neither its clock nor a spinner counts."""
-        bar = _SPINNER.sub("", _BAR_END.sub("", unfinished[-_CHARS:]))
-        bar, before = _CLOCK.sub("", bar), self._bar
+        bar, before = _CLOCK.sub("", _SPINNER.sub("", _BAR_END.sub("", unfinished[-_CHARS:]))), self._bar
         self._bar = bar
         return bar != before

@@ -1,11 +1,12 @@
-"""Evidence of a hang: `hang.json`, the page `HANG.md`, stacks, NCCL's report."""
+"""Evidence of a hang: its cause, `hang.json`, the page `HANG.md`, stacks, NCCL's report."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,14 @@ from rlbox.amounts import (
     precise_duration_text,
     utc_now,
 )
+from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.errors import get_docs_url
-from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import AgedRates, Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
 from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
-from rlbox.hang.wait_probe import probe_waits
-from rlbox.hang.waits import ProcessWait, describe_wait, sort_by_suspicion
-from rlbox.job.names import HANG_FILE, HANG_PAGE
-from rlbox.system.counters import ActivityRates
+from rlbox.hang.waits import ProcessWait, describe_wait, probe_waits, sort_by_suspicion
+from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
+from rlbox.job.plan import StagePlan
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
@@ -33,41 +33,7 @@ from rlbox.system.safe_files import make_directories_replacing_non_directories, 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12
 _MOST_FRAMES = 12
-
-
-def write_hang_markdown(evidence_dir: Path) -> Path | None:
-    """Write `HANG.md` beside the `hang.json` in a stage's evidence; None when there is no hang to tell of.
-
-    Secrets were masked when `hang.json` was written.
-
-    Raises
-    ------
-    OSError
-        The disk is full.
-    """
-    facts = read_json_object_or_empty(evidence_dir / HANG_FILE)
-    if not facts:
-        return None
-    path = evidence_dir / HANG_PAGE
-    replace_file(path, _render_markdown(facts).encode("utf-8", "replace"))
-    return path
-
-
-def _render_markdown(facts: Mapping[str, Any]) -> str:
-    processes = facts["processes"]
-    parts = [
-        f"# Stage {facts['stage']} {_ENDS[facts['rule']]}" + (f": {facts['phase']}" if facts["phase"] else ""),
-        _since(facts),
-        "## What it waits for\n\n" + (_waits(processes) or "No process of the stage was left to look into."),
-        "## What to do next\n\n" + (facts["remedy"] or _UNKNOWN),
-        "## What its processes did in the last minute\n\n" + _activity(facts["activity"]),
-        _gpus(facts["gpus"]),
-        _nccl(facts["nccl"]),
-        "## Where each process stands\n\n" + _stacks(processes),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
+_STACKS_S = 25.0
 _ENDS = {
     "silence": "hung",
     "steps": "hung",
@@ -80,14 +46,168 @@ _UNKNOWN = (
     "hang, raise `limits.silence_s` of the stage, or describe the phase "
     f"(`[[stages.phases]]`, {get_docs_url('hangs')})."
 )
+_ACTIVITY = "| seconds ago | read | written | network | memory | cpu | GPU |\n|---:|---:|---:|---:|---:|---:|---:|"
+_GPUS = "| GPU | busy | power | memory |\n|---|---:|---:|---:|"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchContext:
+    """One stage, as its supervisor hands it to the watch; `evidence_dir` may not be there yet.
+
+    `list_process_names()` are the living processes of the run, pid to name as the kernel shows it. `mask` hides the
+    secrets in JSON types. `may_continue()` is False once somebody waits for the end of the run.
+    """
+
+    stage: StagePlan
+    evidence_dir: Path
+    list_process_names: Callable[[], Mapping[int, str]]
+    record_event: Callable[..., None]
+    record_phase: Callable[[str], None]
+    mask: Callable[[Any], Any]
+    may_continue: Callable[[], bool]
+
+
+def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Cause:
+    """The stage showed no sign of life for too long; `wait_description` says what its first process waits for."""
+    phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
+    advice = f"if that was no hang, raise limits.silence_s of stage {name}"
+    if stall.deadlock:
+        advice = f"make every rank reach the same collectives in the same order; {report} shows each"
+        absent = f"; {wait_description}" if stall.deadlock.absent_pids and wait_description else ""
+        what = f"stage {name} hangs: {stall.deadlock.description}{absent}; no rank worked for"
+        what += f" {duration_text(stall.silent_s)}, and it was stopped"
+    elif stall.rule == "steps":
+        what = f"stage {name} made no step for {duration_text(stall.silent_s)}, usually"
+        what += f" {precise_duration_text(stall.step_s)} apart, its processes do nothing, and was stopped"
+        advice = f"if that was no hang, raise limits.steps of stage {name}"
+    elif phase.name:
+        silent = exact_duration_text(stall.limit_s)
+        what = f"stage {name} hung in phase {phase.name}: no sign of life for {silent}, and was stopped"
+    else:
+        what = f"stage {name} wrote nothing for {exact_duration_text(stall.limit_s)} and was stopped"
+    if stall.rule == "silence" and any(own.name == phase.name for own in stage.phases):
+        advice = f"if that was no hang, raise silence_s of phase {phase.name}"
+    return Cause(
+        kind="silence",
+        what=what,
+        where=get_stage_log_path(stage),
+        next_step="; ".join(filter(None, (phase.remedy, advice))),
+        phase=phase.name,
+        waits=wait_description,
+        report=report,
+    )
+
+
+def get_hang_report_path(stage: StagePlan) -> str:
+    return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"
+
+
+def collect_hang_evidence(
+    watched: WatchContext,
+    stall: Stall,
+    recent_rates: Sequence[AgedRates],
+    *,
+    ignored_name_prefixes: tuple[str, ...],
+    stage_start_unix_s: float,
+) -> tuple[ProcessWait, ...]:
+    """Write `hang.json`, `stacks/` and `nccl/` into the stage's evidence; return its processes, the odd one first.
+
+    Takes half a second and 50 ms for each Python process, 40 s at most; raises `OSError` on a full disk.
+    """
+    directory, going = watched.evidence_dir, watched.may_continue
+    make_directories_replacing_non_directories(directory.parents[1], f"{directory.parent.name}/{directory.name}")
+    pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
+    suspects = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
+    until_s = time.monotonic() + _STACKS_S
+    waits = add_py_spy_stacks(
+        sort_by_suspicion(probe_waits(pids), suspects),
+        directory / STACKS_FOLDER,
+        watched.mask,
+        deadline_monotonic_s=until_s,
+        may_continue=going,
+    )
+    waits = tuple(sort_by_suspicion(waits, suspects))
+    nccl = {"files": [], "trouble": ""}
+    if going():
+        nccl = collect_nccl_evidence(pids, directory / NCCL_FOLDER, stage_start_unix_s)
+    facts = {
+        "schema": 1,
+        "stage": watched.stage.name,
+        "detected_at": utc_now(),
+        "rule": stall.rule,
+        "phase": stall.phase.name,
+        "silent_s": round(stall.silent_s, 1),
+        "limit_s": stall.limit_s,
+        "step_s": round(stall.step_s, 3),
+        "ranks": stall.deadlock.description if stall.deadlock else "",
+        "remedy": stall.phase.remedy,
+        "processes": [_process_to_json(wait) for wait in waits],
+        "activity": [
+            {"ago_s": round(ago, 1), **{name: round(rate, 2) for name, rate in dataclasses.asdict(rates).items()}}
+            for ago, rates in recent_rates
+        ],
+        "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
+        "nccl": nccl,
+    }
+    text = json.dumps(watched.mask(facts), indent=1, ensure_ascii=False) + "\n"
+    replace_file(directory / HANG_FILE, text.encode("utf-8", "replace"))
+    return waits
+
+
+def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
+    thread = wait.decisive_thread
+    return {
+        "pid": wait.pid,
+        "name": wait.name,
+        "role": wait.role,
+        "rank": wait.rank,
+        "command": wait.command_line,
+        "cpu": wait.cpu_cores,
+        "kind": thread.kind if thread else "",
+        "waits": describe_wait(wait),
+        "holder": thread.holder_pid if thread else 0,
+        "collective": wait.collective,
+        "stack": [str(frame) for frame in wait.stack],
+        "trouble": wait.stack_error,
+        "threads": len(wait.threads),
+    }
+
+
+def write_hang_markdown(evidence_dir: Path) -> None:
+    """Write `HANG.md` beside the `hang.json` of a stage's evidence, if there is one; raises `OSError`."""
+    if facts := read_json_object_or_empty(evidence_dir / HANG_FILE):
+        replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts).encode("utf-8", "replace"))
+
+
+def _render_markdown(facts: Mapping[str, Any]) -> str:
+    processes, files = facts["processes"][:_MOST_PROCESSES], facts["nccl"]["files"]
+    waits = [f"- {_subject(process)} {process['waits']}." for process in processes]
+    if left := len(facts["processes"]) - len(processes):
+        waits.append(f"- … and {left} more, see `{HANG_FILE}`")
+    activity = [_activity_row(row) for row in facts["activity"][-_MOST_ROWS:]]
+    unmeasured = "It was not measured: the stage was silent for too short a time."
+    parts = [
+        f"# Stage {facts['stage']} {_ENDS[facts['rule']]}" + (f": {facts['phase']}" if facts["phase"] else ""),
+        _since(facts),
+        "## What it waits for",
+        "\n".join(waits) or "No process of the stage was left to look into.",
+        "## What to do next",
+        facts["remedy"] or _UNKNOWN,
+        "## What its processes did in the last minute",
+        "\n".join([_ACTIVITY, *activity]) if activity else unmeasured,
+    ]
+    if gpus := [_gpu_row(gpu) for gpu in facts["gpus"]]:
+        note = "A GPU that shows 100 % at the power of an idle one waits for other ranks: it does not compute."
+        parts += ["## GPUs", "\n".join([_GPUS, *gpus]), note]
+    if files:
+        parts += ["## NCCL", "\n".join(f"- `{NCCL_FOLDER}/{name}`" for name in files)]
+    parts += ["## Where each process stands", *(map(_stack, processes) if processes else ["None was left."])]
+    return "\n\n".join(parts) + "\n"
 
 
 def _since(facts: Mapping[str, Any]) -> str:
-    found, silent, limit = (
-        f"Found {facts['detected_at']}",
-        duration_text(facts["silent_s"]),
-        f"limit {exact_duration_text(facts['limit_s'])}",
-    )
+    found, silent = f"Found {facts['detected_at']}", duration_text(facts["silent_s"])
+    limit = f"limit {exact_duration_text(facts['limit_s'])}"
     match facts["rule"]:
         case "steps":
             usual = f"one came every {precise_duration_text(facts['step_s'])}"
@@ -102,141 +222,25 @@ def _since(facts: Mapping[str, Any]) -> str:
             return f"{found}: no sign of life for {silent} ({limit})."
 
 
-def _waits(processes: Sequence[Mapping[str, Any]]) -> str:
-    lines = [f"- {_subject(process)} {process['waits']}." for process in processes[:_MOST_PROCESSES]]
-    left = len(processes) - len(lines)
-    return "\n".join([*lines, *([f"- … and {left} more, see `{HANG_FILE}`"] if left > 0 else [])])
-
-
 def _subject(process: Mapping[str, Any]) -> str:
     rank = f"rank {process['rank']}, " if process["rank"] else ""
     role = f"{process['role']}, " if process["role"] not in ("", "main") else ""
     return f"**{rank}{role}pid {process['pid']}** ({process['name']})"
 
 
-def _activity(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return "It was not measured: the stage was silent for too short a time."
-    head = "| seconds ago | read | written | network | memory | cpu | GPU |\n|---:|---:|---:|---:|---:|---:|---:|"
-    return "\n".join([head, *(_row(row) for row in rows[-_MOST_ROWS:])])
-
-
-def _row(row: Mapping[str, Any]) -> str:
+def _activity_row(row: Mapping[str, Any]) -> str:
     rates = " | ".join(f"{decimal_size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
     gpu = f"{row['gpu']} %, {100 * row['gpu_power']:.0f} % of its power" if row["gpu_power"] else "-"
     return f"| {row['ago_s']:g} | {rates} | {100 * row['cpu']:.0f} % | {gpu} |"
 
 
-def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % "
-        f"| {gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W "
-        f"| {gpu_memory_text(gpu['memory_bytes'])} of {gpu_memory_text(gpu['total_bytes'])} |"
-        for gpu in gpus
-    ]
-    if not rows:
-        return ""
-    note = "A GPU that shows 100 % at the power of an idle one waits for other ranks: it does not compute."
-    return "\n".join(["## GPUs", "", "| GPU | busy | power | memory |", "|---|---:|---:|---:|", *rows, "", note])
+def _gpu_row(gpu: Mapping[str, Any]) -> str:
+    memory = f"{gpu_memory_text(gpu['memory_bytes'])} of {gpu_memory_text(gpu['total_bytes'])}"
+    power = f"{gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W"
+    return f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % | {power} | {memory} |"
 
 
-def _nccl(nccl: Mapping[str, Any]) -> str:
-    if not nccl["files"]:
-        return ""
-    return "## NCCL\n\n" + "\n".join(f"- `nccl/{name}`" for name in nccl["files"])
-
-
-def _stacks(processes: Sequence[Mapping[str, Any]]) -> str:
-    parts = []
-    for process in processes[:_MOST_PROCESSES]:
-        frames = process["stack"][:_MOST_FRAMES]
-        stack = "\n".join(f"    {frame}" for frame in frames) or f"    no Python stack: {process['trouble']}"
-        parts.append(
-            f"{_subject(process)}: `{STACKS_FOLDER}/{process['pid']}.txt`\n\n    {process['command']}\n{stack}"
-        )
-    return "\n\n".join(parts) or "None was left."
-
-
-_STACKS_S = 25.0
-
-
-def collect_hang_evidence(
-    watched: WatchContext,
-    stall: Stall,
-    recent_rates: Sequence[AgedRates],
-    *,
-    ignored_name_prefixes: tuple[str, ...],
-    stage_start_unix_s: float,
-) -> tuple[ProcessWait, ...]:
-    """Write `hang.json`, `stacks/` and `nccl/` into the stage's evidence; return its processes, the odd one first.
-
-    Takes half a second and 50 ms for each Python process, 40 s at most.
-
-    Parameters
-    ----------
-    ignored_name_prefixes
-        Beginnings of the names of processes that are left out of the account.
-
-    Raises
-    ------
-    OSError
-        The disk is full.
-    """
-    folder, going = watched.evidence_dir, watched.may_continue
-    make_directories_replacing_non_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
-    pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
-    odd = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
-    waits = sort_by_suspicion(probe_waits(pids), odd)
-    until_s = time.monotonic() + _STACKS_S
-    waits = sort_by_suspicion(
-        add_py_spy_stacks(
-            waits, folder / STACKS_FOLDER, watched.mask, deadline_monotonic_s=until_s, may_continue=going
-        ),
-        odd,
-    )
-    nccl = (
-        collect_nccl_evidence(pids, folder / NCCL_FOLDER, stage_start_unix_s)
-        if going()
-        else {"files": [], "trouble": ""}
-    )
-    facts = {
-        "schema": 1,
-        "stage": watched.stage.name,
-        "detected_at": utc_now(),
-        "rule": stall.rule,
-        "phase": stall.phase.name,
-        "silent_s": round(stall.silent_s, 1),
-        "limit_s": stall.limit_s,
-        "step_s": round(stall.step_s, 3),
-        "ranks": stall.deadlock.description if stall.deadlock else "",
-        "remedy": stall.phase.remedy,
-        "processes": [_process(wait) for wait in waits],
-        "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent_rates],
-        "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
-        "nccl": nccl,
-    }
-    text = json.dumps(watched.mask(facts), indent=1, ensure_ascii=False) + "\n"
-    replace_file(folder / HANG_FILE, text.encode("utf-8", "replace"))
-    return tuple(waits)
-
-
-def _process(wait: ProcessWait) -> dict[str, Any]:
-    return {
-        "pid": wait.pid,
-        "name": wait.name,
-        "role": wait.role,
-        "rank": wait.rank,
-        "command": wait.command_line,
-        "cpu": wait.cpu_cores,
-        "kind": wait.decisive_thread.kind if wait.decisive_thread else "",
-        "waits": describe_wait(wait),
-        "holder": wait.decisive_thread.holder_pid if wait.decisive_thread else 0,
-        "collective": wait.collective,
-        "stack": [str(frame) for frame in wait.stack],
-        "trouble": wait.stack_error,
-        "threads": len(wait.threads),
-    }
-
-
-def _rounded(rates: ActivityRates) -> dict[str, float]:
-    return {name: round(value, 2) for name, value in dataclasses.asdict(rates).items()}
+def _stack(process: Mapping[str, Any]) -> str:
+    frames = process["stack"][:_MOST_FRAMES] or [f"no Python stack: {process['trouble']}"]
+    lines = "\n".join(f"    {line}" for line in (process["command"], *frames))
+    return f"{_subject(process)}: `{STACKS_FOLDER}/{process['pid']}.txt`\n\n{lines}"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
+import glob
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlbox.foreign import whole_number
-from rlbox.hang.wait_probe import find_server_pid
-from rlbox.hang.waits import Pid
+from rlbox.hang.waits import Pid, find_server_pid
 from rlbox.system.process_table import read_environment
 from rlbox.system.safe_files import make_directories_replacing_non_directories, read_bytes, replace_file
 
@@ -26,12 +24,10 @@ UNNAMED_OPERATION = "collective"
 
 _COMMUNICATOR = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) ")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
-_ONE = re.compile(
-    r"Rank (\d{1,9}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
-    r" -- GPU \S+ managed by process (\d{1,9})"
-)
-_MANY = re.compile(r"\d{1,9} ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
-_LISTED = re.compile(r"Rank (\d{1,9}) -- GPU \S+ managed by process (\d{1,9})")
+_LAUNCHED = r"(?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
+_ONE = re.compile(rf"Rank (?P<rank>\d{{1,9}}) has {_LAUNCHED} -- GPU \S+ managed by process (?P<pid>\d{{1,9}})")
+_MANY = re.compile(rf"\d{{1,9}} ranks have {_LAUNCHED}")
+_LISTED = re.compile(r"Rank (?P<rank>\d{1,9}) -- GPU \S+ managed by process (?P<pid>\d{1,9})")
 _HEADING = re.compile(r"(?:Communicator ranks have different|Missing communicator data) ")
 _MISSING = re.compile(r"Missing communicator data from \d+ rank")
 
@@ -44,7 +40,7 @@ class PendingCall(NamedTuple):
     communicator: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class UnhealthyCommunicator:
     """One communicator that is not well.
 
@@ -54,14 +50,14 @@ class UnhealthyCommunicator:
     """
 
     name: str
-    launch_counts: Mapping[OperationName, Mapping[RankNumber, int]] = field(default_factory=dict)
-    highest_launch_counts: Mapping[OperationName, int] = field(default_factory=dict)
-    pid_of_rank: Mapping[RankNumber, Pid] = field(default_factory=dict)
-    missing_ranks: tuple[RankNumber, ...] = ()
+    launch_counts: dict[OperationName, dict[RankNumber, int]] = field(default_factory=dict)
+    highest_launch_counts: dict[OperationName, int] = field(default_factory=dict)
+    pid_of_rank: dict[RankNumber, Pid] = field(default_factory=dict)
+    missing_ranks: set[RankNumber] = field(default_factory=set)
 
     @property
     def missed_call_by_rank(self) -> Mapping[RankNumber, PendingCall]:
-        """The ranks that have not launched what others have: an operation, and the call that others wait in."""
+        """The ranks that have not launched what others have, and the call that others wait in."""
         found: dict[RankNumber, PendingCall] = {}
         for operation, ranks in self.launch_counts.items():
             call = PendingCall(operation, self.highest_launch_counts[operation], self.name)
@@ -84,67 +80,45 @@ def parse_ras_report(text: str) -> tuple[UnhealthyCommunicator, ...]:
 
     Source: NCCL 2.28.9, src/ras/client_support.cc. Its JSON lacks a comma where a rank is missing.
     """
-    found: dict[str, UnhealthyCommunicator] = {}
-    for name, lines in _parts(text):
-        part = _read(name, lines)
-        before = found.get(name, UnhealthyCommunicator(name=name))
-        found[name] = UnhealthyCommunicator(
-            name=name,
-            launch_counts={**before.launch_counts, **part.launch_counts},
-            highest_launch_counts={**before.highest_launch_counts, **part.highest_launch_counts},
-            pid_of_rank={**before.pid_of_rank, **part.pid_of_rank},
-            missing_ranks=tuple(sorted({*before.missing_ranks, *part.missing_ranks})),
-        )
-    return tuple(found.values())
-
-
-def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the lines that belong to each heading `#0-0 (HASH) MISMATCH`."""
-    name, lines = "", list[str]()
+    readers: dict[str, _CommunicatorReader] = {}
+    reader: _CommunicatorReader | None = None
     for line in text.splitlines():
-        if begun := _COMMUNICATOR.match(line):
-            if name:
-                yield name, lines
-            name, lines = begun[2], []
+        if heading := _COMMUNICATOR.match(line):
+            reader = readers.setdefault(heading[2], _CommunicatorReader(heading[2]))
         elif line.strip() and not line.startswith(" "):
-            if name:
-                yield name, lines
-            name = ""
-        else:
-            lines.append(line.strip())
-    if name:
-        yield name, lines
+            reader = None
+        elif reader:
+            reader.read_line(line.strip())
+    return tuple(reader.communicator for reader in readers.values())
 
 
-def _read(name: str, lines: list[str]) -> UnhealthyCommunicator:
-    counts: dict[str, dict[int, int]] = {}
-    pids: dict[int, int] = {}
-    missing: list[int] = []
-    most: dict[str, int] = {}
-    operation, group, silent = "", -1, False
-    for line in lines:
+class _CommunicatorReader:
+    def __init__(self, name: str) -> None:
+        self.communicator = UnhealthyCommunicator(name=name)
+        self._operation, self._count, self._lists_missing = "", -1, False
+
+    def read_line(self, line: str) -> None:
+        communicator, operation = self.communicator, self._operation
         if kind := _KIND.match(line):
-            operation, silent = kind[1] if kind[1] != "collective" else UNNAMED_OPERATION, False
-            counts[operation], most[operation] = {}, 0
+            self._operation = kind[1] if kind[1] != "collective" else UNNAMED_OPERATION
+            communicator.launch_counts[self._operation], communicator.highest_launch_counts[self._operation] = {}, 0
         elif _HEADING.match(line):
-            operation, silent = "", bool(_MISSING.match(line))
-        elif operation and (many := _MANY.match(line)):
-            group = int(many[1] or 0)
-            most[operation] = max(most[operation], group)
-        elif operation and (one := _ONE.match(line)):
-            rank, group = int(one[1]), int(one[2] or 0)
-            pids[rank] = int(one[3])
-            counts[operation][rank] = group
-            most[operation] = max(most[operation], group)
+            self._operation, self._lists_missing = "", bool(_MISSING.match(line))
+        elif operation and (launched := _MANY.match(line) or _ONE.match(line)):
+            self._count = int(launched["count"] or 0)
+            highest = communicator.highest_launch_counts
+            highest[operation] = max(highest[operation], self._count)
+            if launched.re is _ONE:
+                self._add_rank(int(launched["rank"]), int(launched["pid"]))
         elif listed := _LISTED.match(line):
-            pids[int(listed[1])] = int(listed[2])
-            if operation:
-                counts[operation][int(listed[1])] = group
-            elif silent:
-                missing.append(int(listed[1]))
-    return UnhealthyCommunicator(
-        name=name, launch_counts=counts, highest_launch_counts=most, pid_of_rank=pids, missing_ranks=tuple(missing)
-    )
+            self._add_rank(int(listed["rank"]), int(listed["pid"]))
+
+    def _add_rank(self, rank: int, pid: int) -> None:
+        self.communicator.pid_of_rank[rank] = pid
+        if self._operation:
+            self.communicator.launch_counts[self._operation][rank] = self._count
+        elif self._lists_missing:
+            self.communicator.missing_ranks.add(rank)
 
 
 NCCL_FOLDER = "nccl"
@@ -157,7 +131,6 @@ _MOST_BYTES = 4 << 20
 _DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMP_DEFAULT = "/tmp/nccl_trace_rank_"  # noqa: S108 PyTorch's own default
 _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
-_MOST_NAMES = 100_000
 
 
 def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
@@ -167,30 +140,18 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     are copied, never opened.
     """
     environments = [read_environment(pid) for pid in pids]
-    ras, trouble = _ask_ras(pids, environments)
-    files = []
-    if ras:
-        make_directories_replacing_non_directories(folder.parent, folder.name)
-        replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
-        files.append(RAS_FILE)
-    for dump in _dumps(environments, since_unix):
+    contents, trouble = dict[str, bytes](), ""
+    try:
+        contents[RAS_FILE] = require_ras_report(*require_ras_address(pids, environments)).encode("utf-8", "replace")
+    except (RasUnavailableError, OSError) as error:
+        trouble = str(error) if isinstance(error, RasUnavailableError) else f"NCCL's RAS did not answer: {error}"
+    for dump in _list_dumps(environments, since_unix):
         with contextlib.suppress(OSError):
-            data = read_bytes(dump, _MOST_DUMP_BYTES)
-            make_directories_replacing_non_directories(folder.parent, folder.name)
-            replace_file(folder / dump.name, data)
-            files.append(dump.name)
-    return {"files": files, "trouble": trouble}
-
-
-def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    try:
-        address = require_ras_address(pids, environments)
-    except RasUnavailableError as error:
-        return "", str(error)
-    try:
-        return require_ras_report(*address), ""
-    except OSError as error:
-        return "", f"NCCL's RAS at {address.host}:{address.port} did not answer: {error}"
+            contents[dump.name] = read_bytes(dump, _MOST_DUMP_BYTES)
+    for name, data in contents.items():
+        make_directories_replacing_non_directories(folder.parent, folder.name)
+        replace_file(folder / name, data)
+    return {"files": list(contents), "trouble": trouble}
 
 
 class RasAddress(NamedTuple):
@@ -216,12 +177,7 @@ def require_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str,
 
 
 def require_ras_report(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
-    """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
-
-    Raises
-    ------
-    OSError
-        Nobody listens, or the answer did not come in time.
+    """Return what `ncclras -v` prints; raises `OSError`.
 
     Source: NCCL, src/ras/client.cc: handshake, time-out, VERBOSE STATUS, text until the end of the connection.
     """
@@ -237,26 +193,12 @@ def require_ras_report(host: str, port: int, timeout_s: float = _ANSWER_S) -> st
         return stream.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
-def _dumps(environments: Sequence[Mapping[str, str]], since_unix: float) -> list[Path]:
+def _list_dumps(environments: Sequence[Mapping[str, str]], since_unix: float) -> list[Path]:
     prefixes = {e[name] for e in environments for name in _DUMP_FILES if e.get(name)} | {_DUMP_DEFAULT}
     found = []
-    for prefix in sorted(prefixes):
-        for path in _beginning(prefix):
-            with contextlib.suppress(OSError):
-                facts = path.lstat()
-                new = facts.st_mtime >= since_unix and facts.st_size <= _MOST_DUMP_BYTES
-                if new and stat.S_ISREG(facts.st_mode):
-                    found.append(path)
+    for path in (Path(path) for prefix in sorted(prefixes) for path in sorted(glob.glob(f"{glob.escape(prefix)}*"))):
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            if facts.st_mtime >= since_unix and facts.st_size <= _MOST_DUMP_BYTES and stat.S_ISREG(facts.st_mode):
+                found.append(path)
     return found[:_MOST_DUMPS]
-
-
-def _beginning(prefix: str) -> list[Path]:
-    """Return what has a path that begins so, sorted; the folder is resolved, links in it are not followed."""
-    path = Path(prefix)
-    try:
-        folder = path.parent.resolve()
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_NAMES)]
-    except (OSError, RuntimeError):
-        return []
-    return sorted(folder / name for name in names if name.startswith(path.name)) if path.name else []

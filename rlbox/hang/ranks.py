@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rlbox.hang.nccl import (
-    UNNAMED_OPERATION,
     PendingCall,
     RankNumber,
     RasAddress,
@@ -23,8 +22,14 @@ from rlbox.hang.nccl import (
     require_ras_report,
 )
 from rlbox.hang.stacks import dump_main_stacks
-from rlbox.hang.wait_probe import probe_process_sleep_remaining_s, probe_waits
-from rlbox.hang.waits import Frame, Pid, find_collective_name, is_collective
+from rlbox.hang.waits import (
+    Frame,
+    Pid,
+    find_collective_name,
+    is_collective,
+    probe_process_sleep_remaining_s,
+    probe_waits,
+)
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
 from rlbox.system.gpu import GpuStatus
@@ -73,15 +78,14 @@ class RankSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlock:
-    """Ranks that wait for each other: which processes are not where the others wait (`absent_pids`), and a sentence of
-    all.
+    """Ranks that wait for each other: who is not where the others wait (`absent_pids`), and a sentence of all.
 
     `is_collective_seen`: it was seen that one waits in a collective; else their Python stacks have to show it.
     `pending_calls`: the call of each rank as NCCL told it; none where it told nothing. `pids_in_collective` are in a
     collective by NCCL's word. `pids_to_confirm_by_stack`: the Python stack of each has to show that it waits, too.
     """
 
-    absent_pids: frozenset[int]
+    absent_pids: frozenset[int] = frozenset()
     description: str
     is_collective_seen: bool = True
     pending_calls: frozenset[tuple[RankNumber, PendingCall]] = frozenset()
@@ -121,36 +125,28 @@ def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus])
 
 def find_deadlock(sample: RankSample) -> Deadlock | None:
     """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
-    if (
-        not sample.ranks
-        or sample.has_working_non_rank_process
-        or any(rank.activity == "works" for rank in sample.ranks)
-    ):
+    ranks, missing = sample.ranks, sample.missing_ranks
+    if not ranks or sample.has_working_non_rank_process or any(rank.activity == "works" for rank in ranks):
         return None
-    unclear = frozenset(rank.pid for rank in sample.ranks if rank.activity == "unclear")
+    unclear = frozenset(rank.pid for rank in ranks if rank.activity == "unclear")
+    spinning = [rank for rank in ranks if rank.activity == "spins"]
+    deadlock: Deadlock | None = None
     if sample.unhealthy_communicators:
         deadlock = _find_mismatch(sample)
-        return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
-    if sample.missing_ranks:
-        world = len(sample.missing_ranks) + len(sample.ranks)
-        what = f"{_names(sample.missing_ranks)} of {world} never started, or ended; {_waiting(sample.ranks)} for it"
-        return Deadlock(
-            absent_pids=frozenset(), description=what, is_collective_seen=False, pids_to_confirm_by_stack=unclear
-        )
-    spinning = [rank for rank in sample.ranks if rank.activity == "spins"]
-    idle = [rank for rank in sample.ranks if rank.activity == "idle"]
-    if spinning:
+    elif missing:
+        what = f"{_names(missing)} of {len(missing) + len(ranks)} never started, or ended; {_waiting(ranks)} for it"
+        deadlock = Deadlock(description=what, is_collective_seen=False)
+    elif spinning:
+        idle = [rank for rank in ranks if rank.activity == "idle"]
         missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one"
-        return Deadlock(
+        deadlock = Deadlock(
             absent_pids=frozenset(rank.pid for rank in idle),
             description=f"{_waiting(spinning)} in a collective, {missed}",
-            pids_to_confirm_by_stack=unclear,
         )
-    if unclear and sample.is_whole_world:
-        everyone = frozenset(rank.pid for rank in sample.ranks)
-        what = f"{_waiting(sample.ranks)} for each other in collectives"
-        return Deadlock(absent_pids=frozenset(), description=what, pids_to_confirm_by_stack=everyone)
-    return None
+    elif unclear and sample.is_whole_world:
+        unclear = frozenset(rank.pid for rank in ranks)
+        deadlock = Deadlock(description=f"{_waiting(ranks)} for each other in collectives")
+    return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
 
 
 def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Frame, ...]]) -> bool:
@@ -183,9 +179,6 @@ class DeadlockTracker:
         elif sample.unhealthy_communicators or not before.pending_calls:
             self.deadlock = found
 
-    def reset(self) -> None:
-        self.deadlock = None
-
     def get_duration_s(self, now_s: float) -> float:
         return now_s - self._since_s if self.deadlock else 0.0
 
@@ -202,33 +195,29 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     ahead: dict[int, PendingCall] = {}
     gone: set[int] = set()
     for communicator in sample.unhealthy_communicators:
-        pids.update(communicator.pid_of_rank)
-        for rank, call in communicator.missed_call_by_rank.items():
-            behind.setdefault(rank, call)
-        for rank, call in communicator.waiting_call_by_rank.items():
-            ahead.setdefault(rank, call)
-        gone.update(communicator.missing_ranks)
+        pids |= communicator.pid_of_rank
+        behind = {**communicator.missed_call_by_rank, **behind}
+        ahead = {**communicator.waiting_call_by_rank, **ahead}
+        gone |= communicator.missing_ranks
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
         return None
     if gone:
         left = [rank for rank in sample.ranks if rank.rank not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
         # NCCL tells no calls of a communicator that is incomplete: a wait for the GPU is one for the rank that is gone
-        return Deadlock(
-            absent_pids=frozenset(), description=what, pids_in_collective=frozenset(rank.pid for rank in left)
-        )
+        return Deadlock(description=what, pids_in_collective=frozenset(rank.pid for rank in left))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
         waiting = [rank for rank in sample.ranks if ahead.get(rank.rank) == call]
-        what = f"{_waiting(waiting)} in {_describe_call(call)}, not called by {_names(late)}"
+        what = f"{_waiting(waiting)} in {call.operation} {call.call_number}, not called by {_names(late)}"
         odd = set(late)
     else:
         counts = Counter(ahead.values())
         odd = {rank for rank, at in ahead.items() if counts[at] < max(counts.values())} or set(ahead)
         several = len({each.communicator for each in counts}) > 1
         texts = [
-            f"{_names(rank for rank, at in ahead.items() if at == each)} {_describe_call(each)}"
+            f"{_names(rank for rank, at in ahead.items() if at == each)} {each.operation} {each.call_number}"
             + (f" of communicator {each.communicator}" if several else "")
             for each in counts
         ]
@@ -239,11 +228,6 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
         pending_calls=frozenset((*behind.items(), *ahead.items())),
         pids_in_collective=frozenset(pids[rank] for rank in ahead),
     )
-
-
-def _describe_call(call: PendingCall) -> str:
-    named = call.operation != UNNAMED_OPERATION
-    return f"{call.operation} {call.call_number}" if named else f"collective {call.call_number}"
 
 
 def _names(numbers: Iterable[int]) -> str:
@@ -292,15 +276,15 @@ class _RankProcess:
 class RankMonitor:
     """Looks every two seconds, from four seconds after the log was last heard; a look costs some ms, and stops nobody.
 
-    Only before it calls a hang a hang does it ask for Python stacks, twice, at `NOTICE_S` and at `LIMIT_S`. While a
-    rank sleeps for a time that is known and not too long (it asks a server again), the others wait for it rightly.
+    It asks for Python stacks only at `NOTICE_S` and at `LIMIT_S`. While a rank sleeps for a time that is known and not
+    too long (it asks a server again), the others wait for it rightly.
     """
 
     def __init__(
         self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: ActivityProbe
     ) -> None:
         self._members, self._background, self._probe = members, background, probe
-        self._judge = DeadlockTracker()
+        self._tracker = DeadlockTracker()
         self._looked_s = -math.inf
         self._before: ActivitySample | None = None
         self._ras: RasAddress | None = None
@@ -317,7 +301,7 @@ class RankMonitor:
             self._take(now_s)
         if now_s < self._sleeps_until_s:
             return DeadlockStatus(None, 0.0)
-        return DeadlockStatus(self._judge.deadlock, self._judge.get_duration_s(now_s))
+        return DeadlockStatus(self._tracker.deadlock, self._tracker.get_duration_s(now_s))
 
     def _take(self, now_s: float) -> None:
         names = {pid: name for pid, name in self._members().items() if not name.startswith(self._background)}
@@ -326,34 +310,33 @@ class RankMonitor:
             return
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
-        self._judge.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
-        if self._judge.deadlock is None:
+        self._tracker.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
+        if self._tracker.deadlock is None:
             self._stacks, self._sleeps_until_s = None, -math.inf
         elif self._must_confirm(now_s):
-            lasted_s = self._judge.get_duration_s(now_s)
-            self._confirm(self._judge.deadlock, ranks)
+            lasted_s = self._tracker.get_duration_s(now_s)
+            self._confirm(self._tracker.deadlock, ranks)
             pause_s = probe_process_sleep_remaining_s([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
         limit_s = NOTICE_S if self._stacks is None else LIMIT_S
-        return now_s >= self._sleeps_until_s and self._judge.get_duration_s(now_s) >= limit_s
+        return now_s >= self._sleeps_until_s and self._tracker.get_duration_s(now_s) >= limit_s
 
     def _confirm(self, deadlock: Deadlock, ranks: Sequence[_RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
         stacks = dump_main_stacks([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
         has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(stacks):
+        if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(deadlock, stacks):
             self._forget()
         elif not deadlock.pending_calls:
-            self._judge.deadlock = _name_calls(deadlock, ranks, stacks)
+            self._tracker.deadlock = _name_calls(deadlock, ranks, stacks)
 
-    def _waits_outside(self, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
+    def _waits_outside(self, deadlock: Deadlock, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
         """Whether an odd rank waits for a disk, for a process that is none of the run's, or for its own GPU."""
-        odd = self._judge.deadlock.absent_pids if self._judge.deadlock else frozenset[int]()
         members = self._members()
-        for wait in probe_waits([pid for pid in odd if pid in members]):
+        for wait in probe_waits([pid for pid in deadlock.absent_pids if pid in members]):
             told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
             if told is None or find_collective_name(stack):
                 continue
@@ -383,7 +366,7 @@ class RankMonitor:
             return ()
 
     def _forget(self) -> None:
-        self._judge.reset()
+        self._tracker.deadlock = None
         self._stacks, self._sleeps_until_s = None, -math.inf
 
 
@@ -443,11 +426,11 @@ def _sample_ranks(
 
 
 def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> ActivityRates:
-    def only(activity: ActivitySample) -> ActivitySample:
-        kept = tuple(process for process in activity.processes if process.pid in pids)
-        return dataclasses.replace(activity, processes=kept, gpus=())
-
-    return compute_rates(only(before), only(now))
+    own = (
+        dataclasses.replace(each, processes=tuple(p for p in each.processes if p.pid in pids), gpus=())
+        for each in (before, now)
+    )
+    return compute_rates(*own)
 
 
 def _absent(ranks: Sequence[_RankProcess]) -> tuple[int, ...]:

@@ -43,14 +43,7 @@ def add_py_spy_stacks(
 ) -> tuple[ProcessWait, ...]:
     """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `stacks_dir`.
 
-    Parameters
-    ----------
-    mask
-        Masks secrets in what is written.
-    deadline_monotonic_s
-        Monotonic time at which whatever was not looked at yet is left out.
-    may_continue
-        Nothing more is looked at once this is false: the user wants to stop.
+    What was not looked at by the deadline, or once `may_continue()` is false, is left out.
     """
     chosen = waits[:_MOST]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -89,17 +82,11 @@ def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads
             outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
             if outcome.ok:
                 return parse_json(outcome.stdout), ""
-            trouble = _reason(outcome.stderr)
+            last = (outcome.stderr.strip().splitlines() or ["no reason given"])[-1]
+            trouble = NO_PERMISSION if any(refusal in outcome.stderr for refusal in _REFUSED) else f"py-spy: {last}"
         except (RlboxError, OSError, ValueError) as error:
             trouble = f"py-spy: {error}"
     return (), trouble
-
-
-def _reason(text: str) -> str:
-    if any(refusal in text for refusal in _REFUSED):
-        return NO_PERMISSION
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no reason given")
-    return f"py-spy: {last.strip()}"
 
 
 def _program() -> str:

@@ -1,11 +1,24 @@
-"""What a process waits for, as a value and as a sentence."""
+"""What each process waits for: the system call of each thread, and the file, pipe, socket or lock behind it.
+
+Only /proc is read; no process is stopped. Of its memory only the end of a sleep is read.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import stat
+import struct
+import time
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from rlbox.system.counters import probe_process_usage
+from rlbox.system.ports import TcpSocket, list_fd_links, list_tcp_sockets
+from rlbox.system.process_table import probe_command_line, probe_processes, read_environment, read_text
 
 Pid = int
 WaitKind = Literal[
@@ -142,7 +155,6 @@ def find_collective_name(stack: Sequence[Frame]) -> str:
 
 
 def describe_wait(process: ProcessWait) -> str:
-    """Return what a process does, in one sentence without its subject."""
     thread = process.decisive_thread
     if thread is None:
         return "cannot be looked into"
@@ -154,11 +166,10 @@ def describe_wait(process: ProcessWait) -> str:
 
 
 def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] = frozenset()) -> list[ProcessWait]:
-    """Return the processes, the odd one out first: one of `suspect_pids`, else one that is not where most of its
-    fellows are.
+    """Return the processes, the odd one out first: one of `suspect_pids`, else one that is not where most others are.
 
-    Fellows are processes of the same kind (ranks, or workers of one command). Among processes that wait for each other
-    the one that somebody waits for and that waits for nobody itself comes before the others.
+    Among processes that wait for each other the one that somebody waits for and that waits for nobody itself comes
+    before the others.
     """
     telling = [process.decisive_thread for process in processes]
     awaited = {thread.holder_pid for thread in telling if thread and thread.kind != "child"}
@@ -204,3 +215,299 @@ def _places(stack: Sequence[Frame]) -> list[str]:
     own = next((frame for frame in stack if not frame.is_library), None)
     inner = next((f for f in stack if f.bare_name in _COLLECTIVES), stack[0])
     return [str(inner)] if own is None or own is inner else [str(inner), str(own)]
+
+
+_LOCK = re.compile(r"^(\d+): (-> )?\w+\s+\w+\s+\w+\s+(-?\d+) ")
+_COMMAND_CHARS = 80
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
+_PART = "RLBOX_PART"
+_MEASURE_S = 0.3
+_BUSY = 0.6
+_MOST_THREADS = 128
+_MOST_POLLED = 3
+_SET_LOCK_WAIT = (7, 38)
+_ON_FILES = READS | WRITES | {"fsync", "fdatasync", "getdents64", "fstat"}
+_MACHINE = platform.machine()
+
+
+class _Wait(NamedTuple):
+    """What is waited for: `text` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
+
+    kind: WaitKind
+    text: str
+    holder_pid: int = 0
+
+
+class _ProcessResources:
+    """What processes hold at one moment, and all sockets and file locks of this machine; takes some 50 ms."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self.pids = tuple(pids)
+        self.sockets = {each.inode: each for each in list_tcp_sockets()}
+        self._pids_by_link: dict[str, set[int]] = {}
+        for pid in self.pids:
+            for link in list_fd_links(pid):
+                self._pids_by_link.setdefault(link, set()).add(pid)
+        self.holders_by_waiting_pid = _probe_lock_holders()
+
+    def list_other_holders(self, link: str, pid: int) -> list[int]:
+        """Return the other processes that hold what a link of /proc/PID/fd names (`pipe:[1]`, a path)."""
+        return sorted(self._pids_by_link.get(link, set()) - {pid})
+
+    def find_server_pid(self, address: str) -> int:
+        """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
+        port = int(address.rpartition(":")[2])
+        ends = [each for each in self.sockets.values() if each.local_host_port == address]
+        ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
+        return next((min(pids) for each in ends if (pids := self._pids_by_link.get(each.fd_link))), 0)
+
+    def find_peer_pid(self, each: TcpSocket) -> int:
+        """Return the process that has the other end of a connection of this machine; 0: not seen."""
+        for other in self.sockets.values():
+            if other.local_host_port == each.remote_host_port and other.remote_host_port == each.local_host_port:
+                return min(self._pids_by_link.get(other.fd_link, ()), default=0)
+        return self.find_server_pid(each.remote_host_port)
+
+
+def find_server_pid(pids: Iterable[Pid], address: str) -> Pid | None:
+    return _ProcessResources(pids).find_server_pid(address) or None
+
+
+def _probe_lock_holders() -> dict[int, int]:
+    """Return a holder for each process that waits for a file lock. Source: proc(5), /proc/locks."""
+    locks = [found.groups() for line in read_text("/proc/locks").splitlines() if (found := _LOCK.match(line))]
+    holders = {number: int(pid) for number, is_blocked, pid in locks if not is_blocked and int(pid) > 0}
+    return {int(pid): holders[number] for number, is_blocked, pid in locks if is_blocked and number in holders}
+
+
+def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
+    """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
+    begun, before = time.monotonic(), {pid: probe_process_usage(pid) for pid in pids}
+    resources = _ProcessResources(probe_processes())
+    time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
+    seconds, found = time.monotonic() - begun, []
+    for pid in pids:
+        was, now = before[pid], probe_process_usage(pid)
+        if now is not None:
+            cpu_cores = (now.cpu_s - was.cpu_s) / seconds if was else 0.0
+            found.append(_probe_process(pid, now.name, cpu_cores, resources))
+    return tuple(found)
+
+
+def _probe_process(pid: int, name: str, cpu_cores: float, resources: _ProcessResources) -> ProcessWait:
+    environment = read_environment(pid)
+    return ProcessWait(
+        pid=pid,
+        name=name,
+        role=environment.get(_PART, ""),
+        rank=next((environment[key] for key in _RANKS if environment.get(key, "").isdigit()), ""),
+        command_line=probe_command_line(pid) or name,
+        cpu_cores=round(cpu_cores, 2),
+        threads=tuple(_probe_thread(pid, thread, cpu_cores, resources) for thread in _list_threads(pid)),
+    )
+
+
+def _list_threads(pid: int) -> list[int]:
+    try:
+        numbers = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+    return sorted(numbers, key=lambda number: (number != pid, number))[:_MOST_THREADS]
+
+
+def _probe_thread(pid: int, thread: int, cpu_cores: float, resources: _ProcessResources) -> ThreadWait:
+    directory = f"/proc/{pid}/task/{thread}"
+    state = read_text(f"{directory}/stat").rpartition(")")[2].split()[:1]
+    call, arguments = _parse_syscall(read_text(f"{directory}/syscall").split())
+    kind, text, holder_pid = _describe_thread(
+        pid, thread, state[0] if state else "", call, arguments, cpu_cores, resources
+    )
+    return ThreadWait(
+        thread=thread,
+        name=read_text(f"{directory}/comm").strip(),
+        kind=kind,
+        description=text,
+        syscall=call,
+        kernel_function=read_text(f"{directory}/wchan").strip("0\0\n"),
+        holder_pid=holder_pid,
+    )
+
+
+def _parse_syscall(fields: list[str]) -> tuple[str, list[int]]:
+    """Return the name of the call that /proc/PID/syscall shows, and its arguments."""
+    if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
+        return (fields[0] if fields[:1] == ["running"] else ""), []
+    return get_syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
+
+
+def _describe_thread(
+    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu_cores: float, resources: _ProcessResources
+) -> _Wait:
+    if state in ("T", "t"):
+        return _Wait("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
+    if state == "R" or call == "running":
+        text = f"computes, {100 * cpu_cores:.0f} % of a core, without waiting in the kernel"
+        return _Wait("busy" if cpu_cores >= _BUSY else "unseen", text)
+    if not arguments:
+        return _Wait("unseen", "waits; which call it is in may not be seen (no ptrace permission)")
+    if state == "D":
+        link = _read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
+        return _Wait("disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)"))
+    return _describe_call(pid, thread, call, arguments, resources)
+
+
+def _describe_call(pid: int, thread: int, call: str, arguments: list[int], resources: _ProcessResources) -> _Wait:
+    if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
+        return _describe_file_lock(pid, thread, call, _read_fd_link(pid, arguments[0]), resources)
+    if call in FUTEXES:
+        return _describe_futex(pid, arguments[0], resources)
+    # select on no descriptor at all is how Python before 3.11 sleeps
+    if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
+        return _Wait("sleep", "sleeps between two looks at something")
+    if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
+        return _Wait("unseen", "waits; which call it is in is not told")
+    if call in POLLS:
+        return _describe_poll(pid, call, arguments, resources)
+    if call in CHILDREN:
+        children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
+        child = children[0] if len(children) == 1 else 0
+        return _Wait(
+            "child", "waits for a child process to end" + (f", {_name_process(child)}" if child else ""), child
+        )
+    if call in ("open", "openat"):
+        return _Wait("file", "opens a file that does not open")
+    kind, thing, holder_pid = _describe_fd(pid, arguments[0], resources)
+    if call in ("accept", "accept4"):
+        return _Wait("idle", f"waits for a client at {thing}")
+    if call == "connect":
+        return _Wait("socket", f"connects to {thing}, which does not answer", holder_pid)
+    verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
+    return _Wait(kind, f"{verb} {thing}", holder_pid)
+
+
+def _describe_fd(pid: int, number: int, resources: _ProcessResources) -> _Wait:
+    link = _read_fd_link(pid, number)
+    others = resources.list_other_holders(link, pid)
+    holder_pid = others[0] if len(others) == 1 else 0
+    if link.startswith("socket:["):
+        each = resources.sockets.get(int(link[8:-1]))
+        return _describe_socket(each, resources) if each else _Wait("socket", f"a local socket{_name_holders(others)}")
+    if link.startswith("pipe:["):
+        return _Wait("pipe", f"a pipe{_name_holders(others)}", holder_pid)
+    if _is_fifo(pid, number):
+        return _Wait("pipe", f"the named pipe {link}{_name_holders(others)}", holder_pid)
+    return _Wait("file", link or f"file descriptor {number}")
+
+
+def _describe_socket(each: TcpSocket, resources: _ProcessResources) -> _Wait:
+    if each.is_listening:
+        return _Wait("socket", f"port {each.local_host_port.rpartition(':')[2]}")
+    peer = resources.find_peer_pid(each)
+    who = f"which is {_name_process(peer)}" if peer else "a process that is not seen here"
+    return _Wait("socket", f"{each.remote_host_port}, {who}", peer)
+
+
+def _describe_file_lock(pid: int, thread: int, call: str, link: str, resources: _ProcessResources) -> _Wait:
+    holders = resources.holders_by_waiting_pid
+    if holder := holders.get(pid) or holders.get(thread):
+        return _Wait("lock", f"waits for a {call} lock on {link}, held by {_name_process(holder)}", holder)
+    return _wait_for_lock_opened_by(resources.list_other_holders(link, pid), f"a {call} lock on {link}")
+
+
+def _describe_futex(pid: int, address: int, resources: _ProcessResources) -> _Wait:
+    path = _find_mapped_file(pid, address)
+    if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
+        others = [other for other in resources.pids if other != pid and path in read_text(f"/proc/{other}/maps")]
+        return _wait_for_lock_opened_by(others, f"the shared lock {path}")
+    return _Wait("futex", "waits for a lock or signal inside the process (futex)")
+
+
+def _wait_for_lock_opened_by(pids: list[int], lock: str) -> _Wait:
+    opened = f", which {_name_process(pids[0])} has open" if pids else ""
+    return _Wait("lock", f"waits for {lock}{opened}", pids[0] if len(pids) == 1 else 0)
+
+
+def _describe_poll(pid: int, call: str, arguments: list[int], resources: _ProcessResources) -> _Wait:
+    """Only an epoll call's descriptors are seen; those of poll and select are in the process's memory."""
+    lines = read_text(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines() if call.startswith("epoll") else []
+    things = [_describe_fd(pid, int(line.split()[1]), resources) for line in lines if line.startswith("tfd:")]
+    listening = [thing.text for thing in things if thing.text.startswith("port ")]
+    peers = [thing for thing in things if thing.kind in ("pipe", "socket") and thing.text not in listening]
+    if len(peers) == 1:
+        return peers[0]._replace(text=f"waits for {peers[0].text}")
+    if not peers:
+        return (
+            _Wait("idle", f"waits for a client at {listening[0]}") if listening else _Wait("poll", f"waits in {call}")
+        )
+    more = f" and {len(peers) - _MOST_POLLED} more" if len(peers) > _MOST_POLLED else ""
+    shown = "; ".join(thing.text for thing in peers[:_MOST_POLLED])
+    return _Wait("poll", f"waits for one of {len(peers)}: {shown}{more}")
+
+
+def _name_process(pid: int) -> str:
+    """Return a process as a sentence names it: `pid 12 (python server.py)`."""
+    command = " ".join(probe_command_line(pid).split())
+    if len(command) > _COMMAND_CHARS:
+        command = f"{command[:_COMMAND_CHARS].rstrip()}…"
+    return f"pid {pid} ({command})" if command else f"pid {pid}"
+
+
+def _name_holders(pids: list[int]) -> str:
+    if not pids:
+        return ", which no other process has open"
+    names = ", ".join(map(_name_process, pids[:2]))
+    return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
+
+
+def _read_fd_link(pid: int, number: int) -> str:
+    """Return what a file descriptor of a process is; empty when it cannot be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}")
+    except OSError:
+        return ""
+
+
+def _is_fifo(pid: int, number: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
+    except OSError:
+        return False
+
+
+def _find_mapped_file(pid: int, address: int) -> str:
+    """Return the file that is mapped at an address; empty when none is."""
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        first, _, last = line.split(" ", 1)[0].partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            fields = line.split(None, 5)
+            return fields[5].removesuffix(" (deleted)") if len(fields) > 5 else ""
+    return ""
+
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 8.0, 300.0
+_ABSOLUTE_TIME = 1  # TIMER_ABSTIME
+_TIMESPEC = struct.Struct("@qq")
+
+
+def probe_process_sleep_remaining_s(pids: Iterable[int], already_waited_s: float) -> float:
+    """Return for how many seconds a main thread still sleeps before it goes on by itself, as one that tries again does.
+
+    0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited
+    for `already_waited_s` so far and would have waited for more than five minutes then.
+    """
+    left_s = max((_probe_sleep_s(pid) for pid in pids), default=0.0)
+    return left_s if left_s >= _SHORTEST_PAUSE_S and already_waited_s + left_s <= _LONGEST_PAUSE_S else 0.0
+
+
+def _probe_sleep_s(pid: int) -> float:
+    """Return how long `time.sleep` still lasts; Python 3.11 and newer give the kernel the time at which it ends."""
+    call, arguments = _parse_syscall(read_text(f"/proc/{pid}/syscall").split())
+    if call != "clock_nanosleep" or arguments[:2] != [time.CLOCK_MONOTONIC, _ABSOLUTE_TIME]:
+        return 0.0
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(arguments[2])
+            seconds, nanoseconds = _TIMESPEC.unpack(memory.read(_TIMESPEC.size))
+    except (OSError, struct.error):
+        return 0.0
+    return float(max(0.0, seconds + nanoseconds / 1e9 - time.clock_gettime(time.CLOCK_MONOTONIC)))

@@ -6,16 +6,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.context import EventRecorder, LineBuffer, LogSource, WatchContext, get_hang_report_path, make_hang_cause
-from rlbox.hang.detector import HangDetector, Stall
-from rlbox.hang.evidence import collect_hang_evidence
-from rlbox.hang.phases import load_phases, merge_phases
+from rlbox.hang.detector import LOOKED_AT_BYTES, HangDetector, Stall, select_last_lines
+from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
+from rlbox.hang.phases import PhaseChange, load_phases, merge_phases
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
-from rlbox.hang.wait_probe import probe_process_sleep_remaining_s
-from rlbox.hang.waits import describe_prime_suspect_wait
+from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import LineBlock
@@ -27,6 +25,19 @@ _LONGEST_LOOK_S = 2.0
 ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
 _MEMBERS_S = 5.0
+_RECORD_S, _QUOTED = 1.0, 200
+"""Phases are recorded once a second at most: markers may come with every step."""
+_BAR_S = 0.2
+_BATCH_S = 0.4
+"""How long lines may wait when there were some a moment ago: a log that never rests is heard twice a second."""
+
+
+class LogSource(Protocol):
+    @property
+    def bytes_read_per_log(self) -> Mapping[str, int]: ...
+
+    def get_partial_line(self, name: str) -> str:
+        """Return the line of a log that has not ended yet, as it is shown now."""
 
 
 class _ActivityMonitor:
@@ -40,31 +51,22 @@ class _ActivityMonitor:
     ) -> None:
         self._members, self._background, self._probe = members, background, probe
         self._pids: tuple[int, ...] = ()
-        self._listed_s = -math.inf
         self._before: ActivitySample | None = None
-        self.last_probe_s = -math.inf
-        """When they were last looked at, by the caller's clock; minus infinity before the first time."""
+        self._listed_s = self.last_probe_s = -math.inf
 
     def measure_rates(self, now_s: float) -> ActivityRates | None:
-        """Return what they did since the last time, by the second of the probe's clock; None the first time."""
+        """Return what they did since the last time; None the first time."""
         self.last_probe_s = now_s
-        before, self._before = self._before, self._activity(now_s)
-        return compute_rates(before, self._before) if before else None
-
-    def _activity(self, now_s: float) -> ActivitySample:
         if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
-            self._pids = tuple(self._members())
-            self._listed_s = now_s
-        found = self._probe(self._pids)
-        kept = tuple(process for process in found.processes if not process.name.startswith(self._background))
-        return dataclasses.replace(found, processes=kept)
+            self._pids, self._listed_s = tuple(self._members()), now_s
+        sample = self._probe(self._pids)
+        kept = tuple(process for process in sample.processes if not process.name.startswith(self._background))
+        before, self._before = self._before, dataclasses.replace(sample, processes=kept)
+        return compute_rates(before, self._before) if before else None
 
 
 class HangMonitor:
-    """Watches one stage from its first `check` on; `feed_log` is given every block of its logs.
-
-    What was heard and what was measured goes to the judge; what the judge says is told.
-    """
+    """Watches one stage from its first `check` on; `feed_log` is given every block of its logs."""
 
     def __init__(
         self,
@@ -81,14 +83,17 @@ class HangMonitor:
             override_shipped_silence=stage.silence_stated,
         )
         self._watched, self._background, self._clock = watched, shipped.background, clock
-        self._heard = LineBuffer()
         self._measured = _ActivityMonitor(watched.list_process_names, shipped.background, probe)
-        self._judge = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
+        self._detector = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
         self._ranks = RankMonitor(watched.list_process_names, shipped.background, probe) if stage.steps else None
-        self._told = EventRecorder(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
-        self._paused_until_s = -math.inf
+        self._pending_lines: bytes | None = None
+        self._bar_bytes: int | None = None
+        self._phase_change: PhaseChange | None = None
+        self._phase_name = ""
+        self._is_stalled = False
+        self._fed_s = self._bar_s = self._phase_recorded_s = self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
     def feed_log(self, log: str, texts: LineBlock) -> None:
@@ -96,37 +101,35 @@ class HangMonitor:
         if log != STAGE_LOG:
             return
         if texts:
-            self._heard.add(texts.joined)
-            self._listen()
+            lines = texts.joined if self._pending_lines is None else b"%s\n%s" % (self._pending_lines, texts.joined)
+            self._pending_lines, self._bar_bytes = select_last_lines(lines, LOOKED_AT_BYTES), None
+            self._feed_pending_lines()
         if texts.overwritten_states:
-            self._grew(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
+            self._feed_partial_line(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
 
     def check(self, logs: LogSource) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
-        self._listen()
-        if (bar := self._heard.read_changed_progress_bar(logs, self._now_s)) is not None:
-            self._grew(bar)
+        self._feed_pending_lines()
+        self._feed_progress_bar(logs)
         self._measure()
-        self._told.record_phase_if_changed(self._judge.phase, self._now_s)
-        waiting = self._waiting_ranks()
-        stall = (
-            waiting
-            if waiting and waiting.silent_s >= LIMIT_S
-            else self._unless_paused(self._judge.find_hang(self._now_s))
-        )
+        self._record_phase_if_changed()
+        waiting = self._find_waiting_ranks()
+        is_hang = waiting is not None and waiting.silent_s >= LIMIT_S
+        stall = waiting if is_hang else self._unless_paused(self._detector.find_hang(self._now_s))
         if stall:
-            self._told.record_stall("hang", stall)
+            self._record_stall("hang", stall)
             return make_hang_cause(self._watched.stage, stall, self._collect(stall))
-        self._told.record_possible_stall_start(
-            waiting or self._unless_paused(self._judge.find_possible_step_stall(self._now_s))
-        )
+        stall = waiting or self._unless_paused(self._detector.find_possible_step_stall(self._now_s))
+        if stall and not self._is_stalled:
+            self._record_stall("stalled", stall)
+        self._is_stalled = stall is not None
         return None
 
     def collect_timeout_evidence(self, cause: Cause, limit_s: float, service_phase_name: str | None = None) -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
-        self._listen(at_once=True)
-        phase, silent_s = self._judge.phase, self._judge.get_inactivity_s(self._now_s)
+        self._feed_pending_lines(skip_rate_limit=True)
+        phase, silent_s = self._detector.phase, self._detector.get_inactivity_s(self._now_s)
         if service_phase_name:
             phase = PhasePlan(name=service_phase_name, silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service_phase_name else "total"
@@ -139,37 +142,69 @@ class HangMonitor:
         if self._looked_s is not None:
             self._now_s += min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
         else:
-            self._judge.start(self._now_s)
+            self._detector.start(self._now_s)
         self._looked_s = now
 
-    def _listen(self, *, at_once: bool = False) -> None:
-        block = self._heard.pop_complete_lines(self._now_s, skip_rate_limit=at_once)
-        if block is not None:
-            self._told.keep_last_phase_change(self._judge.feed_lines(block, self._now_s))
+    def _feed_pending_lines(self, *, skip_rate_limit: bool = False) -> None:
+        if self._pending_lines is None or (self._now_s - self._fed_s < _BATCH_S and not skip_rate_limit):
+            return
+        if changes := self._detector.feed_lines(self._pending_lines, self._now_s):
+            self._phase_change = changes[-1]
+        self._pending_lines, self._fed_s = None, self._now_s
 
-    def _grew(self, unfinished: str) -> None:
-        if line := self._judge.feed_partial_line(unfinished, self._now_s):
-            self._told.keep_last_phase_change([line])
+    def _feed_progress_bar(self, logs: LogSource) -> None:
+        """Take the line that has not ended yet when it grew."""
+        if self._now_s - self._bar_s < _BAR_S:
+            return
+        before, self._bar_bytes = self._bar_bytes, logs.bytes_read_per_log.get(STAGE_LOG, 0)
+        self._bar_s = self._now_s
+        if before is not None and self._bar_bytes != before:
+            self._feed_partial_line(logs.get_partial_line(STAGE_LOG))
+
+    def _feed_partial_line(self, text: str) -> None:
+        self._phase_change = self._detector.feed_partial_line(text, self._now_s) or self._phase_change
+
+    def _record_phase_if_changed(self, *, skip_rate_limit: bool = False) -> None:
+        change, phase = self._phase_change, self._detector.phase
+        if change is None or (self._now_s - self._phase_recorded_s < _RECORD_S and not skip_rate_limit):
+            return
+        self._phase_change = None
+        if phase.name != self._phase_name:
+            self._phase_name, self._phase_recorded_s = phase.name, self._now_s
+            self._watched.record_phase(phase.name)
+            self._watched.record_event(
+                "phase", phase=phase.name, log=STAGE_LOG, line=change.text[:_QUOTED], limit_s=phase.silence_s
+            )
+
+    def _record_stall(self, event: Literal["stalled", "hang"], stall: Stall) -> None:
+        self._watched.record_event(
+            event,
+            phase=stall.phase.name,
+            rule=stall.rule,
+            silent_s=round(stall.silent_s, 1),
+            limit_s=round(stall.limit_s, 1),
+            step_s=round(stall.step_s, 3),
+        )
 
     def _measure(self) -> None:
         since_s = self._measured.last_probe_s
-        if self._now_s - since_s < self._judge.choose_probe_interval_s(self._now_s):
+        if self._now_s - since_s < self._detector.choose_probe_interval_s(self._now_s):
             return
         if rates := self._measured.measure_rates(self._now_s):
-            self._judge.feed_rates(rates, self._now_s, log_advanced=self._judge.last_progress_s > since_s)
+            self._detector.feed_rates(rates, self._now_s, log_advanced=self._detector.last_progress_s > since_s)
 
-    def _waiting_ranks(self) -> Stall | None:
+    def _find_waiting_ranks(self) -> Stall | None:
         if self._ranks is None:
             return None
-        deadlock, lasted_s = self._ranks.probe_deadlock(self._now_s, self._judge.last_output_s)
+        deadlock, lasted_s = self._ranks.probe_deadlock(self._now_s, self._detector.last_output_s)
         if deadlock is None or lasted_s < NOTICE_S:
             return None
         return Stall(
             rule="ranks",
-            phase=self._judge.phase,
+            phase=self._detector.phase,
             silent_s=lasted_s,
             limit_s=LIMIT_S,
-            step_s=self._judge.usual_step_s,
+            step_s=self._detector.usual_step_s,
             deadlock=deadlock,
         )
 
@@ -185,13 +220,12 @@ class HangMonitor:
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""
-        self._told.record_phase_if_changed(self._judge.phase, self._now_s, skip_rate_limit=True)
-        recent = self._judge.list_recent_rates(self._now_s)
+        self._record_phase_if_changed(skip_rate_limit=True)
         try:
             waits = collect_hang_evidence(
                 self._watched,
                 stall,
-                recent,
+                self._detector.list_recent_rates(self._now_s),
                 ignored_name_prefixes=self._background,
                 stage_start_unix_s=self._began_unix,
             )

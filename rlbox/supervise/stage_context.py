@@ -19,7 +19,7 @@ from rlbox.diagnose.cause import (
     make_removed_directory_cause,
     make_unwritable_directory_cause,
 )
-from rlbox.hang.context import WatchContext
+from rlbox.hang.evidence import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal

@@ -21,7 +21,7 @@ import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
-from rlbox.hang.wait_probe import probe_process_sleep_remaining_s, probe_waits
+from rlbox.hang.waits import probe_process_sleep_remaining_s, probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
