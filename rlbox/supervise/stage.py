@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -75,12 +76,14 @@ class _StageServices:
         size = count_weight_bytes(plan.argv)
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.outcomes.services[plan.name]
-        with self._context.starvation.track_startup(service.child, plan.start_s) as start:
+        with self._context.starvation.track_startup(service.child, plan.start_s) as limit:
             while not service.has_been_ready:
                 self._watch.poll()
-                if start.is_over_limit and not service.has_been_ready:
+                if self._context.starvation.is_startup_over(limit) and not service.has_been_ready:
                     self._gate.set_broken(rule, service.readiness_problem)
-                    cause = explain_slow_service_start(self._stage, plan, service.readiness_problem, start.elapsed_s)
+                    cause = explain_slow_service_start(
+                        self._stage, plan, service.readiness_problem, limit.get_wall_elapsed_s(time.monotonic())
+                    )
                     raise StageAborted(
                         self._watch.hang.collect_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
                     )

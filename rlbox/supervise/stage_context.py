@@ -20,13 +20,13 @@ from rlbox.diagnose.cause import (
     make_unwritable_directory_cause,
 )
 from rlbox.hang.evidence import WatchContext
+from rlbox.hang.starvation import StarvationMonitor
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
 from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
-from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller

@@ -13,6 +13,7 @@ from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_run_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
+from rlbox.hang.starvation import StarvationMonitor
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
@@ -27,7 +28,6 @@ from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
-from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import find_files_named, replace_file

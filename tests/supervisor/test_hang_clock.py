@@ -13,6 +13,7 @@ from supervised import Bench as Made
 from supervised import python
 
 from rlbox.diagnose.cause import Cause
+from rlbox.hang.starvation import StarvationMonitor
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import make_line_block
@@ -21,7 +22,6 @@ from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
-from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
 from rlbox.system.run_processes import RunProcesses
