@@ -196,8 +196,8 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     gone: set[int] = set()
     for communicator in sample.unhealthy_communicators:
         pids |= communicator.pid_of_rank
-        behind = {**communicator.missed_call_by_rank, **behind}
-        ahead = {**communicator.waiting_call_by_rank, **ahead}
+        behind |= {rank: call for rank, call in communicator.missed_call_by_rank.items() if rank not in behind}
+        ahead |= {rank: call for rank, call in communicator.waiting_call_by_rank.items() if rank not in ahead}
         gone |= communicator.missing_ranks
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
         return None
