@@ -62,7 +62,7 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSnapshot:
-    """The facts of one moment; `ray` is what the head of the stage's Ray job says, empty for a stage without one."""
+    """The facts of one moment; `ray` is empty for a stage that is no Ray job."""
 
     taken_at: str
     processes: tuple[ProcessSnapshot, ...]
@@ -78,22 +78,21 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
     ports = {name: number for service in stage.services for name, number in service.ports.items()}
     return MachineSnapshot(
         taken_at=utc_now(),
-        processes=tuple(_process_snapshot(process) for process in processes),
+        processes=tuple(
+            ProcessSnapshot(
+                pid=process.pid,
+                parent=process.parent_pid,
+                state=process.state,
+                resident_bytes=probe_resident_bytes(process.pid),
+                command=probe_command_line(process.pid) or process.name,
+            )
+            for process in processes
+        ),
         memory=probe_cgroup_memory(),
         free_bytes={str(folder): get_free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": describe_port_holder_unless_free(number) or "" for name, number in ports.items()},
         gpus=probe_gpus(),
         ray=fetch_ray_state_or_error(stage.ray) if stage.ray else {},
-    )
-
-
-def _process_snapshot(process: Process) -> ProcessSnapshot:
-    return ProcessSnapshot(
-        pid=process.pid,
-        parent=process.parent_pid,
-        state=process.state,
-        resident_bytes=probe_resident_bytes(process.pid),
-        command=probe_command_line(process.pid) or process.name,
     )
 
 
@@ -119,15 +118,12 @@ class StageFailure:
 
 
 PART_BYTES = 1 << 20
-"""The most that one part may hold; the rest of a longer one is cut, and the cut is said."""
-
 
 Collector = Callable[[], str]
-"""How the text of one file of the evidence is come by."""
 
 
 class PartUnavailableError(Exception):
-    """What a part would hold is not on this machine, or may not be read; the message says which."""
+    """What a part would hold is not on this machine, or may not be read; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +135,7 @@ class CollectedTexts:
 
 
 def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTexts:
-    """Return what all `parts`, by name, gave within `limit_s` seconds.
-
-    They run in daemon threads: one that hangs in the kernel is left behind and named.
-    """
+    """Return what all `parts`, by name, gave within `limit_s`; one that hangs in the kernel is left behind."""
     found, why = dict[str, str](), dict[str, str]()
 
     def run(name: str, collect: Collector) -> None:
@@ -182,7 +175,7 @@ _SAMPLES = 120
 _RAY_SPEAKERS = ("raylet", "gcs_server", "monitor", "dashboard")
 _RAY_FILES = 24
 _RAY_TAIL = 32 * 1024
-_WORDS = 1000
+_COMMAND_CHARS = 1000
 _LIST_PACKAGES = (
     "import importlib.metadata as m\n"
     "print('\\n'.join(sorted({f\"{d.metadata['Name']}=={d.version}\" for d in m.distributions()})))"
@@ -190,26 +183,12 @@ _LIST_PACKAGES = (
 
 
 def _collect_gpu_text() -> str:
-    """Return what `nvidia-smi` prints, and every process that computes on a GPU.
-
-    Raises
-    ------
-    PartUnavailableError
-        There is no driver, or it does not answer.
-    """
     users = "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
-    shown = [_tool("nvidia-smi"), _tool("nvidia-smi", users, "--format=csv")]
-    return "\n".join(shown)
+    return "\n".join([_tool("nvidia-smi"), _tool("nvidia-smi", users, "--format=csv")])
 
 
 def _collect_kernel_text(since: str) -> str:
-    """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes.
-
-    Raises
-    ------
-    PartUnavailableError
-        They may not be read from here.
-    """
+    """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes."""
     begin = datetime.fromisoformat(since) - timedelta(seconds=5)
     rows = [row for row in _tool("dmesg", "--time-format", "iso").splitlines() if _KERNEL.search(row)]
     rows = [row for row in rows if _is_since(row, begin)][-_KERNEL_ROWS:]
@@ -226,29 +205,22 @@ def _is_since(row: str, begin: datetime) -> bool:
 def _collect_process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
-    return (
-        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for __, text in rows)])
-        + "\n"
-    )
+    head = f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command"
+    return "\n".join([head, *(text for _size, text in rows)]) + "\n"
 
 
 def _process_row(process: Process) -> tuple[int, str]:
-    owner = find_process_owner(process.pid)
-    size = probe_resident_bytes(process.pid)
-    words = _cut(probe_command_line(process.pid)) if owner == get_user_name() else ""
-    shown = f"{process.state:5} {words or f'[{process.name}]'}"
+    owner, size = find_process_owner(process.pid), probe_resident_bytes(process.pid)
+    command = probe_command_line(process.pid) if owner == get_user_name() else ""
+    if len(command) > _COMMAND_CHARS:  # cut between two words: half a secret would not be masked
+        command = f"{command[:_COMMAND_CHARS].rpartition(' ')[0]} ..."
+    shown = f"{process.state:5} {command or f'[{process.name}]'}"
     return size, f"{decimal_size_text(size):>9} {process.pid:8d} {process.parent_pid:8d} {owner:<12} {shown}"
 
 
-def _cut(words: str) -> str:
-    """Return the beginning of a command line, cut between two words: half a secret would not be masked."""
-    return words if len(words) <= _WORDS else f"{words[:_WORDS].rpartition(' ')[0]} ..."
-
-
 def _collect_disk_text(folders: Iterable[Path]) -> str:
-    """Return free and total space and inodes of the disks that hold `folders`."""
     lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
-    for folder in dict.fromkeys(folders):
+    for folder in folders:
         try:
             facts = os.statvfs(folder)
         except OSError as error:
@@ -260,13 +232,10 @@ def _collect_disk_text(folders: Iterable[Path]) -> str:
 
 
 def _collect_limits_text() -> str:
-    """Return the limits of memory, shared memory, processes and files as JSON."""
-    facts = {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
-    return _json(facts)
+    return _json({"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())})
 
 
 def _collect_system_text() -> str:
-    """Return kernel, machine, boot time and load as JSON."""
     name = platform.uname()
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     return _json(
@@ -281,13 +250,6 @@ def _collect_system_text() -> str:
 
 
 def _collect_package_text(python: str) -> str:
-    """Return `name==version` of everything installed for the interpreter `python`, sorted, one a line.
-
-    Raises
-    ------
-    PartUnavailableError
-        There is no package, or the interpreter does not tell.
-    """
     text = _tool(python, "-c", _LIST_PACKAGES)
     if not text.strip():
         raise PartUnavailableError(_("{python} lists no packages").format(python=python))
@@ -295,18 +257,12 @@ def _collect_package_text(python: str) -> str:
 
 
 def _collect_resource_text(run_dir: Path, stage: str) -> str:
-    """Return the last samples of what the stage used, one JSON object a line.
-
-    Raises
-    ------
-    PartUnavailableError
-        None was taken.
-    """
-    mark = f'"stage": {json.dumps(stage)}'
+    """Return the last samples of what the stage used, one JSON object a line."""
+    mark = f'"stage":{json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
         lines = (row.decode("utf-8", "replace") for row in read_last_file_lines_forward(run_dir / RESOURCES_FILE))
-        rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
+        rows.extend(row for row in lines if mark in row)
     except OSError as error:
         raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
@@ -315,13 +271,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
 
 
 def _collect_ray_log_text(ray: RayPlan) -> str:
-    """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
-
-    Raises
-    ------
-    PartUnavailableError
-        There is no session.
-    """
+    """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line."""
     folder = (find_job_session_dir(ray) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
@@ -330,10 +280,8 @@ def _collect_ray_log_text(ray: RayPlan) -> str:
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and find_first_fatal(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    ends = (
-        (path.name, read_last_whole_lines(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES]
-    )
-    return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
+    ends = ((path.name, read_last_whole_lines(path, _RAY_TAIL)) for path in chosen[:_RAY_FILES])
+    return "\n".join(f"==> {name} <==\n{end.decode('utf-8', 'replace')}" for name, end in ends)
 
 
 def _tool(*words: str) -> str:
@@ -353,7 +301,7 @@ def _tool(*words: str) -> str:
     return outcome.stdout
 
 
-def _json(data: dict[str, Any]) -> str:
+def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
@@ -428,16 +376,17 @@ def build_failure_facts(failure: StageFailure, cause: Cause, gathered: Collected
         "command": list(stage.argv),
         "machine": dataclasses.asdict(failure.snapshot) if failure.snapshot else {},
         "packages": gathered.texts.get("packages.txt", "").split(),
-        "environment": dict(failure.masks.mask_environment(_variables(failure))),
+        "environment": _mask_environment(failure),
     }
 
 
-def _variables(failure: StageFailure) -> dict[str, str]:
-    return {**os.environ, **failure.plan.env, **failure.stage.env, **failure.masked_secret_env}
+def _mask_environment(failure: StageFailure) -> dict[str, str]:
+    env = {**os.environ, **failure.plan.env, **failure.stage.env, **failure.masked_secret_env}
+    return dict(failure.masks.mask_environment(env))
 
 
 def _environment(failure: StageFailure) -> str:
-    rows = failure.masks.mask_environment(_variables(failure))
+    rows = _mask_environment(failure)
     return "".join(f"{name}={json.dumps(value, ensure_ascii=False)}\n" for name, value in rows.items())
 
 
@@ -452,4 +401,4 @@ def _ray(failure: StageFailure) -> str:
     snapshot = failure.snapshot
     if not snapshot or not snapshot.ray:
         raise PartUnavailableError(_("the head was not asked"))
-    return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"
+    return _json(snapshot.ray)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,135 +50,79 @@ _BY_SIGNATURE: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "read
 """Causes that say what ended, not why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FatalEntry:
-    """The first fatal line of one log; `at` is UTC to a second, empty when not noted; `known` is the id of a fix."""
-
-    log: str
-    number: int
-    text: str
-    at: str = ""
-    grade: str = "fatal"
-    known: str = ""
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimelineEntry:
-    """Something that happened: when (UTC), what, and in which log."""
-
-    at: str
-    what: str
-    where: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureReport:
-    """What a failed stage's `REPORT.json` holds; `next_step` is empty when nobody knows one.
-
-    `fatals` and `story` are ordered by time, the earliest first. `looked_at` says what the answer rests on, `machine`
-    what the machine looked like.
-    """
-
-    run_id: str
-    job: str
-    target: str
-    place: str
-    profile: str
-    attempt: int
-    stage: str
-    directory: str
-    job_id: str
-    started_at: str
-    ended_at: str
-    exit_code: int | None
-    ray_status: str
-    cause: Cause
-    known_title: str
-    next_step: str
-    fatals: tuple[_FatalEntry, ...]
-    story: tuple[TimelineEntry, ...]
-    broken: tuple[str, ...]
-    machine: tuple[str, ...]
-    looked_at: tuple[str, ...]
-    schema: int = 1
-
-    def as_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
-
-
 def build_report(
     failure: StageFailure, cause: Cause, fatals: Sequence[LogFailure], gathered: CollectedTexts
-) -> FailureReport:
-    """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
-    stage, plan, state = failure.stage, failure.plan, failure.state
-    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.fix == cause.known), "")
-    return FailureReport(
-        run_id=plan.run_id,
-        job=plan.job,
-        target=plan.target,
-        place=plan.place,
-        profile=plan.profile,
-        attempt=plan.attempt,
-        stage=stage.name,
-        directory=stage.directory,
-        job_id=stage.ray.submission_id if stage.ray else "",
-        started_at=failure.started_at,
-        ended_at=failure.ended_at,
-        exit_code=state.exit_code,
-        ray_status=state.ray_status,
-        cause=cause,
-        known_title=title,
-        next_step=cause.next_step,
-        fatals=tuple(_row(fatal, failure.masks) for fatal in fatals),
-        story=_story(failure, cause, fatals),
-        broken=tuple(
-            _shown(f"{rule.kind}: {rule.rule}: {rule.seen}", failure.masks)
-            for rule in state.gate
-            if rule.state == "broken"
-        ),
-        machine=_machine(failure.snapshot),
-        looked_at=_looked_at(failure, fatals, gathered),
-    )
+) -> dict[str, Any]:
+    """Return what `REPORT.json` holds: `story` and `fatals` by time, `looked_at` what the answer rests on."""
+    stage, plan, state, masks = failure.stage, failure.plan, failure.state, failure.masks
+    return {
+        "run_id": plan.run_id,
+        "job": plan.job,
+        "target": plan.target,
+        "place": plan.place,
+        "profile": plan.profile,
+        "attempt": plan.attempt,
+        "stage": stage.name,
+        "directory": stage.directory,
+        "job_id": stage.ray.submission_id if stage.ray else "",
+        "started_at": failure.started_at,
+        "ended_at": failure.ended_at,
+        "exit_code": state.exit_code,
+        "ray_status": state.ray_status,
+        "cause": dataclasses.asdict(cause),
+        "known_title": next((f.known.title for f in fatals if f.known and f.known.fix == cause.known), ""),
+        "next_step": cause.next_step,
+        "fatals": [_describe_fatal(fatal, masks) for fatal in fatals],
+        "story": _tell_story(failure, fatals),
+        "broken": [
+            _shown(f"{rule.kind}: {rule.rule}: {rule.seen}", masks) for rule in state.gate if rule.state == "broken"
+        ],
+        "machine": _describe_machine(failure.snapshot),
+        "looked_at": _looked_at(failure, fatals, gathered),
+        "schema": 1,
+    }
 
 
-def _row(fatal: LogFailure, masks: SecretMasker) -> _FatalEntry:
-    return _FatalEntry(
-        log=fatal.log,
-        number=fatal.number,
-        text=_shown(fatal.text, masks),
-        at=format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
-        grade=fatal.grade,
-        known=fatal.known.fix if fatal.known else "",
-        before=tuple(_shown(text, masks) for text in fatal.before[-_NEAR:]),
-        after=tuple(_shown(text, masks) for text in fatal.after[:_NEAR]),
-    )
+def _describe_fatal(fatal: LogFailure, masks: SecretMasker) -> dict[str, Any]:
+    return {
+        "log": fatal.log,
+        "number": fatal.number,
+        "text": _shown(fatal.text, masks),
+        "at": format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
+        "grade": fatal.grade,
+        "known": fatal.known.fix if fatal.known else "",
+        "before": [_shown(text, masks) for text in fatal.before[-_NEAR:]],
+        "after": [_shown(text, masks) for text in fatal.after[:_NEAR]],
+    }
 
 
 def _shown(text: str, masks: SecretMasker) -> str:
     return masks.mask_text(text)[:_LINE]  # in this order: half a secret would not be masked
 
 
-def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFailure]) -> tuple[TimelineEntry, ...]:
+def _tell_story(failure: StageFailure, fatals: Iterable[LogFailure]) -> list[dict[str, str]]:
     """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
-    stage, begun = failure.stage.name, failure.started_at
     moments = [
-        TimelineEntry(at=event["t"], what=what)
+        {"at": event["t"], "what": what, "where": ""}
         for event in read_events(failure.run_dir)
-        if event.get("stage") == stage and str(event.get("t", "")) >= begun and (what := _told(event))
+        if event.get("stage") == failure.stage.name
+        and str(event.get("t", "")) >= failure.started_at
+        and (what := _describe_event(event))
     ]
-    for fatal in fatals:
-        if fatal.time_unix is not None:
-            where = f"{fatal.log}:{fatal.number}"
-            moments.append(
-                TimelineEntry(at=format_utc(fatal.time_unix), what=_shown(fatal.text, failure.masks), where=where)
-            )
-    moments.append(TimelineEntry(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
-    return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
+    moments += [
+        {
+            "at": format_utc(fatal.time_unix),
+            "what": _shown(fatal.text, failure.masks),
+            "where": f"{fatal.log}:{fatal.number}",
+        }
+        for fatal in fatals
+        if fatal.time_unix is not None
+    ]
+    moments.append({"at": failure.ended_at, "what": f"stopped: {failure.cause.what}", "where": ""})
+    return sorted(moments, key=lambda moment: moment["at"][:19])[-_STORY:]
 
 
-def _told(event: dict[str, Any]) -> str:
+def _describe_event(event: dict[str, Any]) -> str:
     match event.get("event"):
         case "stage":
             return f"stage {event.get('state')}"
@@ -197,9 +140,9 @@ def _told(event: dict[str, Any]) -> str:
             return ""
 
 
-def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
+def _describe_machine(snapshot: MachineSnapshot | None) -> list[str]:
     if snapshot is None:
-        return ()
+        return []
     rows = [f"taken {snapshot.taken_at}, {len(snapshot.processes)} processes of the run"]
     memory = snapshot.memory
     if memory.used_bytes is not None:
@@ -217,89 +160,88 @@ def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
         rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
     if snapshot.ray:
         rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")
-    return tuple(rows)
+    return rows
 
 
-def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: CollectedTexts) -> tuple[str, ...]:
-    names = [f"{service.name}.log" for service in failure.stage.services]
+def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: CollectedTexts) -> list[str]:
+    names = ["stage.log", *(f"{service.name}.log" for service in failure.stage.services)]
     known = len(read_stored_run_signatures(failure.run_dir).signatures)
-    rows = [
-        f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
+    return [
+        f"logs: {', '.join(names)}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
-    ]
-    return (
-        *rows,
         *(f"{FILE_DESCRIPTIONS.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()),
-    )
+    ]
 
 
-def render_markdown_report(report: FailureReport) -> str:
+def render_markdown_report(report: Mapping[str, Any]) -> str:
     """Return the report as a page of Markdown: the answer first, then what it rests on."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(report: FailureReport) -> Iterator[str]:
-    yield f"# {report.stage} failed: {report.cause.what}"
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# {report['stage']} failed: {report['cause']['what']}"
     yield ""
     yield from _answer(report)
-    yield ""
-    yield "## What happened, earliest first"
-    yield ""
-    for moment in report.story[-_ROWS:]:
-        where = f" ({moment.where})" if moment.where else ""
-        yield f"- {moment.at[11:19]} {_code(moment.what) if moment.where else moment.what}{where}"
-    if report.fatals:
+    story = [
+        f"{moment['at'][11:19]} {_code(moment['what'])} ({moment['where']})"
+        if moment["where"]
+        else f"{moment['at'][11:19]} {moment['what']}"
+        for moment in report["story"][-_ROWS:]
+    ]
+    yield from _section("What happened, earliest first", story)
+    if report["fatals"]:
         yield ""
         yield "## First fatal line of each log"
-        for fatal in report.fatals[:_FATALS]:
+        for fatal in report["fatals"][:_FATALS]:
             yield from _fatal(fatal)
-    yield from _section("Gate rules that were broken", report.broken)
-    yield from _section("The machine when it failed", report.machine)
-    yield from _section("What this rests on", report.looked_at)
+    yield from _section("Gate rules that were broken", report["broken"])
+    yield from _section("The machine when it failed", report["machine"])
+    yield from _section("What this rests on", report["looked_at"])
     yield ""
     names = ("first_fatal.txt", "facts.json", "environment.txt", "packages.txt", "manifest.json")
     yield f"Beside this page: {', '.join(f'[{name}]({name})' for name in names)}."
 
 
-def _answer(report: FailureReport) -> Iterator[str]:
-    cause = report.cause
-    yield f"- **Run**: {report.run_id}, job {report.job}, target {report.target}"
-    yield f"- **Time**: {report.started_at} to {report.ended_at}"
-    if report.job_id:
-        yield f"- **Ray job**: {report.job_id}, {report.ray_status or 'status not told'}"
-    if report.exit_code is not None:
-        yield f"- **Exit**: {describe_exit(report.exit_code)}"
-    if cause.where:
-        yield f"- **Where**: [{cause.where}](../../../{cause.where.partition(':')[0]})"
-    if cause.waits:
-        yield f"- **Waits for**: {_code(cause.waits)}" + (" ([HANG.md](HANG.md))" if cause.report else "")
-    if cause.line:
-        yield f"- **First fatal line**: {_code(cause.line)}"
-    if cause.known:
-        yield f"- **Known cause**: {cause.known}: {report.known_title}"
-    elif cause.kind in _BY_SIGNATURE:
+def _answer(report: Mapping[str, Any]) -> Iterator[str]:
+    cause = report["cause"]
+    where, known, waits = cause["where"], cause["known"], cause["waits"]
+    yield f"- **Run**: {report['run_id']}, job {report['job']}, target {report['target']}"
+    yield f"- **Time**: {report['started_at']} to {report['ended_at']}"
+    if report["job_id"]:
+        yield f"- **Ray job**: {report['job_id']}, {report['ray_status'] or 'status not told'}"
+    if report["exit_code"] is not None:
+        yield f"- **Exit**: {describe_exit(report['exit_code'])}"
+    if where:
+        yield f"- **Where**: [{where}](../../../{where.partition(':')[0]})"
+    if waits:
+        yield f"- **Waits for**: {_code(waits)}" + (" ([HANG.md](HANG.md))" if cause["report"] else "")
+    if cause["line"]:
+        yield f"- **First fatal line**: {_code(cause['line'])}"
+    if known:
+        yield f"- **Known cause**: {known}: {report['known_title']}"
+    elif cause["kind"] in _BY_SIGNATURE:
         yield "- **Known cause**: unknown: the fix catalogue has no signature for this"
-    yield f"- **Next step**: {report.next_step or _honest(report)}"
+    unknown = (
+        f"none is known; read the lines around {where or report['directory']} in first_fatal.txt, and send "
+        f"`rlbox bundle {report['run_id']}`"
+    )
+    yield f"- **Next step**: {report['next_step'] or unknown}"
 
 
-def _honest(report: FailureReport) -> str:
-    where = report.cause.where or report.directory
-    return f"none is known; read the lines around {where} in first_fatal.txt, and send `rlbox bundle {report.run_id}`"
-
-
-def _fatal(fatal: _FatalEntry) -> Iterator[str]:
-    known = f", known as {fatal.known}" if fatal.known else ""
+def _fatal(fatal: Mapping[str, Any]) -> Iterator[str]:
+    at = f", {fatal['at']}" if fatal["at"] else ""
+    known = f", known as {fatal['known']}" if fatal["known"] else ""
     yield ""
-    yield f"{fatal.log}:{fatal.number}{f', {fatal.at}' if fatal.at else ''}{known}"
+    yield f"{fatal['log']}:{fatal['number']}{at}{known}"
     yield ""
     yield "```text"
-    yield from (_plain(text) for text in fatal.before)
-    yield f"> {_plain(fatal.text)}"
-    yield from (_plain(text) for text in fatal.after)
+    yield from map(_plain, fatal["before"])
+    yield f"> {_plain(fatal['text'])}"
+    yield from map(_plain, fatal["after"])
     yield "```"
 
 
-def _section(title: str, rows: tuple[str, ...]) -> Iterator[str]:
+def _section(title: str, rows: Sequence[str]) -> Iterator[str]:
     if rows:
         yield ""
         yield f"## {title}"
@@ -341,18 +283,19 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     """Return the cause with the line that shows it quoted as `where:NUMBER`, and the fatal lines of all logs.
 
     A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
-    One that the fix catalogue knows gets its remedy as the next step.
     """
     cause = failure.cause
-    fatals = sort_failures_by_time([read_log_failure(failure.run_dir, *one) for one in failure.fatals.items()])
+    fatals = sort_failures_by_time([read_log_failure(failure.run_dir, *each) for each in failure.fatals.items()])
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
         quoted = find_or_read_responsible_failure(cause, fatals, failure.run_dir)
-    if quoted is None:
-        return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
+    if quoted is None:  # the catalogue may know the line that the cause itself quotes
+        known = find_known_cause(cause.line, failure.run_dir) if cause.line else None
+        if known:
+            cause = dataclasses.replace(cause, known=known.fix, next_step=cause.next_step or known.remedy)
+        return FailureAnalysis(cause=cause, fatals=fatals)
     if any(text in quoted.text for text in _NO_SPACE):
-        free = failure.snapshot.free_bytes if failure.snapshot else {}
-        folder = failure.plan.paths.data
+        free, folder = failure.snapshot.free_bytes if failure.snapshot else {}, failure.plan.paths.data
         cause = make_disk_full_cause(folder, free.get(folder, 0))
     line = failure.masks.mask_text(quoted.text)[:_LINE_LIMIT]
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.number}", line=line)
@@ -362,23 +305,11 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
-def _with_known(cause: Cause, run_dir: Path) -> Cause:
-    """Return a cause that quotes a line of its own, with what the catalogue knows of that line."""
-    known = find_known_cause(cause.line, run_dir) if cause.line else None
-    if not known:
-        return cause
-    return dataclasses.replace(cause, known=known.fix, next_step=cause.next_step or known.remedy)
+def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> None:
+    """Gather the evidence of a failed stage, and write it with its report and manifest.
 
-
-def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> Path:
-    """Gather the evidence of a failed stage, write it with its report and manifest, and return the folder.
-
-    What cannot be gathered or written is named in the manifest. On a full disk the report comes first.
-
-    Raises
-    ------
-    OSError
-        Not even the report could be written.
+    What cannot be gathered or written is named in the manifest. On a full disk the report comes first; raises
+    `OSError` when not even that could be written.
     """
     folder = make_directories_replacing_non_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = collect_texts(list_collectors(failure), GATHER_S)
@@ -386,36 +317,30 @@ def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> 
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
         REPORT_PAGE: render_markdown_report(report),
-        "REPORT.json": report.as_json(),
+        "REPORT.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(build_failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
         + "\n",
         **gathered.texts,
     }
-    problems = write_texts_and_list_problems(
-        folder, {name: failure.masks.mask_text(text) for name, text in texts.items()}
-    )
+    texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
+    problems = write_texts_and_list_problems(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_markdown(folder)
-        write_manifest(folder, FILE_DESCRIPTIONS, {**gathered.missing, **problems}, failure.masks)
-    return folder
+        write_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 
 def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """Write `texts` (name below `folder` to text), empty ones left out; return why some were not written, by name.
 
-    On a full disk what comes first is there and the rest is not, never a part of a file.
-
-    Raises
-    ------
-    OSError
-        Not even the first could be written.
+    On a full disk what comes first is there and the rest is not, never a part of a file; raises `OSError` when not even
+    the first could be written.
     """
     problems: dict[str, str] = {}
     full = ""
-    for number, (name, text) in enumerate(texts.items()):
-        if full or not text:
-            problems |= {name: full} if text else {}
+    for number, (name, text) in enumerate((name, text) for name, text in texts.items() if text):
+        if full:
+            problems[name] = full
             continue
         try:
             make_directories_replacing_non_directories(folder, str(Path(name).parent))
@@ -428,41 +353,16 @@ def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dic
     return problems
 
 
-def write_manifest(
-    folder: Path, descriptions: Mapping[str, str], missing: Mapping[str, str], masks: SecretMasker
-) -> None:
-    """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
-
-    Every file of the folder is named, also those that others put there, with secrets masked.
-    """
-    rows = [
-        {
-            "name": name,
-            "bytes": facts.st_size,
-            "sha256": _sum(folder / name),
-            "what": _describe_file(descriptions, name),
-        }
-        for name, facts in sorted(_files(folder))
-    ]
-    data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
-    replace_file(
-        folder / MANIFEST_FILE, (json.dumps(masks.mask_json(data), indent=1, ensure_ascii=False) + "\n").encode()
-    )
-
-
-def _describe_file(descriptions: Mapping[str, str], name: str) -> str:
-    """Return what a file is, by its name or by that of the folder it is in."""
-    return descriptions.get(name) or descriptions.get(name.partition("/")[0], "")
-
-
-def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for name, facts in walk_files(folder):
+def write_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker) -> None:
+    """Write `manifest.json`: every file of the folder, and what is `missing` (name to why)."""
+    rows = []
+    for name, facts in sorted(walk_files(folder)):
         last = name.rpartition("/")[2]
         if stat.S_ISREG(facts.st_mode) and not last.startswith(".") and last != MANIFEST_FILE:
-            yield name, facts
-
-
-def _sum(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return compute_file_sha256(path)
-    return ""
+            what = FILE_DESCRIPTIONS.get(name) or FILE_DESCRIPTIONS.get(name.partition("/")[0], "")
+            sha256 = ""
+            with contextlib.suppress(OSError):
+                sha256 = compute_file_sha256(folder / name)
+            rows.append({"name": name, "bytes": facts.st_size, "sha256": sha256, "what": what})
+    data = masks.mask_json({"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))})
+    replace_file(folder / MANIFEST_FILE, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())

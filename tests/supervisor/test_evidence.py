@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 from supervised import Bench, free_port, python, service
 
 from rlbox.diagnose.signatures import LogSignature, dump_signatures_json
-from rlbox.supervise.failure_report import FailureReport
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
 NOISY = f"""
@@ -48,8 +47,8 @@ def manifest(bench: Bench) -> Any:
     return json.loads((evidence(bench) / "manifest.json").read_text())
 
 
-def read_report(bench: Bench) -> FailureReport:
-    return TypeAdapter(FailureReport).validate_json((evidence(bench) / "REPORT.json").read_bytes())
+def read_report(bench: Bench) -> Any:
+    return json.loads((evidence(bench) / "REPORT.json").read_text())
 
 
 def test_a_failure_in_the_middle_of_noise(bench: Bench) -> None:
@@ -86,10 +85,12 @@ def test_the_manifest_names_every_file_and_the_report_is_a_value(bench: Bench) -
         assert (row["bytes"], row["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
     assert "resources.jsonl" in names | set(found["missing"])
     report = read_report(bench)
-    assert (report.stage, report.exit_code, report.cause) == ("train", 1, bench.cause())
-    assert [(row.log, row.number) for row in report.fatals] == [("stages/1-train/stage.log", 503)]
-    assert "ValueError: no data" in [moment.what for moment in report.story]
-    assert [moment.at[:19] for moment in report.story] == sorted(moment.at[:19] for moment in report.story)
+    assert (report["stage"], report["exit_code"]) == ("train", 1)
+    assert report["cause"] == dataclasses.asdict(bench.cause())
+    assert [(row["log"], row["number"]) for row in report["fatals"]] == [("stages/1-train/stage.log", 503)]
+    assert "ValueError: no data" in [moment["what"] for moment in report["story"]]
+    times = [moment["at"][:19] for moment in report["story"]]
+    assert times == sorted(times)
 
 
 def test_a_service_that_fails_first_is_the_cause(bench: Bench) -> None:
@@ -100,7 +101,7 @@ def test_a_service_that_fails_first_is_the_cause(bench: Bench) -> None:
     assert cause.what == "stage train ended with exit code 1"
     assert (cause.where, cause.line) == ("stages/1-train/vllm.log:2", "torch.OutOfMemoryError: CUDA out of memory")
     report = read_report(bench)
-    assert [row.log for row in report.fatals] == ["stages/1-train/vllm.log", "stages/1-train/stage.log"]
+    assert [row["log"] for row in report["fatals"]] == ["stages/1-train/vllm.log", "stages/1-train/stage.log"]
     assert (evidence(bench) / "first_fatal.txt").read_text().count("==> ") == 2
 
 
@@ -126,7 +127,7 @@ def test_a_killed_stage_without_any_error_is_quoted_by_its_last_line(bench: Benc
     assert cause.what == "stage train ended with signal 9 (SIGKILL)"
     assert (cause.where, cause.line) == ("stages/1-train/stage.log:2", "step 2")
     report = read_report(bench)
-    assert (report.fatals, report.next_step) == ((), "")
+    assert (report["fatals"], report["next_step"]) == ([], "")
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,13 +45,11 @@ def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/12.txt").write_text("frames")
     assert write_texts_and_list_problems(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
-    write_manifest(
-        tmp_path, {"stacks": "stack of a process", "REPORT.md": "one page"}, {"gpu.txt": "no driver"}, SecretMasker({})
-    )
+    write_manifest(tmp_path, {"gpu.txt": "no driver"}, SecretMasker({}))
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert [(row["name"], row["bytes"], row["what"]) for row in found["files"]] == [
-        ("REPORT.md", 4, "one page"),
-        ("stacks/12.txt", 6, "stack of a process"),
+        ("REPORT.md", 4, "one page: the cause, what happened in order, the next step"),
+        ("stacks/12.txt", 6, "stack of a process when it hung"),
     ]
     assert found["missing"] == {"gpu.txt": "no driver"}
 
