@@ -27,10 +27,6 @@ _START_S = 30.0
 
 
 def main(argv: list[str]) -> int:
-    """Carry out the run of the directory `argv[0]`; return the exit code.
-
-    Standard error gets one line per change of state; everything else is in the directory.
-    """
     if argv[:1] == ["--watchdog"]:
         from rlbox.supervise.watchdog import run_supervisor_and_clean_up
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 from rlbox.diagnose.first_fatal import find_first_fatal, format_excerpt, read_log_failure
 from rlbox.errors import SpecError
@@ -46,7 +47,7 @@ _SECRETS = frozenset({".env", ".netrc", ".git-credentials", "auth_token", "id_rs
 
 @dataclass(frozen=True, kw_only=True)
 class _SelectedFile:
-    """A file that is taken, by its path below the run directory: its last `keep_last_bytes` bytes of `bytes`."""
+    """A file by its path below the run directory: the last `keep_last_bytes` of its `bytes` are taken."""
 
     name: str
     bytes: int
@@ -70,18 +71,16 @@ class BundleEntry:
     left_out: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(NamedTuple):
     """What a bundle takes and leaves out, both in order of their names."""
 
-    taken: tuple[_SelectedFile, ...]
-    left: tuple[SkippedFile, ...]
+    taken: list[_SelectedFile]
+    left: list[SkippedFile]
 
 
 def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
     """Return which files of a run are taken: what can be read, never models or checkpoints."""
-    taken: list[_SelectedFile] = []
-    left: list[SkippedFile] = []
+    taken, left = list[_SelectedFile](), list[SkippedFile]()
     for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
         size = facts.st_size
         why = _find_skip_reason(name, facts) or ("more than 2000 files" if len(taken) >= _MOST_TAKEN else "")
@@ -90,7 +89,7 @@ def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
         else:
             keep = size if whole_logs or not _is_log(name) else min(size, LOG_TAIL_BYTES)
             taken.append(_SelectedFile(name=name, bytes=size, keep_last_bytes=keep))
-    return Selection(taken=tuple(taken), left=tuple(left))
+    return Selection(taken, left)
 
 
 def _is_log(name: str) -> bool:
@@ -125,7 +124,10 @@ def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: S
     """Return the texts of a bundle that are no files of the run, by name: the summary, and the fatal lines of logs."""
     names = [taken.name for taken in selection.taken]
     errors = [_read_error(run_dir, name, state) for name in names if _is_log(name)]
-    errors += [_read(run_dir / name) for name in names if name.endswith(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")]
+    for name in names:
+        if name.endswith(f"{EVIDENCE_FOLDER}/{FATAL_FILE}"):
+            with contextlib.suppress(OSError):
+                errors.append(read_bytes(run_dir / name).decode("utf-8", "replace"))
     return {
         SUMMARY: "\n".join(_summary_lines(run_dir.name, state, selection)) + "\n",
         "errors.txt": "\n".join(filter(None, errors)) or "no log holds a line that looks fatal\n",
@@ -134,20 +136,11 @@ def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: S
 
 def _read_error(run_dir: Path, log: str, state: RunState | None) -> str:
     """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
-    stages = state.stages if state else ()
-    if any(stage.state == "passed" and log.startswith(f"{stage.directory}/") for stage in stages):
-        return ""
-    if (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
+    has_passed = state and any(s.state == "passed" and log.startswith(f"{s.directory}/") for s in state.stages)
+    if has_passed or (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
         return ""
     position = find_first_fatal(run_dir / log)
     return format_excerpt(read_log_failure(run_dir, log, position)) if position else ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_bytes(path).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _summary_lines(run_id: str, state: RunState | None, selection: Selection) -> Iterator[str]:
@@ -171,7 +164,7 @@ def _summary_lines(run_id: str, state: RunState | None, selection: Selection) ->
 
 def write_bundle(
     run_dir: Path, selection: Selection, texts: Mapping[str, str], out: Path, masks: SecretMasker
-) -> tuple[BundleEntry, ...]:
+) -> list[BundleEntry]:
     """Write the archive `out` with `texts` (name to text) first; return its files, secrets masked in all of it.
 
     Raises
@@ -179,50 +172,52 @@ def write_bundle(
     NodeError
         The disk is full or cannot be written; nothing is left of the file.
     """
-    entries: list[BundleEntry] = []
     with (
         open_atomic(out, 0) as file,
         gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-
-        def add(name: str, source: IO[bytes], left_out: int = 0) -> None:
-            names = {entry.name for entry in entries}
-            masked = first = masks.mask_text(name)
-            number = 1
-            while masked in names:  # two names may be masked to the same
-                number += 1
-                masked = f"{first}~{number}"
-            # the size is known only once the content is masked, and the archive wants it first
-            with tempfile.SpooledTemporaryFile(_MEMORY, dir=str(out.parent)) as draft:
-                digest = hashlib.sha256()
-                for block in _mask_blocks(source, masks):
-                    draft.write(block)
-                    digest.update(block)
-                info = tarfile.TarInfo(f"{run_dir.name}/{masked}")
-                info.size, info.mode = draft.tell(), 0o644
-                draft.seek(0)
-                archive.addfile(info, draft)
-            entries.append(BundleEntry(name=masked, bytes=info.size, sha256=digest.hexdigest(), left_out=left_out))
-
+        bundle = _MaskedArchive(archive, run_dir.name, masks, out.parent)
         for name, text in texts.items():
-            add(name, io.BytesIO(text.encode("utf-8", "replace")))
+            bundle.add(name, io.BytesIO(text.encode("utf-8", "replace")))
         for taken in selection.taken:
-            try:
-                source = open_regular_file(run_dir / taken.name)
-            except OSError:  # somebody removed it meanwhile
-                continue
-            with source:
+            with contextlib.suppress(FileNotFoundError), open_regular_file(run_dir / taken.name) as source:
                 left_out = taken.bytes - taken.keep_last_bytes
                 if left_out:
                     source.seek(left_out)
                     left_out += len(source.readline(_BLOCK))
-                add(taken.name, source, left_out)
-        rows = [vars(entry) for entry in entries]
-        left = masks.mask_json([vars(left) for left in selection.left])
-        manifest = {"schema": 1, "run": run_dir.name, "files": rows, "left_out": left}
-        add("manifest.json", io.BytesIO(json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"))
-    return tuple(entries)
+                bundle.add(taken.name, source, left_out)
+        manifest = {
+            "schema": 1,
+            "run": run_dir.name,
+            "files": [vars(entry) for entry in bundle.entries],
+            "left_out": masks.mask_json([vars(left) for left in selection.left]),
+        }
+        bundle.add("manifest.json", io.BytesIO(json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"))
+    return bundle.entries
+
+
+class _MaskedArchive:
+    def __init__(self, archive: tarfile.TarFile, top: str, masks: SecretMasker, draft_dir: Path) -> None:
+        self.entries: list[BundleEntry] = []
+        self._archive, self._top, self._masks, self._draft_dir = archive, top, masks, draft_dir
+
+    def add(self, name: str, source: IO[bytes], left_out: int = 0) -> None:
+        names = {entry.name for entry in self.entries}
+        masked = self._masks.mask_text(name)
+        candidates = itertools.chain([masked], (f"{masked}~{number}" for number in itertools.count(2)))
+        name = next(each for each in candidates if each not in names)  # two names may be masked to the same
+        # the size is known only once the content is masked, and the archive wants it first
+        with tempfile.SpooledTemporaryFile(_MEMORY, dir=str(self._draft_dir)) as draft:
+            digest = hashlib.sha256()
+            for block in _mask_blocks(source, self._masks):
+                draft.write(block)
+                digest.update(block)
+            info = tarfile.TarInfo(f"{self._top}/{name}")
+            info.size, info.mode = draft.tell(), 0o644
+            draft.seek(0)
+            self._archive.addfile(info, draft)
+        self.entries.append(BundleEntry(name=name, bytes=info.size, sha256=digest.hexdigest(), left_out=left_out))
 
 
 def _mask_blocks(source: IO[bytes], masks: SecretMasker) -> Iterator[bytes]:

@@ -45,7 +45,6 @@ def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
 
 
 def explain_line_missing_after_exit_0(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
-    """The stage exited 0, but a line that proves its work never came."""
     rule, log = missing.rule, get_service_or_stage_log_path(stage, missing.rule.log)
     often = "never" if missing.fitting == 0 else f"only {missing.fitting} times, not {rule.count},"
     last = f"; its last line was: {last_line}" if last_line else "; it is empty"
@@ -68,7 +67,6 @@ def explain_failed_probe(stage: StagePlan, probe: ProbeRule, answer: str) -> Cau
 
 
 def explain_needed_file(stage: StagePlan, need: FileRule, check: FileCheck) -> Cause:
-    """A file that an earlier stage should have left complete is not."""
     return Cause(
         kind="need",
         what=f"stage {stage.name} needs {need.path}{_in_brackets(need.why)}: {check.problem}",
@@ -83,7 +81,6 @@ def explain_missing_file(stage: StagePlan, file: FileRule, check: FileCheck) -> 
 
 
 def explain_wrong_exit_code(stage: StagePlan, returncode: int) -> Cause:
-    """The command ended with a code that is not among the good ones."""
     good = " or ".join(str(number) for number in stage.exit_codes)
     instead = "" if stage.exit_codes == (0,) else f", not with exit code {good}"
     what = f"stage {stage.name} ended with {describe_exit(returncode)}{instead}"
@@ -91,7 +88,6 @@ def explain_wrong_exit_code(stage: StagePlan, returncode: int) -> Cause:
 
 
 def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) -> Cause:
-    """A fix of the image does not hold on this machine; `others` more do not either, which the line `doctor` shows."""
     more = f" ({others} more do not hold either)" if others else ""
     return Cause(
         kind="fix",
@@ -106,7 +102,7 @@ def explain_failed_start(stage: StagePlan, part: str, program: str, reason: str)
 
 
 def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when: str) -> Cause:
-    """A service ended too early; `when` is a clause like `before it was ready`."""
+    """`when` is a clause like `before it was ready`."""
     return Cause(
         kind="service",
         what=f"service {service.name} ended with {describe_exit(code)} {when}",
@@ -115,13 +111,9 @@ def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when
 
 
 def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
-    """A service did not answer as told within its start limit, or as long as it got on beyond it: `took_s` in all."""
-    late = took_s > _LONGER * service.start_s
-    took = (
-        f"{duration_text(took_s)} (limit {exact_duration_text(service.start_s)})"
-        if late
-        else exact_duration_text(service.start_s)
-    )
+    took = exact_duration_text(service.start_s)
+    if took_s > _LONGER * service.start_s:
+        took = f"{duration_text(took_s)} (limit {took})"
     return Cause(
         kind="ready",
         what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {answer}",
@@ -141,7 +133,6 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer:
 
 
 def explain_service_log_not_growing(stage: StagePlan, service: ServicePlan) -> Cause:
-    """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",
         what=f"service {service.name} wrote nothing for {exact_duration_text(service.silence_s)} while stage "
@@ -165,7 +156,6 @@ def explain_failed_ray_job(stage: StagePlan, ray: RayPlan, info: RayJobInfo) -> 
 def explain_lost_node(
     stage: StagePlan, node: NodePlan, problem: str, cluster: ClusterRun, run_id: str, consequence: str = ""
 ) -> Cause:
-    """A node of the cluster that the run is on is gone."""
     then = f"; then {consequence}" if consequence else ""
     return Cause(
         kind="node",
@@ -177,7 +167,6 @@ def explain_lost_node(
 
 
 def explain_undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, port: int) -> Cause:
-    """Something waits for connections of others that the job does not declare."""
     who = f"stage {stage.name}" if part in ("main", "other") else f"service {part}"
     return Cause(
         kind="listens",
@@ -196,7 +185,6 @@ def explain_exceeded_total(stage: StagePlan) -> Cause:
 
 
 def explain_out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
-    """The kernel ended processes of the stage because the container's memory limit was reached."""
     limit = f"container limit {decimal_size_text(limit_bytes)}" if limit_bytes else "no container limit, host memory"
     return Cause(
         kind="oom",

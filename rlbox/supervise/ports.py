@@ -34,21 +34,15 @@ _OTHER = "other"
 
 
 class PortAuditor:
-    """Looks at the listeners of one stage from time to time; raises `StageAborted` at the first that is undeclared.
+    """Looks at the listeners of one stage; raises `StageAborted` at the first that is undeclared.
 
-    Parameters
-    ----------
-    ours
-        Inodes of what the supervisor itself listens on, now or later.
+    `ours` are the inodes of what the supervisor itself listens on, now or later.
     """
 
     def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch, ours: Collection[int] = ()) -> None:
-        self._context = context
-        self._watch = watch
-        self._stage = stage
+        self._context, self._stage, self._gate, self._ours = context, stage, watch.gate, ours
         self._due = 0.0
         self._declared = _declared(stage)
-        self._ours = ours
         self._known: set[int] = set()
 
     def raise_on_undeclared_listener_if_due(self) -> None:
@@ -68,20 +62,18 @@ class PortAuditor:
         members = {process.pid: process.name for process in self._context.processes.list_members()}
         pids = {each.inode: each.find_holder_pid(members) for each in new}
         parts, still, ports = self._context.processes.list_pids_by_part(), _listening(), read_ephemeral_ports()
+        shared = self._context.plan.network == "host"  # with processes that are none of the run's
         for each in new:
             pid = pids[each.inode]
-            shared = self._context.plan.network == "host"  # with processes that are none of the run's
             if not pid and (shared or each not in still):
                 continue
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
-            if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
-                holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
-                self._watch.gate.set_broken(
-                    self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_host_port}"
-                )
-                raise StageAborted(
-                    explain_undeclared_listener(self._stage, part, holder, each.local_host_port, each.port)
-                )
+            if is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
+                continue
+            holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
+            address = each.local_host_port
+            self._gate.set_broken(self._gate.outcomes.listens, f"{holder} listens on {address}")
+            raise StageAborted(explain_undeclared_listener(self._stage, part, holder, address, each.port))
 
 
 def _listening() -> list[TcpSocket]:
@@ -105,12 +97,7 @@ _POLL_S = 0.1
 class PublishedPortRelay:
     """Forwards connections to the published ports of the services that are ready.
 
-    `inodes` are those of the sockets that it listens on.
-
-    Parameters
-    ----------
-    gateway, address
-        Who may connect, and where it listens; by default as the network of this container says.
+    `inodes` are those of the sockets that it listens on; `gateway` may connect to `address`.
     """
 
     def __init__(self, ports: Mapping[str, int], gateway: str = "", address: str = "") -> None:
@@ -121,10 +108,9 @@ class PublishedPortRelay:
         self._servers: list[_Server] = []
 
     def relay_published_port(self, service: ServicePlan) -> None:
-        """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # a service that listens on all addresses needs no help
                     server = _Server(self._address, port, self._gateway)
                     self.inodes.add(os.fstat(server.fileno()).st_ino)
                     self._servers.append(server)

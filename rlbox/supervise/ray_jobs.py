@@ -20,8 +20,7 @@ from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
 
-PENDING = "PENDING"
-SUCCEEDED = "SUCCEEDED"
+PENDING, SUCCEEDED = "PENDING", "SUCCEEDED"
 UNREACHABLE = "UNREACHABLE"
 """The dashboard does not answer; after `_LOST_S` that ends the job."""
 REFUSED = "REFUSED"
@@ -37,7 +36,7 @@ _LOST_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class RayJobInfo:
-    """What the Jobs API says; `exit_code` is that of the driver, None when it never ran or Ray does not know."""
+    """`exit_code` is that of the driver, None when it never ran or Ray does not know."""
 
     status: str
     exit_code: int | None = None
@@ -91,14 +90,13 @@ class RayJob:
 
 
 def driver_log_path(plan: RayPlan) -> Path:
-    """Return the file that Ray writes the output of the job's driver to."""
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
-    Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.
+    Ray would write what `runtime_env` holds into its logs.
     """
     if not secrets:
         return ""
@@ -109,7 +107,6 @@ def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
 
 
 def query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
-    """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)

@@ -32,12 +32,7 @@ _WAKING = frozenset({"stage", "service", "phase"})
 class Sampler:
     """Samples from `start` to `close`; a full disk or a removed directory only costs the rows of that time.
 
-    Parameters
-    ----------
-    parts
-        Returns the ids of the run's living processes by part: `main`, the names of services, `other`.
-    state
-        Returns the state of the run now; it names the stage.
+    `parts()` are the ids of the run's living processes by part: `main`, the names of services, `other`.
     """
 
     def __init__(
@@ -48,12 +43,9 @@ class Sampler:
         *,
         pause_s: float = PAUSE_S,
     ) -> None:
-        self.phase = ""
+        self._phase = ""
         self._rows = OpenPerLineAppender(run_dir / RESOURCES_FILE)
-        self._run_dir = run_dir
-        self._parts = parts
-        self._state = state
-        self._pause_s = pause_s
+        self._run_dir, self._parts, self._state, self._pause_s = run_dir, parts, state, pause_s
         self._cores = count_usable_cores()
         self._before: ActivitySample | None = None
         self._wake = threading.Event()
@@ -61,13 +53,11 @@ class Sampler:
         self._thread = threading.Thread(target=self._sample_on, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first row is written at once."""
         self._thread.start()
 
     def sample_soon_on_change(self, event: Mapping[str, Any]) -> None:
-        """Take a row soon when `event` is one that changes what is used: a stage, service or phase began or ended."""
         if event["event"] in _WAKING:
-            self.phase = str(event.get("phase", "")) if event["event"] == "phase" else self.phase
+            self._phase = str(event.get("phase", "")) if event["event"] == "phase" else self._phase
             self._wake.set()
 
     def close(self) -> None:
@@ -98,7 +88,7 @@ class Sampler:
             parts=parts,
             t=utc_now(),
             stage=stage,
-            phase=self.phase if stage else "",
+            phase=self._phase if stage else "",
             disk_free_bytes=get_free_bytes(self._run_dir),
             cores=self._cores,
             pressure=probe_pressure(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.config.pattern import compile_re2
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
@@ -28,30 +30,22 @@ def count_weight_bytes(argv: Iterable[str]) -> int:
     A folder with weights in two forms counts once, as the form that loaders prefer.
     """
     named = {os.path.realpath(path) for word in argv for path in (word, word.partition("=")[2]) if path[:1] == "/"}
-    return sum(map(_size, sorted(named)))
+    total = 0
+    for path in named:
+        with contextlib.suppress(OSError):  # it is not there yet, or nobody's to look into
+            sizes: dict[str, int] = {}
+            for name, size in _list_files(path):
+                kind = os.path.splitext(name)[1]
+                sizes[kind] = sizes.get(kind, 0) + size
+            total += next((sizes[kind] for kind in _KINDS if kind in sizes), 0)
+    return total
 
 
-def _size(path: str) -> int:
-    sizes: dict[str, int] = {}
-    try:
-        for name, size in _files(path):
-            kind = os.path.splitext(name)[1]
-            sizes[kind] = sizes.get(kind, 0) + size
-    except OSError:  # it is not there yet, or nobody's to look into
-        return 0
-    return next((sizes[kind] for kind in _KINDS if kind in sizes), 0)
-
-
-def _files(path: str) -> Iterator[tuple[str, int]]:
+def _list_files(path: str) -> list[tuple[str, int]]:
     if not os.path.isdir(path):
-        yield path, os.stat(path).st_size
-        return
+        return [(path, os.stat(path).st_size)]
     with os.scandir(path) as entries:
-        for count, entry in enumerate(entries):
-            if count == _MOST_FILES:
-                return
-            if entry.is_file():
-                yield entry.name, entry.stat().st_size
+        return [(e.name, e.stat().st_size) for e in itertools.islice(entries, _MOST_FILES) if e.is_file()]
 
 
 _PAUSE_S = 0.2
@@ -66,12 +60,7 @@ _TAKEN_S = 0.5
 class RunningService:
     """A started service; it is ready once its request was answered, its port was open and its line was written.
 
-    Parameters
-    ----------
-    headers
-        What the ready request must carry besides, as a Ray head with a token wants it.
-    clock
-        What its limits are counted by.
+    `headers` are those of the ready request, as a Ray head with a token wants them; `clock` counts its limits.
     """
 
     def __init__(
@@ -98,11 +87,8 @@ class RunningService:
     def readiness_problem(self) -> ProblemOrEmpty:
         """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
-        if (
-            problem == CONNECTION_REFUSED and self._poller.current_probe_elapsed_s > _TAKEN_S
-        ):  # it listens by now, and does not answer
-            problem = None
-        if problem is None:
+        listens_by_now = problem == CONNECTION_REFUSED and self._poller.current_probe_elapsed_s > _TAKEN_S
+        if problem is None or listens_by_now:
             return _NO_ANSWER
         return f"no line like /{self.plan.ready.line}/ yet" if not problem and self._line_missing else problem
 
@@ -111,7 +97,6 @@ class RunningService:
         return self._good_at is not None and not self._line_missing
 
     def look_for_ready_line(self, texts: LineBlock) -> None:
-        """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
             fits = compile_re2(line).search
@@ -124,7 +109,6 @@ class RunningService:
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     def begin_liveness_checks(self) -> None:
-        """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
         self._poller.request_stop()
         self._good_at = self._grown_at = self._clock()
         if self.plan.answer_s:
@@ -132,16 +116,13 @@ class RunningService:
 
     @property
     def is_unresponsive(self) -> bool:
-        """Whether the ready request, asked again and again, has got no right answer for longer than it may."""
         return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
     def last_answer_description(self) -> str:
-        """What the ready request got last from a service that is mute: an answer that is under way is none."""
         return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
 
     def is_silent(self, log_bytes: int) -> bool:
-        """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
         now = self._clock()
         if log_bytes != self._log_bytes:
             self._log_bytes, self._grown_at = log_bytes, now
@@ -158,7 +139,6 @@ class RunningService:
 
 
 def find_readiness_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> ProblemOrEmpty:
-    """Connect to the port and send the ready request, once; a line of the log is not looked for."""
     if ready.port:
         try:
             socket.create_connection(("127.0.0.1", int(ready.port)), _CONNECT_S).close()

@@ -46,8 +46,6 @@ _SETTLE_S, _LOOK_S = 4.0, 0.1
 
 
 class _NodeProbe:
-    """What one node has answered so far; another thread asks it again and again."""
-
     def __init__(self, node: NodePlan) -> None:
         self.node, self.good_at = node, time.monotonic()
         self._refused = self._silent = 0
@@ -77,8 +75,6 @@ class _NodeProbe:
 
 
 class NodeMonitor:
-    """Connects to the nodes of a run's cluster again and again until it is closed."""
-
     def __init__(self, run: str, cluster: ClusterRun | None) -> None:
         self._run, self._cluster = run, cluster
         self._nodes = tuple(map(_NodeProbe, cluster.nodes if cluster else ()))
@@ -87,7 +83,7 @@ class NodeMonitor:
         ]
 
     def find_lost_node(self, stage: StagePlan, consequence: str = "") -> Cause | None:
-        """Return why a stage cannot go on: a node that is gone, of several the one that was last heard of first."""
+        """Return the node that is gone, of several the one that was last heard of first."""
         gone = [(probe.good_at, probe.node, problem) for probe in self._nodes if (problem := probe.find_problem())]
         if not gone or self._cluster is None:
             return None
@@ -95,7 +91,7 @@ class NodeMonitor:
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
     def recheck_for_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
-        """As `find_lost_node`, of a stage that failed: each node has the time to answer once more, or not to."""
+        """As `find_lost_node`, once each node had the time to answer once more."""
         begun = time.monotonic()
         while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
             if (cause := self.find_lost_node(stage, consequence)) or is_stopped():
@@ -125,7 +121,7 @@ class StageAborted(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RetainedService:
-    """A service that went on when its stage ended; `output_fd` is the end of its pipe, which nobody reads meanwhile."""
+    """A service that went on when its stage ended; nobody reads its pipe `output_fd` meanwhile."""
 
     service: RunningService
     stage: str
@@ -134,10 +130,7 @@ class RetainedService:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """The plan of the run, where it is recorded, what holds its processes, and what these are given of its secrets.
-
-    `retained` are the services that wait for the next stage, by name.
-    """
+    """What all stages of a run share; `retained` are the services that wait for the next stage, by name."""
 
     plan: RunPlan
     run_dir: Path
@@ -150,7 +143,6 @@ class StageContext:
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
     def create_hang_watch_context(self, stage: StagePlan) -> WatchContext:
-        """Return what the watch over hangs is to know of a stage."""
         return WatchContext(
             stage=stage,
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
@@ -162,21 +154,18 @@ class StageContext:
         )
 
     def raise_if_stopped_or_unrecordable(self) -> None:
-        """Raise `StageAborted` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
-        if not self.journal.directory_exists():
+        problem = self.journal.problem
+        if not self.journal.directory_exists(now=problem is not None):
             raise StageAborted(make_removed_directory_cause(str(self.run_dir)))
-        if self.journal.problem:
-            there = self.journal.directory_exists(now=True)
-            raise StageAborted(self.journal.problem if there else make_removed_directory_cause(str(self.run_dir)))
+        if problem:
+            raise StageAborted(problem)
 
     def create_stop_cause(self) -> Cause:
-        """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
         return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
 
     def explain_disk_error(self, error: OSError) -> Cause:
-        """Return the cause behind a file of the run that cannot be written."""
         if not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
         if is_disk_full(error):
@@ -186,15 +175,12 @@ class StageContext:
     def start_part_or_abort(
         self, stage: StagePlan, part: str, argv_in_error: tuple[str, ...], start: Callable[[], T]
     ) -> T:
-        """Return what `start` did for a part of a stage; raise `StageAborted` when its program could not be started."""
         try:
             return start()
         except OSError as error:
-            if is_disk_full(error):
-                raise StageAborted(self.explain_disk_error(error)) from error
-            raise StageAborted(
-                explain_failed_start(stage, part, argv_in_error[0], error.strerror or str(error))
-            ) from error
+            reason = error.strerror or str(error)
+            cause = explain_failed_start(stage, part, argv_in_error[0], reason)
+            raise StageAborted(self.explain_disk_error(error) if is_disk_full(error) else cause) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""

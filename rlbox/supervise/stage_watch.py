@@ -68,14 +68,13 @@ class StageWatch:
 
     @property
     def first_fatals_by_log(self) -> dict[str, FatalPosition]:
-        """The first fatal line of each log that holds one, by the name of the log."""
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
         self._context.starvation.sample()
         self.logs.read()
-        self._metric_files.feed_new_rows_to_gate()
+        self._metric_files.feed_block_to_gate()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
@@ -96,7 +95,7 @@ class StageWatch:
             self.pump.wait_for_growth(_LOOK_S)
 
     def reset_fatals(self, log: str) -> None:
-        """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
+        """Take nothing for fatal that was written so far: who wrote it lives with it."""
         self._finders[log].reset()
         self._told.pop(log, None)
 
@@ -127,7 +126,6 @@ class StageWatch:
             raise StageAborted(cause)
 
     def raise_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
-        """Stop a stage one of whose services is dead, unless it ended in one of the `tolerated_exit_codes` ways."""
         for service in self.services:
             code = service.child.poll()
             if code is None or code in tolerated_exit_codes:
@@ -141,20 +139,18 @@ class StageWatch:
             raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
 
     def raise_on_unresponsive_service(self) -> None:
-        """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
+            plan = service.plan
             if service.is_unresponsive:
-                self._refuse(service, service.last_answer_description)
-                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer_description)
-                raise StageAborted(
-                    self.hang.collect_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
-                )
-            if service.is_silent(self.logs.bytes_read_per_log.get(service.plan.name, 0)):
-                self._refuse(service, self.gate.last_nonblank_line(service.plan.name))
-                cause = explain_service_log_not_growing(self._stage, service.plan)
-                raise StageAborted(
-                    self.hang.collect_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
-                )
+                seen, limit_s, what = service.last_answer_description, plan.answer_s, f"answers of {plan.name}"
+                cause = explain_unresponsive_service(self._stage, plan, seen)
+            elif service.is_silent(self.logs.bytes_read_per_log.get(plan.name, 0)):
+                seen, limit_s, what = self.gate.last_nonblank_line(plan.name), plan.silence_s, f"work of {plan.name}"
+                cause = explain_service_log_not_growing(self._stage, plan)
+            else:
+                continue
+            self._refuse(service, seen)
+            raise StageAborted(self.hang.collect_timeout_evidence(cause, limit_s, what))
 
     def raise_on_violation(self, only_log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""
@@ -171,7 +167,6 @@ class StageWatch:
                 raise StageAborted(explain_violation(self._stage, violation))
 
     def start_rule_timers_and_liveness(self) -> None:
-        """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
         for service in self.services:
             service.begin_liveness_checks()
@@ -187,14 +182,13 @@ class StageWatch:
         self._command_begun = None
 
     def await_dying_service(self, patience_s: float) -> None:
-        """Wait for a service that is dying: its end came before what its clients made of it."""
+        """Wait for a service that is dying: its end counts before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
             self.raise_on_dead_service(TOLD_TO_STOP)
             self.pump.wait_for_growth(_LOOK_S)
 
     def read_rest_and_close_logs(self) -> None:
-        """Look at all that was written, and let go of the logs."""
         self.pump.close_all_but_logs()
         self.logs.dispatch_remaining()
         self.record_events()
@@ -202,7 +196,6 @@ class StageWatch:
             log.close_files()
 
     def record(self, **changes: object) -> None:
-        """Record fields of the stage, and its gate as it is now."""
         self._recorded = self.gate.events.revision
         self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
 
@@ -244,7 +237,7 @@ class _MetricFiles:
             with contextlib.suppress(OSError):
                 tail.skip_to_end()
 
-    def feed_new_rows_to_gate(self) -> bool:
+    def feed_block_to_gate(self) -> bool:
         """Feed one block of each file; return whether there was anything."""
         found = False
         for path, tail in self._tails.items():
@@ -255,7 +248,7 @@ class _MetricFiles:
         return found
 
     def close(self) -> None:
-        while self.feed_new_rows_to_gate():
+        while self.feed_block_to_gate():
             pass
         for tail in self._tails.values():
             tail.close()

@@ -23,6 +23,7 @@ from rlbox.values import Command
 
 _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_supervisor_and_clean_up(run_dir: Path, lock_handle: int) -> int:
@@ -31,18 +32,16 @@ def run_supervisor_and_clean_up(run_dir: Path, lock_handle: int) -> int:
     The supervisor inherits the open file `lock_handle`, which holds the data disk.
     """
     set_child_subreaper()
-    signal.signal(signal.SIGHUP, _stay)
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # SIG_IGN would be inherited
     processes = RunProcesses(run_dir, StopSignal())  # before there is a child: all that comes later is the run's
     argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(lock_handle))
-    for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
-        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # before there is somebody to hand them on to they wait
     supervisor = start_command(Command(argv=argv), stdin=None, pass_fds=(lock_handle,))  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
     code = supervisor.wait()
-    left = processes.list_members()
-    if code < 0 or left:
+    if code < 0 or processes.list_members():
         processes.stop_all_and_list_survivors()
     _settle(run_dir, code)
     return 128 - code if code < 0 else code
@@ -53,13 +52,9 @@ def _hand_on(supervisor: ProcessHandle) -> None:
         with contextlib.suppress(ProcessLookupError):
             supervisor.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _FORWARDED:
         signal.signal(number, hand_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
-
-
-def _stay(number: int, frame: FrameType | None) -> None:
-    """Do nothing; SIG_IGN would be inherited."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
 
 
 def _settle(run_dir: Path, code: int) -> None:
