@@ -25,7 +25,7 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.removal import RemovalDecision
+    from rlbox.record.removal import RemovalCandidate
     from rlbox.record.run_store import ReconcileResult, RunStore
     from rlbox.record.state import RunState, StageState
 
@@ -230,7 +230,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
     return _carry_out(app, run_store, rows, yes=yes)
 
 
-def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *, yes: bool) -> int:
+def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate], *, yes: bool) -> int:
     from rlbox.amounts import counted, decimal_size_text
     from rlbox.record.removal import format_removals
     from rlbox.record.run_store import delete_run_dir_and_host_record
@@ -243,7 +243,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
             "run": row.run,
             "bytes": row.size_bytes,
             "stays": row.kept_because,
-            "checkpoints": list(row.lost_checkpoint_paths),
+            "checkpoints": list(row.checkpoint_paths),
         }
         for row in rows
     ]
@@ -252,7 +252,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
         text = "\n".join([*format_removals(rows, done=False), f"would free {decimal_size_text(freed)}"])
         return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
-        lost = [path for row in going for path in row.lost_checkpoint_paths]
+        lost = [path for row in going for path in row.checkpoint_paths]
         for line in format_removals(going, done=False):
             app.print_status(line)
         what = counted(len(going), "run", "runs")

@@ -1,8 +1,7 @@
 """The lock of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
 
 The supervisor of a run holds it, in a container through the mount of the data disk: locks are on inodes. A command line
-holds it while it starts a run or reconciles dead ones. What the file says (who, since when, what) counts only while
-somebody holds the lock.
+holds it while it starts a run or reconciles dead ones. What the file says counts only while somebody holds the lock.
 """
 
 from __future__ import annotations
@@ -46,22 +45,20 @@ class LockOwner:
     since: str = ""
 
 
+@dataclass(frozen=True)
 class DiskLock:
     """A data disk that is held. Processes that inherit the open file hold it too, until the last of them is gone."""
 
-    def __init__(self, handle: int, path: Path) -> None:
-        self.handle = handle
-        self.path = path
+    handle: int
+    path: Path
 
     def write_owner(self, owner: LockOwner) -> None:
-        """Write down who holds it; a disk too full for that is met elsewhere."""
         text = json.dumps(dataclasses.asdict(owner), ensure_ascii=False).encode("utf-8", "replace")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a disk too full for that is met elsewhere
             os.pwrite(self.handle, text, 0)
             os.ftruncate(self.handle, len(text))
 
     def close_own_handle(self) -> None:
-        """Let go of it here; a process that inherited it goes on holding it."""
         os.close(self.handle)
 
 
@@ -71,12 +68,7 @@ def acquire_disk_lock(
     timeout_s: float = DISK_LOCK_TIMEOUT_S,
     find_current_stage: Callable[[str], str] = lambda run: "",
 ) -> DiskLock:
-    """Return the hold of the data disk `data_dir`, taken for `owner`.
-
-    Parameters
-    ----------
-    find_current_stage
-        From a run's id to the stage it is at, for the message.
+    """Return the hold of the data disk, taken for `owner`; `find_current_stage` maps a run's id, for the message.
 
     Raises
     ------

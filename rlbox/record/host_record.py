@@ -8,6 +8,7 @@ than this host kept, is not believed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -47,12 +48,10 @@ class RunOutcome:
 
 
 def format_stage_passed_line(stage: str) -> str:
-    """Return the line by which a supervisor says that a stage passed."""
     return f"rlbox: {stage}: passed"
 
 
 def extract_status_and_passed_stages(state: RunState) -> RunOutcome:
-    """Return what is kept of a run that ended, once its state is believed."""
     passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
@@ -62,50 +61,42 @@ def mark_failed_if_pass_unconfirmed(
 ) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
-    Parameters
-    ----------
-    earlier_passed_stages
-        Stages that had passed before this attempt and did not run again.
+    `earlier_passed_stages` had passed before this attempt and did not run again.
     """
+    container = f"container {exit_info.container_name}"
     if not exit_info.container_name or exit_info.kind not in _SEEN:
         return state
-    passed = [stage.name for stage in state.stages if stage.state == "passed"]
     again = exit_info.kind == "again"
     if exit_info.exit_code == 0 and not again:
-        if state.state == "passed":
-            return state
-        return _contradicted(
-            state, f"it says {state.state}, container {exit_info.container_name} ended with exit code 0", ""
-        )
+        told = f"it says {state.state}, {container} ended with exit code 0"
+        return state if state.state == "passed" else _contradicted(state, told, "")
     lines = exit_info.stderr_tail.splitlines()
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
         lines, earlier_passed_stages = [], ()
-    said = {name for name in passed if format_stage_passed_line(name) in lines}
-    unsaid = [name for name in passed if name not in said and name not in earlier_passed_stages]
-    if not unsaid:
+    known = {*lines, *map(format_stage_passed_line, earlier_passed_stages)}
+    unsaid = next(
+        (s.name for s in state.stages if s.state == "passed" and format_stage_passed_line(s.name) not in known), None
+    )
+    if unsaid is None:
         return state
     if exit_info.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
-        cause = make_lost_run_cause(exit_info, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
-        return _failed(state, cause, unsaid[0])
+        cause = make_lost_run_cause(exit_info, f"before it was seen that stage {unsaid} passed", state.run_id)
+        return _failed(state, cause, unsaid)
     how = "was started a second time" if again else f"ended with {describe_exit(exit_info.exit_code)}"
-    return _contradicted(
-        state, f"it says that stage {unsaid[0]} passed, container {exit_info.container_name} {how}", unsaid[0]
-    )
+    return _contradicted(state, f"it says that stage {unsaid} passed, {container} {how}", unsaid)
 
 
 def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOutcome | None) -> RunState:
     """Return the state of a run, as failed where its record was changed after the run had ended."""
-    if host_recorded_outcome is None or state.attempt > host_recorded_outcome.attempt:
+    kept = host_recorded_outcome
+    if kept is None or state.attempt > kept.attempt:
         return state
-    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in host_recorded_outcome.passed]
-    if state.state != host_recorded_outcome.state or unknown or state.attempt < host_recorded_outcome.attempt:
-        now = f"{state.state}, {unknown[0]} passed" if unknown else state.state
-        told = (
-            f"it says {now} of attempt {state.attempt}, "
-            f"attempt {host_recorded_outcome.attempt} had {host_recorded_outcome.state}"
-        )
-        return _contradicted(state, told, unknown[0] if unknown else "")
-    return state
+    unknown = next((s.name for s in state.stages if s.state == "passed" and s.name not in kept.passed), "")
+    if state.state == kept.state and not unknown and state.attempt == kept.attempt:
+        return state
+    now = f"{state.state}, {unknown} passed" if unknown else state.state
+    told = f"it says {now} of attempt {state.attempt}, attempt {kept.attempt} had {kept.state}"
+    return _contradicted(state, told, unknown)
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
@@ -114,14 +105,12 @@ def _contradicted(state: RunState, what: str, stage: str) -> RunState:
 
 def _failed(state: RunState, cause: Cause, stage: str) -> RunState:
     names = [each.name for each in state.stages]
-    for name in names[names.index(stage) :] if stage else []:
-        if name == stage:
-            state = replace_stage(state, name, state="failed", cause=cause)
-        else:
+    if stage:
+        state = replace_stage(state, stage, state="failed", cause=cause)
+        for name in names[names.index(stage) + 1 :]:
             state = replace_stage(state, name, state="not started", cause=None)
-    own = None if stage else cause
     ended_at = state.ended_at or utc_now()
-    return dataclasses.replace(state, state="failed", exit_code=1, cause=own, ended_at=ended_at)
+    return dataclasses.replace(state, state="failed", exit_code=1, cause=None if stage else cause, ended_at=ended_at)
 
 
 _RUNS = "runs"
@@ -161,22 +150,27 @@ class HostRecordStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read_or_empty(self, run: str) -> HostRecord:
-        """Return what is known of a run; nothing when it was not started from here."""
         data = self._table(run)
-        return HostRecord(plan=_plan(data.get("plan")), note=_note(data), verdict=_verdict(data))
+        plan = None
+        with contextlib.suppress(RlboxError):  # a plan of another rlbox
+            plan = load_run_plan(data["plan"]) if data.get("plan") else None
+        return HostRecord(plan=plan, note=_note(data), verdict=_verdict(data))
 
     def read_ref(self, run: str) -> ContainerRef | None:
-        """Return what carries a run, its plan left unread; None when nothing is known to."""
+        """Return what carries a run, its plan left unread."""
         return _note(self._table(run))
 
     def read_outcome(self, run: str) -> RunOutcome | None:
-        """Return how a run ended, its plan left unread; None when that is not known."""
+        """Return how a run ended, its plan left unread."""
         return _verdict(self._table(run))
 
     def write(self, run: str, record: HostRecord) -> None:
-        """Write down what is known of a run; `OSError` when the folder cannot be written."""
+        """Write down what is known of a run; raises `OSError`."""
+        note = record.note and {key: getattr(record.note, field) or "" for key, field in _NOTE_FIELDS.items()}
+        verdict = dataclasses.asdict(record.verdict) if record.verdict else None
+        data = {"schema": 1, "verdict": verdict, "note": note, "plan": record.plan.as_json() if record.plan else None}
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(self._path(run), json.dumps({"schema": 1, **_to_json(record)}), mode=0o600)
+        write_atomic(self._path(run), json.dumps(data), mode=0o600)
 
     def delete(self, run: str) -> None:
         self._path(run).unlink(missing_ok=True)
@@ -191,21 +185,7 @@ class HostRecordStore:
 
 
 def load_outcome_from_host_record(run_dir: Path) -> RunOutcome | None:
-    """Return how the run of a directory ended, as this host kept it; None when it does not know."""
     return HostRecordStore(run_dir.parent.parent).read_outcome(run_dir.name)
-
-
-def _plan(data: Any) -> RunPlan | None:
-    try:
-        return load_run_plan(data) if data else None
-    except RlboxError:
-        return None  # of another rlbox
-
-
-def _to_json(record: HostRecord) -> dict[str, Any]:
-    others = dataclasses.asdict(dataclasses.replace(record, plan=None, note=None))
-    note = record.note and {key: getattr(record.note, field) or "" for key, field in _NOTE_FIELDS.items()}
-    return {**others, "note": note, "plan": record.plan.as_json() if record.plan else None}
 
 
 def _note(data: dict[str, Any]) -> ContainerRef | None:

@@ -49,7 +49,7 @@ class Journal:
         self._write_state()
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
-        """Have every event from here on told to `listener` too, after it was written."""
+        """Call `listener` with every event from here on, after it was written."""
         self._listeners.append(listener)
 
     def directory_exists(self, *, now: bool = False) -> bool:
@@ -60,7 +60,6 @@ class Journal:
         return self._there
 
     def record_run_change(self, event: str, **changes: Any) -> None:
-        """Change fields of the run and record it as `event`."""
         self.state = dataclasses.replace(self.state, **changes)
         self._write_state()
         fields = {key: dataclasses.asdict(v) if isinstance(v, (PlotResult, Cause)) else v for key, v in changes.items()}
@@ -89,7 +88,6 @@ class Journal:
             listener(record)
 
     def save_and_free_reserve(self) -> None:
-        """Write the last state once more and give the reserved space back."""
         self._release()
         self._write_state()
 
@@ -99,16 +97,15 @@ class Journal:
     def _attempt(self, write: Callable[[], None]) -> bool:
         try:
             write()
+            return True
         except OSError as error:
             self.problem = self.problem or _disk_cause(self.run_dir, error)
-            self._release()
-        else:
-            return True
+        self._release()
         try:
             write()
+            return True
         except OSError:
             return False
-        return True
 
     def _release(self) -> None:
         with contextlib.suppress(OSError):
@@ -129,13 +126,7 @@ def _inode(folder: Path) -> int:
 
 
 def reserve_disk_space_for_record(run_dir: Path) -> None:
-    """Set space aside that the last word about a run can be written into, whatever fills the disk.
-
-    Raises
-    ------
-    OSError
-        There is not even that much left.
-    """
+    """Set space aside that the last word about a run can be written into; raises `OSError`."""
     path = run_dir / _RESERVE_FILE
     facts = stat_path(path)
     if facts is None or facts.st_size < _RESERVE_BYTES:

@@ -59,19 +59,16 @@ RuntimeStatus = Literal["made", "living", "ended", "gone"]
 
 
 class RuntimeHandle(Protocol):
-    """One carrier, as its place reaches it; each may raise `RlboxError` when whatever runs it does not answer."""
+    """What carries a run, as its backend reaches it; each may raise `RlboxError` when that does not answer."""
 
-    def status(self) -> RuntimeStatus:
-        """Whether it was made and not started yet, lives, has ended, or is gone."""
+    def status(self) -> RuntimeStatus: ...
 
-    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
-        """What is known of its end; None when it is gone by now."""
+    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
     def stop(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
 
-    def remove(self) -> None:
-        """Clear it away."""
+    def remove(self) -> None: ...
 
 
 def write_final_state(
@@ -84,20 +81,8 @@ def write_final_state(
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
     All stages passed: the run passed, whatever became of its curves. Somebody had asked it to stop: interrupted. Else
-    it failed, in the stage that was going on or between two; so it does where its record says more than its
-    supervisor did.
-
-    Parameters
-    ----------
-    exit_info
-        How it ended, as the facts tell that are written down.
-    passed_earlier, runtime_exit_info
-        What `mark_failed_if_pass_unconfirmed` takes: the stages of earlier attempts, and what its container said.
-
-    Raises
-    ------
-    OSError
-        The disk is full or gone.
+    it failed, in the stage that was going on or between two. `runtime_exit_info` is what its container said. Raises
+    `OSError`.
     """
     state = find_readable_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
     _remove_draft_files(run_dir)
@@ -113,7 +98,6 @@ def write_final_state(
 
 
 def _describe_progress(state: RunState) -> str:
-    """Return where in the run it was, in words that end a sentence."""
     for stage in state.stages:
         if stage.state in _ACTIVE_STATES:
             return f"while stage {stage.name} was {stage.state}"
@@ -138,13 +122,10 @@ def _final_state(state: RunState, last: SupervisorExit, asked: str) -> RunState:
         elif stage.state == "waiting":
             state = replace_stage(state, stage.name, state="not started")
     own = None if going or known else cause
-    return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_run_exit_code(cause, last), cause=own)
-
-
-def _run_exit_code(cause: Cause, last: SupervisorExit) -> int:
-    """Return the run's exit code; a supervisor that refused to go on said it itself."""
+    # a supervisor that refused to go on said its exit code itself
     refused = cause.kind == "lost" and last.kind == "ended" and 0 < last.exit_code <= LockHeld.exit_code
-    return last.exit_code if refused else get_run_exit_code(cause)
+    exit_code = last.exit_code if refused else get_run_exit_code(cause)
+    return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=exit_code, cause=own)
 
 
 def _end_cause(state: RunState, last: SupervisorExit, asked: str) -> Cause:
@@ -182,7 +163,7 @@ def is_run_finished(run_dir: Path) -> bool:
 def find_exit_info_unless_never_started(
     runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
 ) -> SupervisorExit | None:
-    """Return what is known of the end of a run's carrier; None when it had never started."""
+    """Return what is known of the end of what carried a run; None when it had never started."""
     if status == "made":
         return None
     last = runtime.find_ended_exit_info_unless_removed() if status == "ended" else None
@@ -203,8 +184,8 @@ def kill_and_record_dead_run(
     began = facts or wrote or exit_info is not None
     if not began:
         return None
-    word, seen = exit_info, exit_info is not None and exit_info.kind in ("memory", "ended", "again")
+    known, seen = exit_info or SupervisorExit(kind="gone"), exit_info and exit_info.kind in ("memory", "ended", "again")
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
-        exit_info = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, exit_info or SupervisorExit(kind="gone"), earlier_passed_stages, word)
+        known = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
+    return write_final_state(run_dir, plan, known, earlier_passed_stages, exit_info)

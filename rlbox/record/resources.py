@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlbox.record.state import parse_json_as
@@ -17,8 +17,6 @@ _FOREVER_S = 366 * 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSample:
-    """One GPU at one moment: utilization 0-100, watts, bytes."""
-
     index: int
     utilization: Percent
     power_w: float
@@ -69,12 +67,8 @@ class Sample:
     parts: Mapping[str, PartSample] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as JSON types, short: `parse_sample` is the way back."""
         row = asdict(self)
         return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
-
-
-_OF_GPU = [each.name for each in fields(GpuSample)]
 
 
 def create_sample(
@@ -89,10 +83,7 @@ def create_sample(
     cores: float,
     pressure: Pressure,
 ) -> Sample:
-    """Return the sample that two looks at the run's processes give; `parts` maps parts to the ids of their processes.
-
-    A process that was not there before counts from its start; without a look before, every rate is 0.
-    """
+    """Return the sample that two looks give; `parts` are ids of processes. Without a look before every rate is 0."""
     previous = previous or after
     rates, pace = compute_rates(previous, after), compute_cpu_usage(previous, after, cores)
     earlier = {process.key: process.cpu_s for process in previous.processes}
@@ -114,7 +105,16 @@ def create_sample(
         waits_cpu_pct=pressure.cpu_pct,
         waits_io_pct=pressure.io_pct,
         waits_memory_pct=pressure.memory_pct,
-        gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _OF_GPU}) for gpu in after.gpus),
+        gpus=tuple(
+            GpuSample(
+                index=gpu.index,
+                utilization=gpu.utilization,
+                power_w=gpu.power_w,
+                memory_bytes=gpu.memory_bytes,
+                total_bytes=gpu.total_bytes,
+            )
+            for gpu in after.gpus
+        ),
         parts={
             name: _part_sample(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())
         },
@@ -122,18 +122,11 @@ def create_sample(
 
 
 def parse_sample(record: object) -> Sample | None:
-    """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
     return parse_json_as(Sample, record)
 
 
 def estimate_seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | None:
-    """Return in how many seconds the disk will be full when it fills on as it did; None when it does not fill.
-
-    Parameters
-    ----------
-    history
-        Moments (seconds, rising) and the bytes that were free then. The rate is that from the first to the last.
-    """
+    """Return in how many seconds the disk will be full; `history` has rising moments (s) and free bytes."""
     if len(history) < 2:
         return None
     (first_s, first), (last_s, last) = history[0], history[-1]

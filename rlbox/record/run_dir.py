@@ -26,20 +26,13 @@ OVERRIDES_FILE = "overrides.json"
 
 
 def create_run_id(job: str) -> str:
-    """Return a name for a new run: job, UTC time, and four letters against collisions."""
     return f"{job}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
 def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> None:
-    """Write a run directory, in a folder that is there.
+    """Write a run directory: `plan.json`, a copy of the job's own `programs`, and `extra_files` (name to text).
 
-    It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and `extra_files` (name to text), so that
-    what ran can be read later whatever has changed since.
-
-    Raises
-    ------
-    OSError
-        The disk is full or gone.
+    So what ran can be read later whatever has changed since. Raises `OSError`.
     """
     for path in (run_dir, run_dir / "stages"):
         make_directory(path)
@@ -59,13 +52,7 @@ def write_run_plan(run_dir: Path, plan: RunPlan) -> None:
 
 
 def load_plan_file(run_dir: Path) -> RunPlan:
-    """Return the plan of a run directory.
-
-    Raises
-    ------
-    SpecError
-        There is none, or it is torn or of another rlbox.
-    """
+    """Return the plan of a run directory; `SpecError` when there is none, or it is torn or of another rlbox."""
     path = run_dir / PLAN_FILE
     try:
         data = parse_json(read_bytes(path))
@@ -93,7 +80,6 @@ def create_lock_owner_from_plan(plan: RunPlan) -> LockOwner:
 
 
 def add_entry_to_overrides_text(entry: Mapping[str, Any], overrides_text: str = "") -> str:
-    """Return the text of `overrides.json` with `entry` behind those of `overrides_text`, a torn one left out."""
     try:
         data = parse_json(overrides_text)
         entries = list(data["entries"])
@@ -104,15 +90,9 @@ def add_entry_to_overrides_text(entry: Mapping[str, Any], overrides_text: str = 
 
 
 def append_to_overrides_file(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Add `entry` (from `build_override_entry`) to the run's file, which is always whole.
-
-    Raises
-    ------
-    OSError
-        The disk is full or gone.
-    """
-    path = run_dir / OVERRIDES_FILE
-    known = b""
+    """Add `entry` (from `build_override_entry`) to the run's file, which is always whole; raises `OSError`."""
+    path, earlier = run_dir / OVERRIDES_FILE, b""
     with contextlib.suppress(FileNotFoundError):
-        known = read_bytes(path)
-    replace_file(path, add_entry_to_overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+        earlier = read_bytes(path)
+    text = add_entry_to_overrides_text(entry, earlier.decode("utf-8", "replace"))
+    replace_file(path, text.encode("utf-8", "replace"))

@@ -1,13 +1,9 @@
 """The runs of a data disk: who has the lock, what carries them out, how the dead ones ended, and their removal.
 
-Every command about runs reconciles them first. It holds the lock meanwhile, so that no run can start and no other can
-reconcile; a disk that a run has locked has nothing to reconcile but that run's predecessors, which was done before it
-started.
-
-What carries a run is known from this host's own records (`host_record.py`): so a container is found though its run
-directory was removed, from a shell that speaks to another engine, without asking any engine when there is nothing to
-find. A run without such a record was started by another user, on another machine or by an older
-rlbox: its end is written down; nothing that its own files name is ended or removed.
+Every command about runs reconciles them first, and holds the lock meanwhile, so that no run can start. What carries a
+run is known from this host's own records (`host_record.py`): so a container is found though its run directory was
+removed. A run without such a record was started by another user or on another machine: its end is written down; nothing
+that its own files name is ended or removed.
 """
 
 from __future__ import annotations
@@ -69,8 +65,7 @@ _OTHERS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcileResult:
-    """What was found: who holds the disk now, runs whose carrier still lives, and what could not be settled, by run,
-    with the reason."""
+    """Who holds the disk now, runs whose container still lives, and why others could not be settled, by run."""
 
     lock_owner: LockOwner | None = None
     alive: tuple[str, ...] = ()
@@ -79,10 +74,7 @@ class ReconcileResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStore:
-    """The runs of the data disk `data_dir`, a path without links.
-
-    `open_runtime` returns what runs a container, as its backend knows it.
-    """
+    """The runs of the data disk `data_dir`, a path without links."""
 
     data_dir: Path
     open_runtime: Callable[[ContainerRef], RuntimeHandle]
@@ -91,7 +83,7 @@ class RunStore:
         return self.data_dir / _RUNS / run
 
     def list_run_dirs_newest_first(self) -> list[Path]:
-        """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
+        """Raises `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
             names = list_directory_empty_if_missing(folder)
@@ -103,38 +95,21 @@ class RunStore:
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
     def find_run(self, name: str | None) -> Path:
-        """Return the run directory named `name` (a unique beginning will do), or the latest.
-
-        Raises
-        ------
-        SpecError
-            There is no such run, or the beginning fits more than one.
-        """
-        runs = self.list_run_dirs_newest_first()
-        found = [run for run in runs if run.name == name] or [run for run in runs if name and run.name.startswith(name)]
-        if name is None and runs:
+        """Return the run directory named `name` (a unique beginning will do), or the latest; raises `SpecError`."""
+        runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
+        if name is None:
+            if not runs:
+                step = "rlbox run JOB, or look at another data disk with --data DIR"
+                raise SpecError(_("no run yet"), where=where, next_step=step)
             return runs[0]
+        found = [run for run in runs if run.name == name] or [run for run in runs if name and run.name.startswith(name)]
         if len(found) == 1:
             return found[0]
-        where = str(self.data_dir / _RUNS)
-        if name is None:
-            step = "rlbox run JOB, or look at another data disk with --data DIR"
-            raise SpecError(_("no run yet"), where=where, next_step=step)
-        what = (
-            _("{count} runs begin with {name!r}").format(count=len(found), name=name)
-            if found
-            else _("no run {name!r}").format(name=name)
-        )
-        raise SpecError(what, where=where, next_step="rlbox runs")
+        what = _("{count} runs begin with {name!r}") if found else _("no run {name!r}")
+        raise SpecError(what.format(count=len(found), name=name), where=where, next_step="rlbox runs")
 
     def create_run(self, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> Path:
-        """Write the run directory of `plan`, as `write_run_files` does, and return it; it is there whole or not at all.
-
-        Raises
-        ------
-        OSError
-            The disk is full or gone; what was written of it is removed.
-        """
+        """Write the run directory of `plan`; it is there whole or not at all. Raises `OSError`."""
         whole, draft = self.run_dir(plan.run_id), self._drafts_dir / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
@@ -148,7 +123,7 @@ class RunStore:
         return whole
 
     def find_current_stage(self, run: str) -> str:
-        """Return the stage that a run is at now, in a word; empty when that cannot be told."""
+        """Return the stage that a run is at now; empty when that cannot be told."""
         try:
             state = load_run_state(self.run_dir(run))
         except RlboxError:
@@ -156,7 +131,7 @@ class RunStore:
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
     def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
-        """Return the hold of the disk, for `holder`; raises `LockHeld` and `NodeError`."""
+        """Raises `LockHeld` and `NodeError`."""
         return acquire_disk_lock(self.data_dir, holder, find_current_stage=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
@@ -167,24 +142,23 @@ class RunStore:
         return holder is not None and holder.run == run
 
     def require_unlocked(self) -> None:
-        """Refuse a disk that a run has; `LockHeld` says whose it is. Nothing is settled, or written."""
+        """Refuse a disk that a run has; `LockHeld` says whose it is."""
         holder = self.find_lock_owner()
         if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
             holder = LockOwner(run=run, what="its container runs")
         if holder:
-            raise create_lock_held_error(
-                holder, self.data_dir / LOCK_FILE, self.find_current_stage(holder.run) if holder.run else ""
-            )
+            stage = self.find_current_stage(holder.run) if holder.run else ""
+            raise create_lock_held_error(holder, self.data_dir / LOCK_FILE, stage)
 
     def is_running(self, run: str) -> bool:
-        """Whether a run goes on, by its hold of the disk, or by its carrier while that is still starting."""
+        """Whether a run goes on, by its hold of the disk, or by its container while that is still starting."""
         if self.is_locked_by(run):
             return True
-        carrier = self.find_container_runtime(run)
-        return carrier is not None and carrier.status() in ("made", "living")
+        runtime = self.find_container_runtime(run)
+        return runtime is not None and runtime.status() in ("made", "living")
 
     def find_container_runtime(self, run: str) -> RuntimeHandle | None:
-        """Return what carries a run out; None when that is but processes of this machine."""
+        """Return what carries a run out; None for processes of this machine."""
         note = self._records.read_ref(run)
         return self.open_runtime(note) if note else None
 
@@ -198,13 +172,7 @@ class RunStore:
         self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))
 
     def load_plan_preferring_host_record(self, run_dir: Path) -> RunPlan:
-        """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
-
-        Raises
-        ------
-        SpecError
-            As `load_plan_file`; or it is the plan of another run.
-        """
+        """Return the plan that a run was started with; raises `SpecError`."""
         return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
     def load_state_checked_with_host_record(self, run_dir: Path) -> RunState | None:
@@ -213,21 +181,11 @@ class RunStore:
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
     def clean_up_dead_runs(self, lock_as: LockOwner) -> ReconcileResult:
-        """End the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
+        """End the dead runs: ended containers are cleared away, what dead runs left is ended and written down.
 
-        Parameters
-        ----------
-        lock_as
-            Who looks after the runs, told to those who wait.
-
-        Raises
-        ------
-        NodeError
-            The file system of the disk cannot lock.
+        `lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock.
         """
-        if not self.load_container_refs() and all(
-            is_run_finished(run) for run in self.list_run_dirs_newest_first()
-        ):  # looked up without the lock
+        if not self.load_container_refs() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
             return ReconcileResult(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
@@ -263,25 +221,25 @@ class RunStore:
         return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
 
     def _end_dead_run(self, run: str, known: HostRecord) -> bool:
-        """End one dead run, its carrier and its processes; return False when its carrier still lives."""
+        """Return False when its container still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
             _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
-        carrier = self.open_runtime(known.note) if known.note else None
-        if carrier and known.note:
-            status = carrier.status()
+        runtime = self.find_container_runtime(run)
+        if runtime and known.note:
+            status = runtime.status()
             if status == "living":
                 return False
-            last = find_exit_info_unless_never_started(carrier, status, known.note, run_dir)
+            last = find_exit_info_unless_never_started(runtime, status, known.note, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = kill_and_record_dead_run(run_dir, plan, last, _passed_before(plan, known))
-        if carrier:
-            carrier.remove()
+        if runtime:
+            runtime.remove()
         self._write_outcome(run, known, state)
         return True
 
@@ -309,14 +267,12 @@ class RunStore:
 
 
 def _checked(plan: RunPlan, run: str) -> RunPlan:
-    """Return the plan of a run; `SpecError` when it is that of another, as one that a program of the run wrote."""
     if plan.run_id != run:
         raise SpecError(_("its plan belongs to {run_id}").format(run_id=plan.run_id), where=run)
     return plan
 
 
 def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...]:
-    """Return the stages that had passed before this attempt, and do not run in it, as far as this host knows."""
     names = [stage.name for stage in plan.stages]
     kept = names[: names.index(plan.begin_at)] if plan.begin_at in names else []
     return tuple(name for name in kept if known.verdict and name in known.verdict.passed)
@@ -330,20 +286,15 @@ def _unreadable(what: str, error: OSError) -> NodeError:
 
 
 def sum_file_sizes(folder: Path) -> int:
-    """Return the bytes of all files of a folder; links are not followed, and not counted."""
+    """Links are not followed, and not counted."""
     return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 
 
 def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
-    """Remove one run that has ended; whoever calls holds the disk.
+    """Remove one run that has ended; whoever calls holds the disk. Raises `NodeError`.
 
     It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
     is removed by the next command that settles runs.
-
-    Raises
-    ------
-    NodeError
-        Its files belong to somebody else, or the disk refuses.
     """
     gone = run_store.trash_dir / run
     try:

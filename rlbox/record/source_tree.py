@@ -40,7 +40,7 @@ _SETUP_VERSION = re.compile(r"""^\s*version\s*=\s*["']([^"']+)["']""", re.MULTIL
 class SourceTree:
     """A tree as it is now; `commit` is empty without git, `version` where the tree does not say it.
 
-    `diff` is the text of all changes since the commit, new files too; `digest` tells two states of trees apart.
+    `diff` is the text of all changes since the commit, new files too; `digest` tells two states apart.
     """
 
     package: str
@@ -58,7 +58,6 @@ class SourceTree:
         return {**{name: getattr(self, name) for name in names}, "diff": diff}
 
     def render_record_files(self, masker: SecretMasker) -> dict[str, str]:
-        """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
         record = self.to_json()
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
         files = {SOURCE_RECORD_FILE: "".join(lines)}
@@ -70,7 +69,7 @@ class SourceTree:
 
 
 def load_source_toml(run_dir: Path) -> dict[str, Any]:
-    """Return what a run directory holds of its tree; empty for a run with the installed package."""
+    """Empty for a run with the installed package."""
     try:
         return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):
@@ -121,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git says of a folder, None where it fails; it changes nothing, not even its index."""
+    """None where it fails; it changes nothing, not even its index."""
     argv = ("git", "-C", str(folder), "-c", "core.quotepath=false", "-c", "core.fsmonitor=false", *words)
     try:
         done = run_command(Command(argv=argv, env={"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, timeout_s=_GIT_S))
@@ -131,7 +130,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def _with_git(folder: Path, package: str) -> dict[str, Any] | None:
-    """Return commit, branch and changes of a tree; None where its package is in no repository."""
+    """None where its package is in no repository."""
     commit = _git(folder, "rev-parse", "HEAD") if _git(folder, "ls-files", "--", package) else None
     if commit is None:
         return None
@@ -169,7 +168,6 @@ def _format_new_file(folder: Path, name: str) -> str:
 
 
 def _files_digest(folder: Path) -> str:
-    """Return the digest of a tree's files; hidden ones, and what Python compiled, do not count."""
     digest = hashlib.sha256()
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")

@@ -1,7 +1,6 @@
 """The state of a run as values, and `run.json`.
 
-`run.json` is always the whole old state or the whole new one; each line of `events.jsonl` stands alone. A supervisor
-that takes a run up again starts with that state.
+`run.json` is always the whole old state or the whole new one; each line of `events.jsonl` stands alone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def parse_json_as(value_type: type[T], data: object) -> T | None:
 
 
 def get_type_adapter(value_type: type[T]) -> TypeAdapter[T]:
-    """Return what reads a kind, for whoever tells why it cannot be read."""
     return _adapter(cast(Any, value_type))
 
 
@@ -140,12 +138,10 @@ class RunState:
 
 
 def find_run_cause(run: RunState) -> Cause | None:
-    """Return why the run ended as it did, None when it passed or goes on."""
     return run.cause or next((stage.cause for stage in run.stages if stage.cause), None)
 
 
 def create_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
-    """Return the state of a run that starts now, all stages waiting."""
     stages = tuple(
         StageState(
             name=stage.name,
@@ -184,25 +180,15 @@ def replace_service(run: RunState, stage: str, service: str, **changes: Any) -> 
 def write_run_state(run_dir: Path, run: RunState, masks: SecretMasker, *, durable: bool = True) -> None:
     """Write `run.json` whole or not at all, secrets masked; `durable`: have it on the disk before returning.
 
-    Raises
-    ------
-    OSError
-        The disk is full or gone; the old file is untouched and no draft is left.
+    Raises `OSError`; the old file is untouched then, and no draft is left.
     """
-    text = (
-        json.dumps({"schema": SCHEMA, **masks.mask_json(dataclasses.asdict(run))}, indent=1, ensure_ascii=False) + "\n"
-    )
+    data = {"schema": SCHEMA, **masks.mask_json(dataclasses.asdict(run))}
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     replace_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
 
 
 def load_run_state(run_dir: Path) -> RunState:
-    """Return the state that `write_run_state` wrote.
-
-    Raises
-    ------
-    SpecError
-        There is no `run.json`, or it is torn, of another schema, or not of rlbox.
-    """
+    """Return the state that `write_run_state` wrote; `SpecError` when there is none, or it is torn or foreign."""
     path = run_dir / RUN_FILE
     try:
         data = parse_json(read_bytes(path))
@@ -236,15 +222,15 @@ def _strange_path(state: RunState) -> str:
     """Return what a state calls a stage's folder or a service, though it is no path within the run; empty for none."""
     folders = [PurePath(stage.directory) for stage in state.stages]
     names = [PurePath(service.name) for stage in state.stages for service in stage.services]
-    strange = [path for path in folders if path.is_absolute() or ".." in path.parts]
-    return str(next(iter(strange + [path for path in names if len(path.parts) != 1 or path.is_absolute()]), ""))
+    strange = [path for path in folders + names if path.is_absolute() or ".." in path.parts]
+    strange += [path for path in names if len(path.parts) != 1]
+    return str(next(iter(strange), ""))
 
 
 _EVENTS_BYTES = 32 << 20
 
 
 def find_readable_run_state(run_dir: Path) -> RunState | None:
-    """Return the state of a run; None when there is none that can be read."""
     try:
         return load_run_state(run_dir)
     except SpecError:
@@ -261,57 +247,35 @@ def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, superviso
 
     Stages that passed stay passed up to `plan.begin_at` (or the first that did not). The files of every other stage go
     to `attempt-N/` below its directory, and `run.json` as it was becomes `run.attempt-N.json`. Being killed in the
-    middle loses nothing: the next attempt moves the rest to the same place.
-
-    Raises
-    ------
-    OSError
-        The disk is full or gone.
+    middle loses nothing: the next attempt moves the rest to the same place. Raises `OSError`.
     """
     state = create_run_state(plan, supervisor_pid)
     before = find_readable_run_state(run_dir) if plan.attempt > 1 else None
-    if before is None:
-        return _mark_skipped(state, plan)
-    with contextlib.suppress(FileNotFoundError):
-        replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
-    runs, known = (
-        compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_stage_to_run(before)),
-        {stage.name: stage for stage in before.stages},
-    )
-    stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
-    return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
+    stages = {stage.name: stage for stage in state.stages}
+    if before:
+        with contextlib.suppress(FileNotFoundError):
+            replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
+        runs = compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_stage_to_run(before))
+        for old in (old for old in before.stages if old.name in stages):
+            new, attempt = stages[old.name], runs.get(old.name)
+            if attempt is not None and attempt > old.attempt:
+                _move_away(run_dir / new.directory, f"{ATTEMPT_PREFIX}{old.attempt}")
+            stages[old.name] = old if attempt is None else dataclasses.replace(new, attempt=attempt)
+        state = dataclasses.replace(state, started_at=before.started_at)
+    for name in stages.keys() & {*plan.skipped}:
+        stages[name] = dataclasses.replace(stages[name], state="skipped", cause=None)
+    return dataclasses.replace(state, stages=tuple(stages.values()))
 
 
 def compute_attempts_of_stages_to_run(previous_state: RunState, first_stage_to_run: str | None) -> dict[str, int]:
-    """Return the stages that run when the run is taken up again, with the number of each one's attempt, from 1.
-
-    They are all from `first_stage_to_run` on; none without it.
-    """
+    """Return the stages from `first_stage_to_run` on, none without it, with each one's attempt, from 1."""
     names = [stage.name for stage in previous_state.stages]
     first = names.index(first_stage_to_run) if first_stage_to_run in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
 def find_first_stage_to_run(previous_state: RunState) -> str | None:
-    """Return the first stage that has not passed; None when all have."""
     return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), None)
-
-
-def _restart_stage(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:
-    if old is None:
-        return stage
-    if stage.name not in runs:
-        return old
-    if runs[stage.name] > old.attempt:
-        _move_away(run_dir / stage.directory, f"{ATTEMPT_PREFIX}{old.attempt}")
-    return dataclasses.replace(stage, attempt=runs[stage.name])
-
-
-def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
-    stages = (
-        dataclasses.replace(s, state="skipped", cause=None) if s.name in plan.skipped else s for s in state.stages
-    )
-    return dataclasses.replace(state, stages=tuple(stages))
 
 
 def _move_away(folder: Path, name: str) -> None:

@@ -1,7 +1,5 @@
 """`supervisor.json`: which process carries out a run, so that any later one can tell whether it still lives.
 
-It is written once an attempt, before anything of it starts: a second supervisor of the same attempt is refused.
-
 What a run in place leaves when all that watched over it was killed is ended by the next command. A process is the run's
 when it carries its marks or is in its control group, or when it is below such a one or in its session. Nothing is found
 by name, and nothing that lies on the data disk names a process.
@@ -56,14 +54,8 @@ class SupervisorInfo:
 def write_supervisor_info_once(
     run_dir: Path, *, place: str, container: str, attempt: int, watchdog_pid: int
 ) -> SupervisorInfo:
-    """Write down that this process carries out the run.
-
-    Raises
-    ------
-    NodeError
-        The attempt has begun before: its container was started again, or another supervisor was.
-    OSError
-        The disk is full or gone.
+    """Write down that this process carries out the run; raises `OSError`, and `NodeError` when the attempt has begun
+    before: its container was started again, or another supervisor was.
     """
     life, own = read_boot_identity(), probe_process(os.getpid())
     facts = SupervisorInfo(
@@ -94,7 +86,6 @@ def write_supervisor_info_once(
 
 
 def load_supervisor_info(run_dir: Path) -> SupervisorInfo | None:
-    """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
     return parse_json_as(SupervisorInfo, read_json_object_or_empty(run_dir / SUPERVISOR_FILE))
 
 
@@ -119,24 +110,17 @@ def is_host_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
 
 
 def write_stop_request(run_dir: Path, user: str, via: str) -> None:
-    """Write down who wants the run to stop, and by what; the first one is remembered.
-
-    Raises
-    ------
-    OSError
-        The run directory cannot be written.
-    """
+    """Write down who wants the run to stop, and by what; the first one is remembered. Raises `OSError`."""
     text = json.dumps({"user": user, "by": via, "at": utc_now()})
     with contextlib.suppress(FileExistsError):
         create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
 
 def read_stop_requester(run_dir: Path) -> str:
-    """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
+    """Return who asked the run to stop, and how; empty when nobody did."""
     data = read_json_object_or_empty(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
 def kill_leftover_processes(run_dir: Path) -> None:
-    """End every process that a run in place left on this machine."""
     RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()
