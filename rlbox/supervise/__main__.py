@@ -6,6 +6,7 @@ an open file; without it (in a container) the supervisor takes the disk itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -80,20 +81,17 @@ def write_evidence_and_find_cause(failure: StageFailure) -> Cause:
 
 
 def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bool) -> None:
-    """Take the data disk, unless it was inherited, and say who carries out the run, before anything starts.
+    """Take the data disk, unless it was inherited, and say who carries out the run.
 
-    `NodeError` when another start of this attempt did so before.
+    Raises `NodeError` when another start of this attempt did so before.
     """
-    import contextlib
-
     from rlbox.record.disk_lock import acquire_disk_lock
     from rlbox.record.run_dir import create_lock_owner_from_plan
     from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info_once
 
     if not inherited:
-        acquire_disk_lock(
-            Path(plan.paths.data).resolve(), create_lock_owner_from_plan(plan), _START_S
-        )  # kept until this process ends
+        data = Path(plan.paths.data).resolve()
+        acquire_disk_lock(data, create_lock_owner_from_plan(plan), _START_S)  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
         write_supervisor_info_once(
             run_dir,
@@ -123,12 +121,9 @@ def _tell_event(event: Mapping[str, Any]) -> None:
 
 def _tell(text: str) -> None:
     """Write one line, and what else a text has indented below it: each line at the margin is the supervisor's own."""
-    lines = "\n  ".join(text.splitlines())
-    try:
-        sys.stderr.write(f"rlbox: {lines}\n")
+    with contextlib.suppress(OSError):  # the terminal is gone; the run goes on
+        sys.stderr.write("rlbox: " + "\n  ".join(text.splitlines()) + "\n")
         sys.stderr.flush()
-    except OSError:
-        return  # the terminal is gone; the run goes on
 
 
 if __name__ == "__main__":

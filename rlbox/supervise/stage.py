@@ -16,16 +16,7 @@ from rlbox.gate.http_probe import wait_for_expected_response
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
-from rlbox.supervise.causes import (
-    explain_failed_probe,
-    explain_failed_ray_job,
-    explain_line_missing_after_exit_0,
-    explain_missing_file,
-    explain_needed_file,
-    explain_service_exit,
-    explain_slow_service_start,
-    explain_wrong_exit_code,
-)
+from rlbox.supervise import causes
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
@@ -50,7 +41,7 @@ def stop_retained_services(context: StageContext) -> None:
 
 
 class _StageServices:
-    """Starts and ends the services of a stage; those that run are `services` of its watch. Raises `StageAborted`."""
+    """Starts and ends the services of a stage; those that run are `services` of its watch."""
 
     def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch) -> None:
         self._context = context
@@ -69,7 +60,6 @@ class _StageServices:
                     raise StageAborted(make_port_conflict_cause(name, number, holder))
 
     def start_and_wait_until_ready(self, plan: ServicePlan) -> None:
-        """Start a service, or take it over from the stage before, and wait until it does its work."""
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
@@ -81,7 +71,7 @@ class _StageServices:
                 self._watch.poll()
                 if self._context.starvation.is_startup_over(limit) and not service.has_been_ready:
                     self._gate.set_broken(rule, service.readiness_problem)
-                    cause = explain_slow_service_start(
+                    cause = causes.explain_slow_service_start(
                         self._stage, plan, service.readiness_problem, limit.get_wall_elapsed_s(time.monotonic())
                     )
                     raise StageAborted(
@@ -114,32 +104,28 @@ class _StageServices:
             )
 
     def _take_over(self, kept: RetainedService) -> RunningService:
-        """Go on with a service of the stage before, which must prove anew that it does its work."""
         service = kept.service
         self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output_fd)
         if (code := service.child.poll()) is not None:
             self._gate.set_broken(self._gate.outcomes.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
             when = f"between stages {kept.stage} and {self._stage.name}"
-            raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
+            raise StageAborted(causes.explain_service_exit(self._stage, service.plan, code, when))
         service.restart_readiness_probe()
         return service
 
     def services_to_retain(self) -> list[RunningService]:
-        """Return the services that the next stage names too and that are to be kept for it."""
         stages = self._context.plan.stages
         following = stages[stages.index(self._stage) + 1 :][:1]
         wanted = [plan for stage in following for plan in stage.services if plan.keep]
         return [s for s in self._watch.services if s.plan in wanted and s.child.poll() is None]
 
     def stop(self, keep: Sequence[RunningService]) -> None:
-        """End the services but those to `keep`, in reverse, each once what came after it is gone."""
         for service in reversed([service for service in self._watch.services if service not in keep]):
             self._context.processes.stop(service.child)
             self._record_stopped(service)
 
     def retain_and_record_others_stopped(self, keep: Sequence[RunningService]) -> None:
-        """Lay those to `keep` ready for the next stage, and record how all others, which are gone, ended."""
         for service in self._watch.services:
             if service in keep:
                 output = self._watch.pump.detach_pipe(service.plan.name)
@@ -162,10 +148,7 @@ _SETTLE_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """How a stage ended; `cause` None: it passed. `snapshot` is there when it failed by itself.
-
-    `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory.
-    """
+    """How a stage ended; `cause` None: it passed. `fatals`: the first fatal line of each log, by the log's path."""
 
     stage: StagePlan
     cause: Cause | None
@@ -176,7 +159,7 @@ class StageResult:
 
 
 def run_stage(context: StageContext, stage: StagePlan) -> StageResult:
-    """Run a stage to its end, passed or not; nothing that it started is left when this returns."""
+    """Run a stage to its end, passed or not; nothing that it started is left then but services to keep."""
     return _StageRun(context, stage).run()
 
 
@@ -216,8 +199,8 @@ class _StageRun:
             started_at=started_at,
             ended_at=utc_now(),
             fatals={
-                get_service_or_stage_log_path(self._stage, name): spot
-                for name, spot in self._watch.first_fatals_by_log.items()
+                get_service_or_stage_log_path(self._stage, name): position
+                for name, position in self._watch.first_fatals_by_log.items()
             },
         )
 
@@ -252,7 +235,7 @@ class _StageRun:
             fact = check_file(need, self._context.raise_if_stopped_or_unrecordable)
             self._gate.set_by_problem(rule, fact.problem, f"{fact.total_bytes} bytes")
             if fact.problem:
-                raise StageAborted(explain_needed_file(self._stage, need, fact))
+                raise StageAborted(causes.explain_needed_file(self._stage, need, fact))
 
     def _lost_need(self, cause: Cause) -> Cause:
         """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
@@ -265,8 +248,8 @@ class _StageRun:
         """Return `cause`, or the node of the run's cluster that is gone, of which it followed."""
         if cause.kind == "node":
             return cause
-        stopped = lambda: bool(self._context.interrupt.name)  # noqa: E731
-        return self._context.nodes.recheck_for_lost_node(self._stage, cause.what, stopped) or cause
+        interrupt = self._context.interrupt
+        return self._context.nodes.recheck_for_lost_node(self._stage, cause.what, lambda: bool(interrupt.name)) or cause
 
     def _run_main(self) -> None:
         self._context.raise_if_stopped_or_unrecordable()
@@ -285,32 +268,27 @@ class _StageRun:
     def _start_main(self) -> ChildProcess | RayJob:
         stage = self._stage
         environment = {**self._context.plan.env, **stage.env}
+        given = self._context.grants.make_environment(stage.secrets)
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
             self._watch.pump.start_copying_growing_file(
                 STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
             )
-            return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
-        given = self._context.grants.make_environment(stage.secrets)
+            # a head of the run's own was started with the secrets
+            before = "" if stage.ray.service else write_secrets_script(self._secrets, given)
+            return RayJob(stage.ray, stage.argv, {**environment, **marks}, before)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.open_pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             return self._context.processes.start(command, output, stage=stage.name, part=MAIN)
-
-    def _hand_over(self, stage: StagePlan) -> str:
-        """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
-        own_head = stage.ray is None or stage.ray.service
-        return (
-            ""
-            if own_head
-            else write_secrets_script(self._secrets, self._context.grants.make_environment(stage.secrets))
-        )
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
         self._watch.record_events()
         self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes
-        ended = self._ended(code)
+        job, ended = self._watch.main, describe_exit(code)
+        if isinstance(job, RayJob) and job.last_polled_info.exit_code is None:
+            ended = f"{job.last_polled_info.status}, Ray tells no code"
         self._gate.set_by_problem(self._gate.outcomes.exit, "" if good else ended, ended)
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
@@ -319,23 +297,16 @@ class _StageRun:
         self._watch.raise_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
-            raise StageAborted(job_cause or explain_wrong_exit_code(self._stage, code))
+            raise StageAborted(job_cause or causes.explain_wrong_exit_code(self._stage, code))
         self._audit.raise_on_undeclared_listener()
         self._probe_work()
 
-    def _ended(self, code: int) -> str:
-        job = self._watch.main
-        if isinstance(job, RayJob) and job.last_polled_info.exit_code is None:
-            return f"{job.last_polled_info.status}, Ray tells no code"
-        return describe_exit(code)
-
     def _probe_work(self) -> None:
-        """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
             problem = wait_for_expected_response(probe, self._watch.poll)
             self._gate.set_by_problem(rule, problem, "as told")
             if problem:
-                raise StageAborted(explain_failed_probe(self._stage, probe, problem))
+                raise StageAborted(causes.explain_failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.outcomes.ray
@@ -345,10 +316,10 @@ class _StageRun:
         succeeded = info.status == SUCCEEDED
         self._gate.set_by_problem(rule, "" if succeeded else info.status, info.status)
         self._watch.record(ray_status=info.status)
-        return None if succeeded else explain_failed_ray_job(self._stage, ray, info)
+        return None if succeeded else causes.explain_failed_ray_job(self._stage, ray, info)
 
     def _stop(self, keep: Sequence[RunningService]) -> None:
-        """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
+        """End the command, then the services in reverse; all at once when the user is waiting."""
         self._gate.ignore_failures_while_stopping()
         self._watch.pump.stop_blocking_writers()
         self._published.close()
@@ -372,20 +343,18 @@ class _StageRun:
         self._watch.raise_on_log_write_error()
 
     def _judge(self) -> None:
-        """Look at what only the end of a command that ended well shows: required lines, metrics and files."""
         missing = self._gate.missing_lines()
         self._gate.finish()
         self._watch.raise_on_violation()
-        problems = []
+        found = [
+            causes.explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))
+            for line in missing
+        ]
         for file, rule in zip(self._stage.files, self._gate.outcomes.files, strict=True):
             before = self._before if file in self._due else None
             fact = check_file(file, self._context.raise_if_stopped_or_unrecordable, earlier_snapshot=before)
             self._gate.set_by_problem(rule, fact.problem, "complete")
             if fact.problem:
-                problems.append(explain_missing_file(self._stage, file, fact))
-        lines = [
-            explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))
-            for line in missing
-        ]
-        for cause in (*lines, *problems):
-            raise StageAborted(cause)
+                found.append(causes.explain_missing_file(self._stage, file, fact))
+        if found:
+            raise StageAborted(found[0])

@@ -17,14 +17,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
 from rlbox.logs.patterns import find_matching_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
-from rlbox.supervise.causes import (
-    explain_exceeded_total,
-    explain_forbidden_line,
-    explain_service_exit,
-    explain_service_log_not_growing,
-    explain_unresponsive_service,
-    explain_violation,
-)
+from rlbox.supervise import causes
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_context import StageAborted, StageContext
@@ -89,7 +82,7 @@ class StageWatch:
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.set_broken(self.gate.outcomes.total, "passed")
             raise StageAborted(
-                self.hang.collect_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s)
+                self.hang.collect_timeout_evidence(causes.explain_exceeded_total(self._stage), self._stage.total_s)
             )
         if not self.logs.has_unread:
             self.pump.wait_for_growth(_LOOK_S)
@@ -136,17 +129,17 @@ class StageWatch:
             self.record_service(service, state="ended", exit_code=code)
             when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
             when = when if service.has_been_ready else "before it was ready"
-            raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
+            raise StageAborted(causes.explain_service_exit(self._stage, service.plan, code, when))
 
     def raise_on_unresponsive_service(self) -> None:
         for service in self.services:
             plan = service.plan
             if service.is_unresponsive:
                 seen, limit_s, what = service.last_answer_description, plan.answer_s, f"answers of {plan.name}"
-                cause = explain_unresponsive_service(self._stage, plan, seen)
+                cause = causes.explain_unresponsive_service(self._stage, plan, seen)
             elif service.is_silent(self.logs.bytes_read_per_log.get(plan.name, 0)):
                 seen, limit_s, what = self.gate.last_nonblank_line(plan.name), plan.silence_s, f"work of {plan.name}"
-                cause = explain_service_log_not_growing(self._stage, plan)
+                cause = causes.explain_service_log_not_growing(self._stage, plan)
             else:
                 continue
             self._refuse(service, seen)
@@ -160,11 +153,11 @@ class StageWatch:
             first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
             if first.rule.log == STAGE_LOG:
                 self.await_dying_service(_SETTLE_LINE_S)
-            raise StageAborted(explain_forbidden_line(self._stage, first))
+            raise StageAborted(causes.explain_forbidden_line(self._stage, first))
         for violation in self.gate.events.violations:
             if only_log in ("", violation.rule.log):
                 self.record_gate()
-                raise StageAborted(explain_violation(self._stage, violation))
+                raise StageAborted(causes.explain_violation(self._stage, violation))
 
     def start_rule_timers_and_liveness(self) -> None:
         self._command_begun = time.monotonic()

@@ -49,16 +49,10 @@ def supervise_run(
     on_failure: Callable[[StageFailure], Cause],
     on_event: Callable[[Event], None],
 ) -> int:
-    """Carry out `plan` in `run_dir` and return the exit code (STYLE, exit codes): 0, 1, 3, 5, 7 or 130.
+    """Carry out `plan` in `run_dir` and return the exit code: 0, 1, 3, 5, 7 or 130.
 
-    Parameters
-    ----------
-    grants
-        What each part of the run finds of its secrets; they are in no environment but those of the parts.
-    on_failure
-        Called once all processes of a failed stage are gone; it returns the cause with the line that shows it.
-    on_event
-        Called with every event after it was written.
+    `on_failure` is called once all processes of a failed stage are gone; it returns the cause with the line that shows
+    it. `on_event` is called with every event after it was written.
     """
     set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
@@ -87,21 +81,17 @@ def supervise_run(
 
 def _write_end(context: StageContext, cause: Cause | None) -> None:
     """Write down how the run ended; the cause is the run's own where no stage has it."""
-    journal = context.journal
-    _keep_folder(context.plan, context.run_dir)
-    journal.save_and_free_reserve()
-    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
-    journal.record_run_change(
-        "run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own
-    )
-
-
-def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
-    """Make a run directory again that was removed meanwhile: the end of the run is written down in any case."""
-    with contextlib.suppress(OSError):
+    journal, run_dir = context.journal, context.run_dir
+    with contextlib.suppress(OSError):  # somebody removed the directory meanwhile: the end is written in any case
         if not (run_dir / PLAN_FILE).exists():
             run_dir.mkdir(parents=True, exist_ok=True)
-            write_run_plan(run_dir, plan)
+            write_run_plan(run_dir, context.plan)
+    journal.save_and_free_reserve()
+    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
+    state: RunStatus = "passed"
+    if cause:
+        state = "interrupted" if cause.kind == "interrupted" else "failed"
+    journal.record_run_change("run", state=state, ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own)
 
 
 def _end_all_after(
@@ -111,7 +101,12 @@ def _end_all_after(
     try:
         return _carry_out_stages(context, on_failure)
     except Exception as error:
-        cause = explain_supervisor_bug(error, _write_bug(context.run_dir, masks))
+        traceback_file = ""
+        with contextlib.suppress(OSError):
+            text = masks.mask_text(traceback.format_exc())
+            replace_file(context.run_dir / BUG_FILE, text.encode("utf-8", "replace"))
+            traceback_file = BUG_FILE
+        cause = explain_supervisor_bug(error, traceback_file)
         _end_stages(context, cause)
         return cause
     finally:
@@ -137,7 +132,7 @@ def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure]
 
 
 def _check_fixes(context: StageContext) -> Cause | None:
-    """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
+    """Return why no stage can be started: a fix of the image does not hold."""
     if context.plan.runs_without_container and INSTALL_DIR_VARIABLE not in os.environ:
         return None
     environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_inference_gpu_memory_percent(context.plan))}
@@ -196,20 +191,6 @@ def _end_stages(context: StageContext, cause: Cause) -> None:
             context.journal.record_stage_change(state.name, state="not started")
         elif state.state in ("starting", "running"):
             context.journal.record_stage_change(state.name, state="failed", ended_at=utc_now(), cause=cause)
-
-
-def _run_status(cause: Cause | None) -> RunStatus:
-    if cause is None:
-        return "passed"
-    return "interrupted" if cause.kind == "interrupted" else "failed"
-
-
-def _write_bug(run_dir: Path, masks: SecretMasker) -> str:
-    try:
-        replace_file(run_dir / BUG_FILE, masks.mask_text(traceback.format_exc()).encode("utf-8", "replace"))
-    except OSError:
-        return ""
-    return BUG_FILE
 
 
 def _draw(context: StageContext) -> PlotResult:
