@@ -47,7 +47,6 @@ def _iter_regular_files(path: Path) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the paths below a folder, its own, which is empty, and those of folders too."""
     if folder.is_dir():
         yield ()
         yield from (tuple(name.split("/")) for name, _ in walk_files(folder.resolve(), include_directories=True))
@@ -82,8 +81,6 @@ OnProgress = Callable[[], None]
 
 
 class FileSnapshot:
-    """The files that fitted some paths, as file rules name them, at one moment."""
-
     def __init__(self, paths: Iterable[str]) -> None:
         self._files: dict[tuple[int, int], tuple[int, int]] = {}
         for path in paths:
@@ -166,7 +163,6 @@ def _find_folder_problem(rule: FileRule, path: Path, before: FileSnapshot | None
 
 
 def _find_growing_files(rule: FileRule, paths: Sequence[Path], on_progress: OnProgress) -> set[Path]:
-    """Return those of the files that change within `settled_s`."""
     until = time.monotonic() + rule.settled_s
     first = FileSnapshot(map(str, paths)) if rule.settled_s else None
     growing = set[Path]()
@@ -179,7 +175,6 @@ def _find_growing_files(rule: FileRule, paths: Sequence[Path], on_progress: OnPr
 
 
 def _find_content_problem(path: Path, format_name: str, on_progress: OnProgress) -> ProblemOrEmpty:
-    """Return why a file is not whole as `format_name` (json, jsonl, safetensors), or an empty text."""
     match format_name:
         case "json":
             return _json_problem(path)

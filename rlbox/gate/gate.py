@@ -87,11 +87,9 @@ class GateChecker:
         return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
 
     def feed(self, log_name: str, data: bytes) -> None:
-        """Read the next bytes of a log (`stage`, the name of a service) or of one of `metric_file_paths`."""
         self.read_lines(log_name, self._splitters[log_name].feed(data))
 
     def read_lines(self, log_name: str, lines: LineBlock) -> None:
-        """Read the next lines of a log."""
         if log_name in self._searches:
             self._searches[log_name].call_matchers_on_block(lines)
             self._decide_lines()
@@ -166,7 +164,6 @@ class GateChecker:
         return [MissingLine(line.rule, line.state.count) for line in self._required if line.state.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
-        """Return copies in the order in which they are shown."""
         return tuple(dataclasses.replace(state) for state in self._all_states())
 
     def _all_states(self) -> list[RuleState]:
@@ -192,7 +189,6 @@ class GateChecker:
             line.decide_undecided_lines(log_ended=log_ended)
 
     def _matchers(self, log: str) -> Iterator[LineMatcher]:
-        """Yield what is looked for in a log: first what says in which context the rules see the same line."""
         yield from self._model_texts[log].matchers()
         for metric in self._metrics:
             yield from metric.matchers(log)

@@ -108,7 +108,6 @@ def find_http_problem(
 
 
 def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> ProblemOrEmpty:
-    """Send the request until the answer is as told, or time is up; `on_pause` waits a moment, and may end the wait."""
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: find_http_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:

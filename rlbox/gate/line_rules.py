@@ -27,7 +27,6 @@ _ACTORS = 256
 
 
 def is_command_echo(text: str, pattern: str) -> bool:
-    """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
     return (
         _ECHO.match(strip_ray_prefix_and_repeat(text)) is not None
         and r"\+" not in pattern
@@ -36,8 +35,6 @@ def is_command_echo(text: str, pattern: str) -> bool:
 
 
 class _Marker:
-    """The first line that fits a pattern."""
-
     def __init__(self, pattern: str) -> None:
         self.number = 0
         self.matchers = [LineMatcher(pattern, self._on_match)] if pattern else []
@@ -70,8 +67,6 @@ class _LineCounter:
 
 
 class RequiredLineTracker:
-    """How often a required line has come; `predecessor` is the rule whose line must come first."""
-
     def __init__(self, rule: RequireRule, events: GateEvents) -> None:
         self.rule = rule
         self.state = RuleState(kind="require", rule=rule.describe())
@@ -123,8 +118,6 @@ class _DoubtfulLine(NamedTuple):
 
 
 class ForbiddenLineTracker:
-    """The lines that fit one forbid rule, and those of which it is not known yet whether they count."""
-
     def __init__(
         self,
         rule: ForbidRule,
@@ -194,8 +187,6 @@ class ForbiddenLineTracker:
 
 
 class BenignLineTracker:
-    """The benign lines of a stage: what excuses forbidden lines, and the states of those that came."""
-
     def __init__(self, rules: Sequence[BenignRule], events: GateEvents) -> None:
         self._rules = [(rule, RuleState(kind="benign", rule=rule.describe())) for rule in rules]
         self._markers: dict[tuple[str, str], _Marker] = {}

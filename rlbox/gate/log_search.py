@@ -53,8 +53,6 @@ class LineMatcher:
 
 @dataclass
 class _WriterTexts:
-    """The texts of one process: where one was begun (0: none is open), by which rule, and the spans of those before."""
-
     begun: int = 0
     rule: int = -1
     ended: deque[range] = field(default_factory=lambda: deque(maxlen=_TEXTS))
@@ -85,7 +83,6 @@ class ModelTextFilter:
         return 0 < texts.begun <= line.number
 
     def contains_line(self, line_number: int, text: str) -> bool:
-        """Return whether a line is what a model wrote, as far as it was seen to its end."""
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
@@ -111,8 +108,6 @@ class ModelTextFilter:
 
 @dataclass
 class _Steps:
-    """The steps of one kind of one process: the last, its line and the one before, and the longest time between."""
-
     last: float = -math.inf
     line: int = 0
     line_before: int = 0
@@ -128,7 +123,6 @@ class StepTracker:
         self._steps: dict[tuple[str, str], _Steps] = {}
 
     def read_line(self, line: Line, variants: Sequence[str]) -> None:
-        """Take the step that a line reports, if it does."""
         text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
         reading = parse_progress(text) if text else None
         if reading is not None and reading.step is not None:
@@ -151,7 +145,6 @@ class StepTracker:
         return any(steps.line == line.number for steps in self._of_writer(line.text))
 
     def has_writer_steps_after(self, line_number: int, writer_line_text: str, at_least: Literal[1, 2] = 1) -> bool:
-        """Return whether the writer of a line made so many steps of one kind after it."""
         steps_of_kinds = self._of_writer(writer_line_text)
         return any((kind.line if at_least == 1 else kind.line_before) > line_number for kind in steps_of_kinds)
 
@@ -174,7 +167,6 @@ class _MatcherSet:
         self.block_patterns = self._patterns.loose if self._patterns else ()
 
     def find_matching(self, variants: Sequence[str]) -> list[tuple[LineMatcher, str]]:
-        """Return what fits a line, each with the first way to read it that fits."""
         fitting: dict[int, str] = {}
         for variant in variants:
             for index in self._patterns.find_matching_indexes(variant) if self._patterns else ():
@@ -209,7 +201,6 @@ class LogSearch:
         return self._in_lines.block_patterns
 
     def call_matchers_on_block(self, block: LineBlock) -> None:
-        """Call the matchers of the lines that fit."""
         self._block = block
         self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, block) if self._reads_steps else []
         indexes = find_matching_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits

@@ -24,8 +24,6 @@ _MISSING = object()
 
 
 class MetricChecker:
-    """The points of one metric rule, from lines of a log or from rows of a file."""
-
     def __init__(self, rule: MetricRule, events: GateEvents, steps: StepTracker | None) -> None:
         self.rule = rule
         self.state = RuleState(kind="metric", rule=rule.describe())

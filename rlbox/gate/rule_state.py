@@ -44,8 +44,6 @@ class ForbiddenLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A rule that can no longer hold: `problem` says why, `line` shows it."""
-
     rule: RequireRule | MetricRule
     problem: ProblemOrEmpty
     line: Line | None = None
@@ -73,7 +71,6 @@ class GateEvents:
             self.revision += 1
 
     def add_violation_unless_stopping(self, state: RuleState, violation: Violation) -> None:
-        """Record that a rule is broken for good."""
         if self.is_stopping or state.state == "broken":
             return
         line = violation.line

@@ -73,7 +73,6 @@ class StepTimer:
 
     @property
     def is_interval_known(self) -> bool:
-        """Whether enough steps were seen to say how long one takes, the last of them since `skip_next_interval`."""
         return len(self._intervals) >= _ENOUGH and self._last_s is not None
 
     @property
@@ -228,7 +227,6 @@ class HangDetector:
             self.last_progress_s = now_s
 
     def choose_probe_interval_s(self, now_s: float) -> float:
-        """Return how long the processes need not be looked at: long while the log goes on, not when it is still."""
         quiet_s, step_s, limit_s = now_s - self.last_progress_s, self.usual_step_s, self.phase.silence_s
         if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
             return min(max(step_s, 1.0), 5.0)
@@ -291,7 +289,6 @@ class HangDetector:
 
 
 def select_last_lines(block: bytes, max_bytes: int) -> bytes:
-    """Return the whole lines among the last `max_bytes` bytes of a block of lines."""
     if len(block) <= max_bytes:
         return block
     begin = block.find(b"\n", len(block) - max_bytes) + 1
@@ -307,8 +304,6 @@ def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
 
 
 class _LineHistory:
-    """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
-
     def __init__(self) -> None:
         self._numbers_by_kind: dict[str, list[str]] = {}
         self._bar = ""

@@ -174,7 +174,6 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
 
 
 def write_hang_markdown(evidence_dir: Path) -> None:
-    """Write `HANG.md` beside the `hang.json` of a stage's evidence, if there is one; raises `OSError`."""
     if facts := read_json_object_or_empty(evidence_dir / HANG_FILE):
         replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts).encode("utf-8", "replace"))
 

@@ -57,7 +57,6 @@ class UnhealthyCommunicator:
 
     @property
     def missed_call_by_rank(self) -> Mapping[RankNumber, PendingCall]:
-        """The ranks that have not launched what others have, and the call that others wait in."""
         found: dict[RankNumber, PendingCall] = {}
         for operation, ranks in self.launch_counts.items():
             call = PendingCall(operation, self.highest_launch_counts[operation], self.name)
@@ -164,7 +163,6 @@ class RasUnavailableError(Exception):
 
 
 def require_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress:
-    """Return where one of the processes offers NCCL's RAS; raises `RasUnavailableError`."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
     number = whole_number(port, digits=5)

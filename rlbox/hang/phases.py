@@ -24,8 +24,6 @@ _TAIL_BYTES = 1024
 
 
 class _ShippedPhases(SpecModel):
-    """The phases that rlbox knows by itself, in the order in which they are looked for."""
-
     phases: tuple[Phase, ...]
     background: tuple[str, ...] = Field(description="processes whose activity proves nothing, by the start of a name")
 
@@ -72,8 +70,6 @@ def make_unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
 
 
 class PhaseMatcher:
-    """Finds the lines that begin and end phases; a block of lines is searched once, only hits are looked at."""
-
     def __init__(self, phases: Sequence[PhasePlan]) -> None:
         self._ended_by = [(text, phase) for phase in phases for text in phase.ends]
         self._begun_by = [(text, phase) for phase in phases for text in phase.begins]
@@ -81,7 +77,6 @@ class PhaseMatcher:
         self._set = compile_pattern_set(texts) if texts else None
 
     def find_phase_changes(self, block: bytes) -> list[PhaseChange]:
-        """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
         found: list[PhaseChange] = []
         if self._set is None:
             return found

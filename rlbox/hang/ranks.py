@@ -54,8 +54,6 @@ stack tells whether it waits: NCCL connects ranks on the CPU, at 100 % of a core
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """A process that is one of several; `rank` is -1 where its environment does not tell."""
-
     pid: int
     rank: int
     activity: RankActivity
@@ -93,7 +91,6 @@ class Deadlock:
     pids_to_confirm_by_stack: frozenset[int] = frozenset()
 
     def has_changed_by(self, later: Deadlock) -> bool:
-        """Whether somebody worked between this one and a later one: not when one of them only knows less."""
         return any(
             a and b and a != b
             for a, b in ((self.absent_pids, later.absent_pids), (self.pending_calls, later.pending_calls))
@@ -101,7 +98,6 @@ class Deadlock:
 
 
 def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
-    """Return what one rank does, from what its process did (`rates`, its own) and what the GPUs show of it."""
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
         return "works"
     waits_in_kernel = shares_gpu = False
@@ -124,7 +120,6 @@ def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus])
 
 
 def find_deadlock(sample: RankSample) -> Deadlock | None:
-    """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
     ranks, missing = sample.ranks, sample.missing_ranks
     if not ranks or sample.has_working_non_rank_process or any(rank.activity == "works" for rank in ranks):
         return None
@@ -162,8 +157,6 @@ def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[
 
 
 class DeadlockTracker:
-    """Takes looks at the ranks in the order of time, and says since when they have been waiting for each other."""
-
     def __init__(self) -> None:
         self.deadlock: Deadlock | None = None
         self._since_s = 0.0

@@ -59,7 +59,6 @@ def add_py_spy_stacks(
 
 
 def dump_main_stacks(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[Frame, ...]]:
-    """Return where the main threads of Python processes are, of those that show it in `timeout_s` seconds."""
     until_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])
@@ -67,7 +66,6 @@ def dump_main_stacks(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[F
 
 
 def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads, str]:
-    """Return the threads of a Python process, or why there are none."""
     if not _is_python(pid):
         return (), "no Python process"
     program = _program()

@@ -102,7 +102,6 @@ def _find_cause(usage: CpuUsage, *, moves: bool) -> SlownessCause | None:
 
 
 def _sum(usages: Sequence[CpuUsage], field: str) -> float:
-    """Return a rate of all looks summed over their time."""
     return math.fsum(getattr(usage, field) * usage.seconds for usage in usages)
 
 
@@ -132,7 +131,6 @@ class StarvationScaledClock:
         return own_s + (now_real_s - at_s) * rate
 
     def add_usage(self, usage: CpuUsage, now_real_s: float) -> None:
-        """Go on with the pace of the processes that was measured up to `now_real_s`."""
         self._last = (self.get_scaled_time_s(now_real_s), now_real_s, max(self.min_rate, usage.used_share_of_wanted))
         self._usages.append((now_real_s, usage))
 
@@ -207,7 +205,6 @@ class StarvationMonitor:
         self._startup_pids: set[int] = set()
 
     def begin_stage(self, max_stretch_factor: float) -> None:
-        """Begin with a stage whose limits may last `max_stretch_factor` times as long, and no longer."""
         self._begun_s, self._clock.min_rate, self._stretch = (
             time.monotonic(),
             1 / max_stretch_factor,
@@ -219,7 +216,6 @@ class StarvationMonitor:
 
     @contextlib.contextmanager
     def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ProgressExtendedStartupLimit]:
-        """Watch whether a service that starts gets on, until the block ends."""
         limit = ProgressExtendedStartupLimit(limit_s, self._stretch, self.scaled_time_s(), time.monotonic())
         self._startup, self._listed_s = (child, limit), -math.inf
         self.sample(now=True)
@@ -229,7 +225,6 @@ class StarvationMonitor:
             self._startup = None
 
     def is_startup_over(self, limit: ProgressExtendedStartupLimit) -> bool:
-        """Whether a start has taken longer than it may, as a look of this second shows."""
         if limit.is_over_unextended_limit(self.scaled_time_s()):
             self.sample(now=True)
         return limit.must_stop(self.scaled_time_s(), time.monotonic())

@@ -65,7 +65,6 @@ _LIBRARY_THREADS = ("cuda", "NCCL", "nccl", "pt_nccl", "pt_tcpstore", "pt_autogr
 
 
 def get_syscall_name(machine: str, number: int) -> str:
-    """Return the name of a system call of a machine (`x86_64`, `aarch64`); `call N` when it is none of those known."""
     return _NUMBERS.get(machine, {}).get(number, f"call {number}")
 
 
@@ -146,7 +145,6 @@ _COLLECTIVES = frozenset({
 
 
 def is_collective(frame: Frame) -> bool:
-    """Return whether a frame is in a library of collectives: torch.distributed, vLLM's or SGLang's communicators."""
     return frame.bare_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
@@ -191,7 +189,6 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
 
 
 def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -> str:
-    """Return what the first of ordered processes waits for, and who waits for it."""
     if not processes_by_suspicion:
         return ""
     first = processes_by_suspicion[0]
@@ -209,7 +206,6 @@ def _likeness(process: ProcessWait) -> tuple[bool, str, str]:
 
 
 def _places(stack: Sequence[Frame]) -> list[str]:
-    """Return the innermost place and, when that is a library's, the user's code that led there."""
     if not stack:
         return []
     own = next((frame for frame in stack if not frame.is_library), None)
@@ -251,7 +247,6 @@ class _ProcessResources:
         self.holders_by_waiting_pid = _probe_lock_holders()
 
     def list_other_holders(self, link: str, pid: int) -> list[int]:
-        """Return the other processes that hold what a link of /proc/PID/fd names (`pipe:[1]`, a path)."""
         return sorted(self._pids_by_link.get(link, set()) - {pid})
 
     def find_server_pid(self, address: str) -> int:
@@ -262,7 +257,6 @@ class _ProcessResources:
         return next((min(pids) for each in ends if (pids := self._pids_by_link.get(each.fd_link))), 0)
 
     def find_peer_pid(self, each: TcpSocket) -> int:
-        """Return the process that has the other end of a connection of this machine; 0: not seen."""
         for other in self.sockets.values():
             if other.local_host_port == each.remote_host_port and other.remote_host_port == each.local_host_port:
                 return min(self._pids_by_link.get(other.fd_link, ()), default=0)
@@ -334,7 +328,6 @@ def _probe_thread(pid: int, thread: int, cpu_cores: float, resources: _ProcessRe
 
 
 def _parse_syscall(fields: list[str]) -> tuple[str, list[int]]:
-    """Return the name of the call that /proc/PID/syscall shows, and its arguments."""
     if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
         return (fields[0] if fields[:1] == ["running"] else ""), []
     return get_syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
@@ -445,7 +438,6 @@ def _describe_poll(pid: int, call: str, arguments: list[int], resources: _Proces
 
 
 def _name_process(pid: int) -> str:
-    """Return a process as a sentence names it: `pid 12 (python server.py)`."""
     command = " ".join(probe_command_line(pid).split())
     if len(command) > _COMMAND_CHARS:
         command = f"{command[:_COMMAND_CHARS].rstrip()}…"
@@ -460,7 +452,6 @@ def _name_holders(pids: list[int]) -> str:
 
 
 def _read_fd_link(pid: int, number: int) -> str:
-    """Return what a file descriptor of a process is; empty when it cannot be seen."""
     try:
         return os.readlink(f"/proc/{pid}/fd/{number}")
     except OSError:
@@ -475,7 +466,6 @@ def _is_fifo(pid: int, number: int) -> bool:
 
 
 def _find_mapped_file(pid: int, address: int) -> str:
-    """Return the file that is mapped at an address; empty when none is."""
     for line in read_text(f"/proc/{pid}/maps").splitlines():
         first, _, last = line.split(" ", 1)[0].partition("-")
         if int(first, 16) <= address < int(last, 16):

@@ -41,8 +41,6 @@ class LogSource(Protocol):
 
 
 class _ActivityMonitor:
-    """Counts the processes among `members()` but those whose names begin like one of `background`."""
-
     def __init__(
         self,
         members: Callable[[], Mapping[int, str]],
@@ -55,7 +53,6 @@ class _ActivityMonitor:
         self._listed_s = self.last_probe_s = -math.inf
 
     def measure_rates(self, now_s: float) -> ActivityRates | None:
-        """Return what they did since the last time; None the first time."""
         self.last_probe_s = now_s
         if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
             self._pids, self._listed_s = tuple(self._members()), now_s
@@ -97,7 +94,6 @@ class HangMonitor:
         self._began_unix = time.time()
 
     def feed_log(self, log: str, texts: LineBlock) -> None:
-        """Take lines of a log; only the stage's own says how far the stage is."""
         if log != STAGE_LOG:
             return
         if texts:
@@ -153,7 +149,6 @@ class HangMonitor:
         self._pending_lines, self._fed_s = None, self._now_s
 
     def _feed_progress_bar(self, logs: LogSource) -> None:
-        """Take the line that has not ended yet when it grew."""
         if self._now_s - self._bar_s < _BAR_S:
             return
         before, self._bar_bytes = self._bar_bytes, logs.bytes_read_per_log.get(STAGE_LOG, 0)

@@ -40,8 +40,6 @@ _SEEN = ("ended", "killed", "memory", "engine", "again")
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How an attempt of a run ended, and the stages that had passed by then."""
-
     attempt: int
     state: RunStatus
     passed: tuple[str, ...] = ()
@@ -87,7 +85,6 @@ def mark_failed_if_pass_unconfirmed(
 
 
 def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOutcome | None) -> RunState:
-    """Return the state of a run, as failed where its record was changed after the run had ended."""
     kept = host_recorded_outcome
     if kept is None or state.attempt > kept.attempt:
         return state
@@ -135,8 +132,6 @@ class ContainerRef:
 
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
-    """What is known of one run: the plan it was started with, what carries it while that is there, how it ended."""
-
     plan: RunPlan | None = None
     note: ContainerRef | None = None
     verdict: RunOutcome | None = None
@@ -157,11 +152,9 @@ class HostRecordStore:
         return HostRecord(plan=plan, note=_note(data), verdict=_verdict(data))
 
     def read_ref(self, run: str) -> ContainerRef | None:
-        """Return what carries a run, its plan left unread."""
         return _note(self._table(run))
 
     def read_outcome(self, run: str) -> RunOutcome | None:
-        """Return how a run ended, its plan left unread."""
         return _verdict(self._table(run))
 
     def write(self, run: str, record: HostRecord) -> None:

@@ -49,7 +49,6 @@ class Journal:
         self._write_state()
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` with every event from here on, after it was written."""
         self._listeners.append(listener)
 
     def directory_exists(self, *, now: bool = False) -> bool:
@@ -66,7 +65,6 @@ class Journal:
         self.record_event("", event, **fields)
 
     def record_stage_change(self, stage: str, **changes: Any) -> None:
-        """Change fields of a stage; a new `state` is an event."""
         self.state = replace_stage(self.state, stage, **changes)
         self._write_state(durable="state" in changes)
         if "state" in changes:

@@ -137,7 +137,6 @@ def _end_cause(state: RunState, last: SupervisorExit, asked: str) -> Cause:
 
 
 def _append_end_event(run_dir: Path, state: RunState) -> None:
-    """Append the end to the events; a torn last line is ended first."""
     cause = find_run_cause(state)
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
     line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
@@ -163,7 +162,6 @@ def is_run_finished(run_dir: Path) -> bool:
 def find_exit_info_unless_never_started(
     runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
 ) -> SupervisorExit | None:
-    """Return what is known of the end of what carried a run; None when it had never started."""
     if status == "made":
         return None
     last = runtime.find_ended_exit_info_unless_removed() if status == "ended" else None
@@ -175,7 +173,6 @@ def find_exit_info_unless_never_started(
 def kill_and_record_dead_run(
     run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, earlier_passed_stages: Iterable[str]
 ) -> RunState | None:
-    """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
     if plan.runs_without_container:

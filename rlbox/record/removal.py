@@ -53,7 +53,6 @@ def decide_removals_keeping_latest_runs(
 
 
 def format_removals(rows: Iterable[RemovalCandidate], *, done: bool) -> list[str]:
-    """Return what goes, with what is lost with it, and what stays, and why; `done`: it is gone already."""
     lines = []
     for row in rows:
         if row.kept_because:

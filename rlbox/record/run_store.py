@@ -83,7 +83,6 @@ class RunStore:
         return self.data_dir / _RUNS / run
 
     def list_run_dirs_newest_first(self) -> list[Path]:
-        """Raises `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
             names = list_directory_empty_if_missing(folder)
@@ -123,7 +122,6 @@ class RunStore:
         return whole
 
     def find_current_stage(self, run: str) -> str:
-        """Return the stage that a run is at now; empty when that cannot be told."""
         try:
             state = load_run_state(self.run_dir(run))
         except RlboxError:
@@ -131,7 +129,6 @@ class RunStore:
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
     def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
-        """Raises `LockHeld` and `NodeError`."""
         return acquire_disk_lock(self.data_dir, holder, find_current_stage=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
@@ -142,7 +139,6 @@ class RunStore:
         return holder is not None and holder.run == run
 
     def require_unlocked(self) -> None:
-        """Refuse a disk that a run has; `LockHeld` says whose it is."""
         holder = self.find_lock_owner()
         if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
             holder = LockOwner(run=run, what="its container runs")
@@ -151,14 +147,12 @@ class RunStore:
             raise create_lock_held_error(holder, self.data_dir / LOCK_FILE, stage)
 
     def is_running(self, run: str) -> bool:
-        """Whether a run goes on, by its hold of the disk, or by its container while that is still starting."""
         if self.is_locked_by(run):
             return True
         runtime = self.find_container_runtime(run)
         return runtime is not None and runtime.status() in ("made", "living")
 
     def find_container_runtime(self, run: str) -> RuntimeHandle | None:
-        """Return what carries a run out; None for processes of this machine."""
         note = self._records.read_ref(run)
         return self.open_runtime(note) if note else None
 
@@ -167,12 +161,10 @@ class RunStore:
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
     def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
-        """Write down a container that is about to be made for `plan`, or that has started."""
         known = self._records.read_or_empty(container_ref.run)
         self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))
 
     def load_plan_preferring_host_record(self, run_dir: Path) -> RunPlan:
-        """Return the plan that a run was started with; raises `SpecError`."""
         return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
     def load_state_checked_with_host_record(self, run_dir: Path) -> RunState | None:
@@ -221,7 +213,6 @@ class RunStore:
         return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
 
     def _end_dead_run(self, run: str, known: HostRecord) -> bool:
-        """Return False when its container still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:

@@ -69,7 +69,6 @@ class SourceTree:
 
 
 def load_source_toml(run_dir: Path) -> dict[str, Any]:
-    """Empty for a run with the installed package."""
     try:
         return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):
@@ -130,7 +129,6 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def _with_git(folder: Path, package: str) -> dict[str, Any] | None:
-    """None where its package is in no repository."""
     commit = _git(folder, "rev-parse", "HEAD") if _git(folder, "ls-files", "--", package) else None
     if commit is None:
         return None
@@ -149,7 +147,6 @@ def _with_git(folder: Path, package: str) -> dict[str, Any] | None:
 
 
 def _format_new_file(folder: Path, name: str) -> str:
-    """Return the diff of a file that git does not know; what is large or no text is named with its size."""
     path = folder / name
     size = path.stat().st_size if path.is_file() else 0
     head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"

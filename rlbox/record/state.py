@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 
 def parse_json_as(value_type: type[T], data: object) -> T | None:
-    """Return the value of a kind that parsed JSON holds; None for what is torn or of another kind."""
     try:
         return get_type_adapter(value_type).validate_python(data)
     except ValidationError:
@@ -106,8 +105,6 @@ class StageState:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotResult:
-    """What became of the curves; `path` is set when the picture is there."""
-
     state: PlotStatus = ""
     detail: str = ""
     path: str = ""
@@ -219,7 +216,6 @@ def load_run_state(run_dir: Path) -> RunState:
 
 
 def _strange_path(state: RunState) -> str:
-    """Return what a state calls a stage's folder or a service, though it is no path within the run; empty for none."""
     folders = [PurePath(stage.directory) for stage in state.stages]
     names = [PurePath(service.name) for stage in state.stages for service in stage.services]
     strange = [path for path in folders + names if path.is_absolute() or ".." in path.parts]

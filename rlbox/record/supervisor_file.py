@@ -90,7 +90,6 @@ def load_supervisor_info(run_dir: Path) -> SupervisorInfo | None:
 
 
 def is_same_boot(supervisor: SupervisorInfo, boot: BootIdentity) -> bool:
-    """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
     return supervisor.boot_id == boot.boot_id and (
         bool(supervisor.container) or supervisor.init == boot.init_start_ticks
     )
@@ -117,7 +116,6 @@ def write_stop_request(run_dir: Path, user: str, via: str) -> None:
 
 
 def read_stop_requester(run_dir: Path) -> str:
-    """Return who asked the run to stop, and how; empty when nobody did."""
     data = read_json_object_or_empty(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 

@@ -68,7 +68,6 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
 
 
 def write_evidence_and_find_cause(failure: StageFailure) -> Cause:
-    """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
     from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
 
     explained = explain_failure(failure)

@@ -63,8 +63,6 @@ class SkippedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleEntry:
-    """One file of a bundle: `bytes` and `sha256` as it is in there, `left_out` bytes of it that are not."""
-
     name: str
     bytes: int
     sha256: str
@@ -72,14 +70,11 @@ class BundleEntry:
 
 
 class Selection(NamedTuple):
-    """What a bundle takes and leaves out, both in order of their names."""
-
     taken: list[_SelectedFile]
     left: list[SkippedFile]
 
 
 def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
-    """Return which files of a run are taken: what can be read, never models or checkpoints."""
     taken, left = list[_SelectedFile](), list[SkippedFile]()
     for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
         size = facts.st_size
@@ -121,7 +116,6 @@ def require_bundle_path(run_dir: Path, out: Path) -> None:
 
 
 def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
-    """Return the texts of a bundle that are no files of the run, by name: the summary, and the fatal lines of logs."""
     names = [taken.name for taken in selection.taken]
     errors = [_read_error(run_dir, name, state) for name in names if _is_log(name)]
     for name in names:
@@ -135,7 +129,6 @@ def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: S
 
 
 def _read_error(run_dir: Path, log: str, state: RunState | None) -> str:
-    """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
     has_passed = state and any(s.state == "passed" and log.startswith(f"{s.directory}/") for s in state.stages)
     if has_passed or (run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE).is_file():
         return ""

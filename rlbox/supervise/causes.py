@@ -102,7 +102,6 @@ def explain_failed_start(stage: StagePlan, part: str, program: str, reason: str)
 
 
 def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when: str) -> Cause:
-    """`when` is a clause like `before it was ready`."""
     return Cause(
         kind="service",
         what=f"service {service.name} ended with {describe_exit(code)} {when}",

@@ -51,8 +51,6 @@ _SHARED_MEMORY = Path("/dev", "shm")
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSnapshot:
-    """One process of the run; `command` is its whole command line."""
-
     pid: int
     parent: int
     state: str
@@ -62,8 +60,6 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSnapshot:
-    """The facts of one moment; `ray` is empty for a stage that is no Ray job."""
-
     taken_at: str
     processes: tuple[ProcessSnapshot, ...]
     memory: CgroupMemory
@@ -74,7 +70,6 @@ class MachineSnapshot:
 
 
 def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> MachineSnapshot:
-    """Look at everything that is quick to look at; the stage may still be running."""
     ports = {name: number for service in stage.services for name, number in service.ports.items()}
     return MachineSnapshot(
         taken_at=utc_now(),
@@ -128,8 +123,6 @@ class PartUnavailableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedTexts:
-    """`texts` by name, in the order of the parts; `missing` says by name why a part is not there."""
-
     texts: Mapping[str, str]
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -188,7 +181,6 @@ def _collect_gpu_text() -> str:
 
 
 def _collect_kernel_text(since: str) -> str:
-    """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes."""
     begin = datetime.fromisoformat(since) - timedelta(seconds=5)
     rows = [row for row in _tool("dmesg", "--time-format", "iso").splitlines() if _KERNEL.search(row)]
     rows = [row for row in rows if _is_since(row, begin)][-_KERNEL_ROWS:]
@@ -257,7 +249,6 @@ def _collect_package_text(python: str) -> str:
 
 
 def _collect_resource_text(run_dir: Path, stage: str) -> str:
-    """Return the last samples of what the stage used, one JSON object a line."""
     mark = f'"stage":{json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:

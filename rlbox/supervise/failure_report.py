@@ -101,7 +101,6 @@ def _shown(text: str, masks: SecretMasker) -> str:
 
 
 def _tell_story(failure: StageFailure, fatals: Iterable[LogFailure]) -> list[dict[str, str]]:
-    """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
     moments = [
         {"at": event["t"], "what": what, "where": ""}
         for event in read_events(failure.run_dir)
@@ -174,7 +173,6 @@ def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: Co
 
 
 def render_markdown_report(report: Mapping[str, Any]) -> str:
-    """Return the report as a page of Markdown: the answer first, then what it rests on."""
     return "\n".join(_lines(report)) + "\n"
 
 
@@ -272,8 +270,6 @@ MANIFEST_FILE = "manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class FailureAnalysis:
-    """A failure with its `cause`, the fatal lines of all logs by time, and which of them is the cause's."""
-
     cause: Cause
     fatals: tuple[LogFailure, ...] = ()
     quoted: LogFailure | None = None
@@ -354,7 +350,6 @@ def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dic
 
 
 def write_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker) -> None:
-    """Write `manifest.json`: every file of the folder, and what is `missing` (name to why)."""
     rows = []
     for name, facts in sorted(walk_files(folder)):
         last = name.rpartition("/")[2]

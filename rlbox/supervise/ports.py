@@ -77,7 +77,6 @@ class PortAuditor:
 
 
 def _listening() -> list[TcpSocket]:
-    """Return what waits for connections of others than this machine."""
     return [each for each in list_tcp_sockets() if each.is_listening and not each.is_loopback]
 
 
@@ -139,7 +138,6 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Copy one connection to loopback and back, until both sides have said all."""
         with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.server.port)) as service:
             answer = threading.Thread(target=_copy, args=(service, self.request), daemon=True)
             answer.start()

@@ -44,8 +44,6 @@ class RayJobInfo:
 
 
 class RayJob:
-    """One submitted job; what its driver writes is in the file `driver_log_path`."""
-
     def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
         self._plan = plan
         self._submission: RayJobInfo | None = None

@@ -85,7 +85,6 @@ class RunningService:
 
     @property
     def readiness_problem(self) -> ProblemOrEmpty:
-        """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
         listens_by_now = problem == CONNECTION_REFUSED and self._poller.current_probe_elapsed_s > _TAKEN_S
         if problem is None or listens_by_now:
@@ -103,7 +102,6 @@ class RunningService:
             self._line_missing = not any(fits(way) for text in texts for way in list_prefix_stripped_variants(text))
 
     def restart_readiness_probe(self) -> None:
-        """Have it prove anew that it does its work; its line is not waited for a second time."""
         self._poller.request_stop()
         self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)

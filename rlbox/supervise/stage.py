@@ -31,7 +31,6 @@ from rlbox.values import Command
 
 
 def stop_retained_services(context: StageContext) -> None:
-    """End the services that were kept for a stage that will not come."""
     for name, kept in context.retained.items():
         context.processes.stop(kept.service.child)
         if kept.output_fd >= 0:
@@ -41,8 +40,6 @@ def stop_retained_services(context: StageContext) -> None:
 
 
 class _StageServices:
-    """Starts and ends the services of a stage; those that run are `services` of its watch."""
-
     def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch) -> None:
         self._context = context
         self._stage = stage
@@ -159,7 +156,6 @@ class StageResult:
 
 
 def run_stage(context: StageContext, stage: StagePlan) -> StageResult:
-    """Run a stage to its end, passed or not; nothing that it started is left then but services to keep."""
     return _StageRun(context, stage).run()
 
 
@@ -238,7 +234,6 @@ class _StageRun:
                 raise StageAborted(causes.explain_needed_file(self._stage, need, fact))
 
     def _lost_need(self, cause: Cause) -> Cause:
-        """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
         lost = self._attempt(self._check_needs)
         if lost is None or lost.kind != "need":
             return cause

@@ -91,7 +91,6 @@ class NodeMonitor:
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
     def recheck_for_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
-        """As `find_lost_node`, once each node had the time to answer once more."""
         begun = time.monotonic()
         while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
             if (cause := self.find_lost_node(stage, consequence)) or is_stopped():
@@ -130,8 +129,6 @@ class RetainedService:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What all stages of a run share; `retained` are the services that wait for the next stage, by name."""
-
     plan: RunPlan
     run_dir: Path
     journal: Journal
@@ -183,7 +180,6 @@ class StageContext:
             raise StageAborted(self.explain_disk_error(error) if is_disk_full(error) else cause) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
-        """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
         if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()

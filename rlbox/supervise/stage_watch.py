@@ -37,8 +37,6 @@ TOLD_TO_STOP = (0, -15, -2, 143, 130)
 
 
 class StageWatch:
-    """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageAborted`."""
-
     def __init__(self, context: StageContext, stage: StagePlan) -> None:
         self.gate = GateChecker(stage, context.plan.benign)
         self.services: list[RunningService] = []
@@ -64,7 +62,6 @@ class StageWatch:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
-        """Look once at everything that can end the stage early; wait a moment when nothing was new."""
         self._context.starvation.sample()
         self.logs.read()
         self._metric_files.feed_block_to_gate()
@@ -93,7 +90,6 @@ class StageWatch:
         self._told.pop(log, None)
 
     def record_events(self) -> None:
-        """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
         event, stage = self._context.journal.record_event, self._stage.name
         events = self.gate.events
         for name, lines in (("forbidden", events.forbidden), ("noted", events.warnings)):
@@ -146,7 +142,6 @@ class StageWatch:
             raise StageAborted(self.hang.collect_timeout_evidence(cause, limit_s, what))
 
     def raise_on_violation(self, only_log: str = "") -> None:
-        """Stop a stage whose logs (or the one named) held a forbidden line."""
         forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
         if forbidden:
             self.record_gate()
@@ -165,7 +160,6 @@ class StageWatch:
             service.begin_liveness_checks()
 
     def end_command(self) -> None:
-        """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
         self.logs.dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
         self._metric_files.close()
@@ -221,8 +215,6 @@ class StageWatch:
 
 
 class _MetricFiles:
-    """The metric files of one gate; rows of earlier stages do not count."""
-
     def __init__(self, gate: GateChecker) -> None:
         self._gate = gate
         self._tails = {path: FileFollower(Path(path), follow_links=True) for path in gate.metric_file_paths}
@@ -231,7 +223,6 @@ class _MetricFiles:
                 tail.skip_to_end()
 
     def feed_block_to_gate(self) -> bool:
-        """Feed one block of each file; return whether there was anything."""
         found = False
         for path, tail in self._tails.items():
             with contextlib.suppress(OSError):  # a file that cannot be read has no points, which the rule tells

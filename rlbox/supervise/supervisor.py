@@ -97,7 +97,6 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
 def _end_all_after(
     context: StageContext, on_failure: Callable[[StageFailure], Cause], masks: SecretMasker
 ) -> Cause | None:
-    """Carry out the stages; a bug must not leave processes behind, nor a run that looks alive."""
     try:
         return _carry_out_stages(context, on_failure)
     except Exception as error:
@@ -132,7 +131,6 @@ def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure]
 
 
 def _check_fixes(context: StageContext) -> Cause | None:
-    """Return why no stage can be started: a fix of the image does not hold."""
     if context.plan.runs_without_container and INSTALL_DIR_VARIABLE not in os.environ:
         return None
     environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_inference_gpu_memory_percent(context.plan))}
@@ -194,7 +192,6 @@ def _end_stages(context: StageContext, cause: Cause) -> None:
 
 
 def _draw(context: StageContext) -> PlotResult:
-    """Draw the curves, best effort: whatever happens here changes nothing about the run."""
     plan, begun = context.plan, time.monotonic()
     if not plan.plot or context.interrupt.name or not find_files_named(context.run_dir, METRICS_FILE):
         return PlotResult(state="skipped")
