@@ -14,8 +14,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import Supervised, bare_stage, unix
-from rlbox.hang.detector import HangDetector, Stall
-from rlbox.hang.phases import load_phases, merge_phases
+from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
 from rlbox.job.phase import plan_phases
 from rlbox.logs.lines import LineSplitter
 from rlbox.system.counters import ActivityRates

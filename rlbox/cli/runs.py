@@ -25,8 +25,7 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.removal import RemovalCandidate
-    from rlbox.record.run_store import ReconcileResult, RunStore
+    from rlbox.record.run_store import ReconcileResult, RemovalCandidate, RunStore
     from rlbox.record.state import RunState, StageState
 
 
@@ -179,7 +178,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
       rlbox runs rm smoke-20250101 --dry-run
     """
     from rlbox.errors import LockHeld
-    from rlbox.record.removal import decide_named_removals
+    from rlbox.record.run_store import decide_named_removals
     from rlbox.run.history import reconcile_and_list_candidates
 
     run_store = open_existing_store_or_exec_remotely(app, target, data)
@@ -217,7 +216,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --dry-run
       rlbox runs prune --older 7d --yes
     """
-    from rlbox.record.removal import decide_removals_keeping_latest_runs
+    from rlbox.record.run_store import decide_removals_keeping_latest_runs
     from rlbox.run.history import reconcile_and_list_candidates
 
     before = time.time() - older
@@ -232,8 +231,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
 
 def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate], *, yes: bool) -> int:
     from rlbox.amounts import counted, decimal_size_text
-    from rlbox.record.removal import format_removals
-    from rlbox.record.run_store import delete_run_dir_and_host_record
+    from rlbox.record.run_store import delete_run_dir_and_host_record, format_removals
     from rlbox.run.data_disk import create_lock_owner
 
     going = [row for row in rows if not row.kept_because]

@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Protocol
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.detector import LOOKED_AT_BYTES, HangDetector, Stall, select_last_lines
+from rlbox.hang.detector import (
+    LOOKED_AT_BYTES,
+    HangDetector,
+    PhaseChange,
+    Stall,
+    load_phases,
+    merge_phases,
+    select_last_lines,
+)
 from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
-from rlbox.hang.phases import PhaseChange, load_phases, merge_phases
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
 from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
 from rlbox.job.names import STAGE_LOG

@@ -10,9 +10,8 @@ from rlbox.app import App
 from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
-from rlbox.record.removal import RemovalCandidate
 from rlbox.record.run_dir import load_plan_file
-from rlbox.record.run_store import ReconcileResult, RunStore, sum_file_sizes
+from rlbox.record.run_store import ReconcileResult, RemovalCandidate, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
 from rlbox.run.data_disk import locate_local_run_store, reconcile_runs
 

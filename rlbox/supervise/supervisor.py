@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -23,7 +25,6 @@ from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_rerun
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
-from rlbox.supervise.engine_memory import find_inference_gpu_memory_percent
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
@@ -37,6 +38,12 @@ from rlbox.values import Command
 BUG_FILE = "supervisor-error.log"
 PLOT_LOG = "plot.log"
 _PLOT_S = 120.0
+_GPU_SHARE = re.compile(
+    r"(?:gpu[-_]memory(?:[-_]utilization)?|mem[-_]fraction[-_]static)[= ](1(?:\.0+)?|0?\.\d+)(?![\w.])"
+)
+_ENGINE = re.compile(r"(?<![\w])(?:vllm|sglang)(?![\w/-])")
+_DEFAULT_GPU_PERCENT = 90
+"""Percent that vLLM and SGLang take of a GPU where nothing is said. Source: their `--help`."""
 
 
 def supervise_run(
@@ -140,6 +147,16 @@ def _check_fixes(context: StageContext) -> Cause | None:
     first = errors[0]
     doctor = f"doctor {context.plan.target}" + (" --place here" if context.plan.runs_without_container else "")
     return explain_failed_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
+
+
+def find_inference_gpu_memory_percent(plan: RunPlan) -> int:
+    """Return the largest share in percent, 0 for a run without an inference engine."""
+    commands = [argv for stage in plan.stages for argv in (stage.argv, *(one.argv for one in stage.services))]
+    text = "\n".join(" ".join(argv) for argv in commands)
+    shares = [float(found) for found in _GPU_SHARE.findall(text)]
+    if shares:
+        return math.ceil(max(shares) * 100)
+    return _DEFAULT_GPU_PERCENT if _ENGINE.search(text) else 0
 
 
 def _carry_out_one(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.hang.detector import HangDetector, Stall
-from rlbox.hang.phases import load_phases, merge_phases
+from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.system.counters import ActivityRates
 

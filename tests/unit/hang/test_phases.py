@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
-from rlbox.hang.phases import PhaseMatcher, load_phases
+from rlbox.hang.detector import PhaseMatcher, load_phases
 from rlbox.job.job import Stage
 from rlbox.job.phase import Phase, plan_phases
 

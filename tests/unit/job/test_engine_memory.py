@@ -12,7 +12,7 @@ from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.supervise.engine_memory import find_inference_gpu_memory_percent
+from rlbox.supervise.supervisor import find_inference_gpu_memory_percent
 
 SHIPPED = Project(folder=Path(__file__).parents[3])
 PATHS = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")

@@ -8,13 +8,15 @@ import pytest
 
 from rlbox.errors import NodeError
 from rlbox.record import run_store as removing
-from rlbox.record.removal import (
+from rlbox.record.run_store import (
     RemovalCandidate,
+    RunStore,
     decide_named_removals,
     decide_removals_keeping_latest_runs,
+    delete_run_dir_and_host_record,
     format_removals,
+    sum_file_sizes,
 )
-from rlbox.record.run_store import RunStore, delete_run_dir_and_host_record, sum_file_sizes
 from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
