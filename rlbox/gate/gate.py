@@ -73,8 +73,9 @@ class GateChecker:
             for rule in stage.forbid
         ]
         self._metrics = [MetricChecker(rule, self.events, self._steps_of(rule.log)) for rule in stage.metrics]
-        if stage.ordered:
-            _set_predecessors(self._required)
+        for index, line in enumerate(self._required if stage.ordered else ()):
+            earlier = [each for each in self._required[:index] if each.rule.log == line.rule.log]
+            line.predecessor = earlier[-1] if earlier else None
         self._searches = {
             log: LogSearch(self._matchers(log), texts, self._steps_of(log), self._has_undecided_lines)
             for log, texts in self._model_texts.items()
@@ -103,9 +104,10 @@ class GateChecker:
         return self._searches[log_name].pending_patterns
 
     def close_logs(self) -> None:
+        """Read last lines without a line feed, and decide as at the end of the command: no further step comes."""
         for log, splitter in self._splitters.items():
             self.read_lines(log, splitter.close())
-        self.decide_doubtful_forbidden_lines()
+        self._decide_lines(log_ended=True)
 
     def ignore_failures_while_stopping(self) -> None:
         self.events.is_stopping = True
@@ -116,10 +118,6 @@ class GateChecker:
         self._decide_lines()
         for line in self._required:
             line.record_if_late(elapsed_s)
-
-    def decide_doubtful_forbidden_lines(self) -> None:
-        """Decide as at the end of the command, after which no further step comes."""
-        self._decide_lines(log_ended=True)
 
     def is_harmless_line(self, log_name: str, line_number: int, text: str) -> bool:
         return self.is_model_text_or_before_steps(log_name, line_number, text) or self._benign.matches_line(
@@ -196,10 +194,3 @@ class GateChecker:
             if line.rule.log == log:
                 yield from line.matchers()
         yield from self._benign.matchers(log)
-
-
-def _set_predecessors(lines: Sequence[RequiredLineTracker]) -> None:
-    last: dict[str, RequiredLineTracker] = {}
-    for line in lines:
-        line.predecessor = last.get(line.rule.log)
-        last[line.rule.log] = line

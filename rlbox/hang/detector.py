@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import re2
 from pydantic import Field
@@ -240,11 +240,6 @@ class Stall:
     deadlock: Deadlock | None = None
 
 
-class AgedRates(NamedTuple):
-    age_s: float
-    rates: ActivityRates
-
-
 class HangDetector:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
@@ -260,7 +255,8 @@ class HangDetector:
         self._history = _LineHistory()
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
-        self._recent: deque[tuple[float, ActivityRates]] = deque()
+        self.recent_rates: deque[tuple[float, ActivityRates]] = deque()
+        """Those of the last minute, each with its time."""
         self.start(now_s)
 
     def start(self, now_s: float) -> None:
@@ -273,9 +269,6 @@ class HangDetector:
 
     def get_inactivity_s(self, now_s: float) -> float:
         return now_s - self._alive_s
-
-    def list_recent_rates(self, now_s: float) -> list[AgedRates]:
-        return [AgedRates(now_s - at, rates) for at, rates in self._recent]
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         block = select_last_lines(block, LOOKED_AT_BYTES)
@@ -303,9 +296,9 @@ class HangDetector:
 
     def feed_rates(self, rates: ActivityRates, now_s: float, *, log_advanced: bool) -> None:
         """Take what the processes did; where the log went on meanwhile this is what they do when all is well."""
-        self._recent.append((now_s, rates))
-        while self._recent and now_s - self._recent[0][0] > _MINUTE_S:
-            self._recent.popleft()
+        self.recent_rates.append((now_s, rates))
+        while self.recent_rates and now_s - self.recent_rates[0][0] > _MINUTE_S:
+            self.recent_rates.popleft()
         if log_advanced:
             self._usual_cpu = max(self._usual_cpu * 0.9, rates.cpu)
         for sign, floor in self.phase.progress.items():
@@ -313,10 +306,11 @@ class HangDetector:
                 self._alive_s = now_s
         if log_advanced:
             return
-        if self._idle(rates, now_s):
-            self._idle_s = now_s
-        else:
+        is_active = any(self._reaches(sign, floor, now_s) for sign, floor in FLOORS.items() if sign != "cpu")
+        if is_active or rates.cpu >= max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu):
             self.last_progress_s = now_s
+        else:
+            self._idle_s = now_s
 
     def choose_probe_interval_s(self, now_s: float) -> float:
         quiet_s, step_s, limit_s = now_s - self.last_progress_s, self.usual_step_s, self.phase.silence_s
@@ -366,18 +360,13 @@ class HangDetector:
 
     def _reaches(self, sign: str, floor: float, now_s: float) -> bool:
         """Whether an activity reaches its floor now, and on the average of the last half minute: a burst is no life."""
-        window = [rates for at, rates in self._recent if now_s - at < min(_WINDOW_S, self.phase.silence_s)]
+        window = [rates for at, rates in self.recent_rates if now_s - at < min(_WINDOW_S, self.phase.silence_s)]
         if not window or not _sign(window[-1], sign, floor):
             return False
         if sign == "gpu":
             return True
         seconds = sum(rates.seconds for rates in window)
         return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
-
-    def _idle(self, rates: ActivityRates, now_s: float) -> bool:
-        if any(self._reaches(sign, floor, now_s) for sign, floor in FLOORS.items() if sign != "cpu"):
-            return False
-        return rates.cpu < max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu)
 
 
 def select_last_lines(block: bytes, max_bytes: int) -> bytes:

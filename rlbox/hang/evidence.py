@@ -20,12 +20,13 @@ from rlbox.amounts import (
 )
 from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.errors import get_docs_url
-from rlbox.hang.detector import AgedRates, Stall
+from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
 from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
 from rlbox.hang.waits import ProcessWait, describe_wait, probe_waits, sort_by_suspicion
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
 from rlbox.job.plan import StagePlan
+from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
@@ -105,7 +106,7 @@ def get_hang_report_path(stage: StagePlan) -> str:
 def collect_hang_evidence(
     watched: WatchContext,
     stall: Stall,
-    recent_rates: Sequence[AgedRates],
+    rates_by_age_s: Sequence[tuple[float, ActivityRates]],
     *,
     ignored_name_prefixes: tuple[str, ...],
     stage_start_unix_s: float,
@@ -144,7 +145,7 @@ def collect_hang_evidence(
         "processes": [_process_to_json(wait) for wait in waits],
         "activity": [
             {"ago_s": round(ago, 1), **{name: round(rate, 2) for name, rate in dataclasses.asdict(rates).items()}}
-            for ago, rates in recent_rates
+            for ago, rates in rates_by_age_s
         ],
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
         "nccl": nccl,

@@ -90,12 +90,6 @@ class Deadlock:
     pids_in_collective: frozenset[int] = frozenset()
     pids_to_confirm_by_stack: frozenset[int] = frozenset()
 
-    def has_changed_by(self, later: Deadlock) -> bool:
-        return any(
-            a and b and a != b
-            for a, b in ((self.absent_pids, later.absent_pids), (self.pending_calls, later.pending_calls))
-        )
-
 
 def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
@@ -167,7 +161,13 @@ class DeadlockTracker:
         NCCL answers late, or once not at all: what it told stays, and the time goes on.
         """
         before, found = self.deadlock, find_deadlock(sample)
-        if before is None or found is None or before.has_changed_by(found):
+        # where one of two only knows less, nobody worked between them
+        if (
+            before is None
+            or found is None
+            or (before.absent_pids and found.absent_pids and before.absent_pids != found.absent_pids)
+            or (before.pending_calls and found.pending_calls and before.pending_calls != found.pending_calls)
+        ):
             self.deadlock, self._since_s = found, now_s
         elif sample.unhealthy_communicators or not before.pending_calls:
             self.deadlock = found
@@ -335,13 +335,11 @@ class RankMonitor:
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
                 return True
-            if told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS and self._uses_working_gpu(wait.pid):
+            gpus = select_used_gpus_or_all(self._before.gpus, {wait.pid}) if self._before else []
+            waits_for_gpu = told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS
+            if waits_for_gpu and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus):
                 return True
         return False
-
-    def _uses_working_gpu(self, pid: int) -> bool:
-        gpus = select_used_gpus_or_all(self._before.gpus, {pid}) if self._before else []
-        return any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus)
 
     def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[UnhealthyCommunicator, ...]:
         if now_s < self._ras_from_s:

@@ -227,7 +227,7 @@ class HangMonitor:
             waits = collect_hang_evidence(
                 self._watched,
                 stall,
-                self._detector.list_recent_rates(self._now_s),
+                [(self._now_s - at, rates) for at, rates in self._detector.recent_rates],
                 ignored_name_prefixes=self._background,
                 stage_start_unix_s=self._began_unix,
             )

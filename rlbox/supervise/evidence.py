@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -133,7 +134,11 @@ def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTe
 
     def run(name: str, collect: Collector) -> None:
         try:
-            found[name] = _bounded(collect())
+            text = collect()
+            if len(text) > PART_BYTES:  # cut at a line's end: half a secret would not be masked
+                kept = text[: text.rfind("\n", 0, PART_BYTES) + 1]
+                text = f"{kept}... cut here: {len(text) - len(kept)} more characters\n"
+            found[name] = text
         except Exception as error:  # whatever a collector runs into, the others and the cause go on
             why[name] = str(error) if isinstance(error, PartUnavailableError) else f"{type(error).__name__}: {error}"
 
@@ -149,13 +154,6 @@ def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTe
         texts={name: texts[name] for name in parts if name in texts},
         missing={name: missing.get(name, late) for name in parts if name not in texts},
     )
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= PART_BYTES:
-        return text
-    kept = text[: text.rfind("\n", 0, PART_BYTES) + 1]  # at a line's end: half a secret would not be masked
-    return f"{kept}... cut here: {len(text) - len(kept)} more characters\n"
 
 
 _TOOL_S = 5.0
@@ -181,17 +179,13 @@ def _collect_gpu_text() -> str:
 
 
 def _collect_kernel_text(since: str) -> str:
-    begin = datetime.fromisoformat(since) - timedelta(seconds=5)
-    rows = [row for row in _tool("dmesg", "--time-format", "iso").splitlines() if _KERNEL.search(row)]
-    rows = [row for row in rows if _is_since(row, begin)][-_KERNEL_ROWS:]
-    return "\n".join(rows) + "\n" if rows else "no message about GPUs, memory, disks or crashes in this time\n"
-
-
-def _is_since(row: str, begin: datetime) -> bool:
-    try:
-        return datetime.fromisoformat(row.split(" ", 1)[0].replace(",", ".")) >= begin
-    except (ValueError, TypeError):
-        return False
+    begin, rows = datetime.fromisoformat(since) - timedelta(seconds=5), []
+    for row in filter(_KERNEL.search, _tool("dmesg", "--time-format", "iso").splitlines()):
+        with contextlib.suppress(ValueError, TypeError):
+            if datetime.fromisoformat(row.split(" ", 1)[0].replace(",", ".")) >= begin:
+                rows.append(row)
+    text = "\n".join(rows[-_KERNEL_ROWS:])
+    return f"{text or 'no message about GPUs, memory, disks or crashes in this time'}\n"
 
 
 def _collect_process_text() -> str:
@@ -221,10 +215,6 @@ def _collect_disk_text(folders: Iterable[Path]) -> str:
         free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
         lines.append(f"{decimal_size_text(free):>9} {decimal_size_text(total):>9} {facts.f_favail:12d} {folder}")
     return "\n".join(lines) + "\n"
-
-
-def _collect_limits_text() -> str:
-    return _json({"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())})
 
 
 def _collect_system_text() -> str:
@@ -335,12 +325,14 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
         "gpu.txt": _collect_gpu_text,
         "kernel.txt": lambda: _collect_kernel_text(failure.started_at),
         "disks.txt": lambda: _collect_disk_text(folders),
-        "limits.json": _collect_limits_text,
+        "limits.json": lambda: _json(
+            {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
+        ),
         "system.json": _collect_system_text,
         "processes.txt": _collect_process_text,
     }
     if ray := stage.ray:
-        parts["ray/status.json"] = lambda: _ray(failure)
+        parts["ray/status.json"] = lambda: _ray_status(failure)
         parts["ray/logs.txt"] = lambda: _collect_ray_log_text(ray)
     return parts
 
@@ -388,8 +380,7 @@ def _read(path: Path) -> str:
         raise PartUnavailableError(f"{path.name}: {error.strerror}") from error
 
 
-def _ray(failure: StageFailure) -> str:
-    snapshot = failure.snapshot
-    if not snapshot or not snapshot.ray:
-        raise PartUnavailableError(_("the head was not asked"))
-    return _json(snapshot.ray)
+def _ray_status(failure: StageFailure) -> str:
+    if failure.snapshot and failure.snapshot.ray:
+        return _json(failure.snapshot.ray)
+    raise PartUnavailableError(_("the head was not asked"))

@@ -172,11 +172,7 @@ def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: Co
     ]
 
 
-def render_markdown_report(report: Mapping[str, Any]) -> str:
-    return "\n".join(_lines(report)) + "\n"
-
-
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def _render_markdown_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {report['stage']} failed: {report['cause']['what']}"
     yield ""
     yield from _answer(report)
@@ -312,7 +308,7 @@ def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> 
     report = build_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
-        REPORT_PAGE: render_markdown_report(report),
+        REPORT_PAGE: "\n".join(_render_markdown_lines(report)) + "\n",
         "REPORT.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(build_failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)

@@ -165,7 +165,7 @@ class StageWatch:
         self._metric_files.close()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
-        self.gate.decide_doubtful_forbidden_lines()
+        self.gate.close_logs()
         self._command_begun = None
 
     def await_dying_service(self, patience_s: float) -> None:

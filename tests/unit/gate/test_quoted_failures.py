@@ -70,7 +70,7 @@ def test_it_counts_at_once(lines: list[str]) -> None:
 def test_without_a_further_step_it_counts_at_the_end(after: list[str]) -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", "step 2 loss 1", OOM, *after) == []
-    gate.decide_doubtful_forbidden_lines()
+    gate.close_logs()
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
 
 
