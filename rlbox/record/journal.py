@@ -97,7 +97,7 @@ class Journal:
             write()
             return True
         except OSError as error:
-            self.problem = self.problem or _disk_cause(self.run_dir, error)
+            self.problem = self.problem or explain_write_error(str(self.run_dir), error, self.run_dir)
         self._release()
         try:
             write()
@@ -110,10 +110,10 @@ class Journal:
             remove_file(self.run_dir / _RESERVE_FILE)
 
 
-def _disk_cause(run_dir: Path, error: OSError) -> Cause:
+def explain_write_error(path: str, error: OSError, run_dir: Path) -> Cause:
     if is_disk_full(error):
         return make_disk_full_cause(str(run_dir), get_free_bytes(run_dir))
-    return make_unwritable_directory_cause(str(run_dir), error.strerror or str(error))
+    return make_unwritable_directory_cause(path, error.strerror or str(error))
 
 
 def _inode(folder: Path) -> int:

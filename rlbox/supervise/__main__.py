@@ -19,9 +19,7 @@ from rlbox.system.libc import forbid_ptrace
 from rlbox.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from rlbox.diagnose.cause import Cause
     from rlbox.job.plan import RunPlan
-    from rlbox.supervise.evidence import StageFailure
 
 _START_S = 30.0
 """How long the command line that started this process may still have the disk."""
@@ -62,21 +60,8 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
         interrupt=interrupt,
         masks=SecretMasker({**os.environ, **secrets}),
         grants=SecretGrants(secrets, plan.aliases),
-        on_failure=write_evidence_and_find_cause,
         on_event=_tell_event,
     )
-
-
-def write_evidence_and_find_cause(failure: StageFailure) -> Cause:
-    from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
-
-    explained = explain_failure(failure)
-    try:
-        write_evidence_folder(failure, explained)
-    except Exception as error:  # evidence is worth having, but never worth losing what is explained already
-        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        _tell(f"evidence was not written: {why}")
-    return explained.cause
 
 
 def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bool) -> None:
@@ -114,6 +99,8 @@ def _tell_event(event: Mapping[str, Any]) -> None:
             _tell(f"{event['stage']}: service {event['service']} {event['state']}")
         case "plot":
             _tell(f"curves: {event['plot']['state']} {event['plot']['detail']}".rstrip())
+        case "evidence-failed":
+            _tell(f"evidence was not written: {event['why']}")
         case _:
             pass
 

@@ -17,13 +17,12 @@ from rlbox.diagnose.cause import (
     make_disk_full_cause,
     make_interrupted_cause,
     make_removed_directory_cause,
-    make_unwritable_directory_cause,
 )
 from rlbox.hang.evidence import WatchContext
 from rlbox.hang.starvation import StarvationMonitor
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
-from rlbox.record.journal import Journal
+from rlbox.record.journal import Journal, explain_write_error
 from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
@@ -165,9 +164,7 @@ class StageContext:
     def explain_disk_error(self, error: OSError) -> Cause:
         if not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
-        if is_disk_full(error):
-            return make_disk_full_cause(str(self.run_dir), get_free_bytes(self.run_dir))
-        return make_unwritable_directory_cause(str(error.filename or self.run_dir), error.strerror or str(error))
+        return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
     def start_part_or_abort(
         self, stage: StagePlan, part: str, argv_in_error: tuple[str, ...], start: Callable[[], T]

@@ -53,13 +53,11 @@ def supervise_run(
     interrupt: StopSignal,
     masks: SecretMasker,
     grants: SecretGrants,
-    on_failure: Callable[[StageFailure], Cause],
     on_event: Callable[[Event], None],
 ) -> int:
     """Carry out `plan` in `run_dir` and return the exit code: 0, 1, 3, 5, 7 or 130.
 
-    `on_failure` is called once all processes of a failed stage are gone; it returns the cause with the line that shows
-    it. `on_event` is called with every event after it was written.
+    `on_event` is called with every event after it was written.
     """
     set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
@@ -78,7 +76,7 @@ def supervise_run(
     journal.add_listener(sampler.sample_soon_on_change)
     sampler.start()
     journal.record_run_change("run", state="running", attempt=plan.attempt)
-    cause = _end_all_after(context, on_failure, masks)
+    cause = _carry_out_stages_and_end_all(context)
     context.nodes.close()
     journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
@@ -101,15 +99,13 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
     journal.record_run_change("run", state=state, ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own)
 
 
-def _end_all_after(
-    context: StageContext, on_failure: Callable[[StageFailure], Cause], masks: SecretMasker
-) -> Cause | None:
+def _carry_out_stages_and_end_all(context: StageContext) -> Cause | None:
     try:
-        return _carry_out_stages(context, on_failure)
+        return _carry_out_stages(context)
     except Exception as error:
         traceback_file = ""
         with contextlib.suppress(OSError):
-            text = masks.mask_text(traceback.format_exc())
+            text = context.journal.masks.mask_text(traceback.format_exc())
             replace_file(context.run_dir / BUG_FILE, text.encode("utf-8", "replace"))
             traceback_file = BUG_FILE
         cause = explain_supervisor_bug(error, traceback_file)
@@ -120,17 +116,14 @@ def _end_all_after(
         stop_retained_services(context)
 
 
-def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+def _carry_out_stages(context: StageContext) -> Cause | None:
     waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
     if absent := _check_fixes(context) if waiting else None:
         context.journal.record_stage_change(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(context, absent)
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
-        if context.interrupt.name:
-            cause: Cause | None = context.create_stop_cause()
-        else:
-            cause = _carry_out_one(context, stage, on_failure)
+        cause = context.create_stop_cause() if context.interrupt.name else _carry_out_stage(context, stage)
         if cause:
             _end_stages(context, cause)
             return cause
@@ -159,32 +152,28 @@ def find_inference_gpu_memory_percent(plan: RunPlan) -> int:
     return _DEFAULT_GPU_PERCENT if _ENGINE.search(text) else 0
 
 
-def _carry_out_one(
-    context: StageContext, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]
-) -> Cause | None:
+def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
     begun = time.monotonic()
     end = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if end.cause is None:
         context.journal.record_stage_change(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
         return None
-    cause = end.cause
-    if cause.kind != "interrupted":
-        cause = _collect(context, end, cause, on_failure)
-    state: StageStatus = "interrupted" if cause.kind == "interrupted" else "failed"
+    state: StageStatus = "interrupted" if end.cause.kind == "interrupted" else "failed"
+    cause = end.cause if state == "interrupted" else _write_evidence_and_find_cause(context, end, end.cause)
     context.journal.record_stage_change(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
     return cause
 
 
-def _collect(
-    context: StageContext, end: StageResult, cause: Cause, on_failure: Callable[[StageFailure], Cause]
-) -> Cause:
-    state = next(s for s in context.journal.state.stages if s.name == end.stage.name)
+def _write_evidence_and_find_cause(context: StageContext, end: StageResult, cause: Cause) -> Cause:
+    """Return the cause of a failed stage, all processes of which are gone, with the line that shows it."""
+    from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
+
     failure = StageFailure(
         run_dir=context.run_dir,
         plan=context.plan,
         stage=end.stage,
-        state=state,
+        state=next(s for s in context.journal.state.stages if s.name == end.stage.name),
         cause=cause,
         started_at=end.started_at,
         ended_at=end.ended_at,
@@ -194,10 +183,13 @@ def _collect(
         masked_secret_env=context.grants.make_masked_environment(end.stage.secrets),
     )
     try:
-        return on_failure(failure)
+        explained = explain_failure(failure)
+        cause = explained.cause
+        write_evidence_folder(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
-        context.journal.record_event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
-        return cause
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        context.journal.record_event(end.stage.name, "evidence-failed", why=why)
+    return cause
 
 
 def _end_stages(context: StageContext, cause: Cause) -> None:
