@@ -140,10 +140,13 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     """
     environments = [read_environment(pid) for pid in pids]
     contents, trouble = dict[str, bytes](), ""
-    try:
-        contents[RAS_FILE] = require_ras_report(*require_ras_address(pids, environments)).encode("utf-8", "replace")
-    except (RasUnavailableError, OSError) as error:
-        trouble = str(error) if isinstance(error, RasUnavailableError) else f"NCCL's RAS did not answer: {error}"
+    if address := find_ras_address(pids, environments):
+        try:
+            contents[RAS_FILE] = require_ras_report(*address).encode("utf-8", "replace")
+        except OSError as error:
+            trouble = f"NCCL's RAS at {address.host}:{address.port} did not answer: {error}"
+    else:
+        trouble = "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
     for dump in _list_dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             contents[dump.name] = read_bytes(dump, _MOST_DUMP_BYTES)
@@ -158,19 +161,13 @@ class RasAddress(NamedTuple):
     port: int
 
 
-class RasUnavailableError(Exception):
-    """No process offers NCCL's RAS; the text says why."""
-
-
-def require_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress:
+def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress | None:
+    """Return where one of the processes offers NCCL's RAS."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
-    number = whole_number(port, digits=5)
-    if number is None:
-        raise RasUnavailableError(f"NCCL_RAS_ADDR {named!r} is no address")
-    host = host or "127.0.0.1"
-    if find_server_pid(pids, f"{host}:{number}") is None:  # another job of this machine may listen there
-        raise RasUnavailableError("no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)")
+    host, number = host or "127.0.0.1", whole_number(port, digits=5)
+    if number is None or find_server_pid(pids, f"{host}:{number}") is None:  # another job may listen there
+        return None
     return RasAddress(host, number)
 
 

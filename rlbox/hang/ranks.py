@@ -15,10 +15,9 @@ from rlbox.hang.nccl import (
     PendingCall,
     RankNumber,
     RasAddress,
-    RasUnavailableError,
     UnhealthyCommunicator,
+    find_ras_address,
     parse_ras_report,
-    require_ras_address,
     require_ras_report,
 )
 from rlbox.hang.stacks import dump_main_stacks
@@ -345,11 +344,10 @@ class RankMonitor:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            try:
-                self._ras = require_ras_address(pids, map(read_environment, pids))
-            except RasUnavailableError:
-                self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
-                return ()
+            self._ras = find_ras_address(pids, map(read_environment, pids))
+        if self._ras is None:
+            self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
+            return ()
         try:
             return parse_ras_report(require_ras_report(*self._ras, timeout_s=_RAS_S))
         except OSError:
