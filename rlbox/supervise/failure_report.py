@@ -133,8 +133,8 @@ def _describe_event(event: dict[str, Any]) -> str:
             return f"forbidden line {event.get('number')} of log {event.get('log')}"
         case "noted":
             return f"line {event.get('number')} of log {event.get('log')}, forbidden, of a process that went on"
-        case "log-restored" | "log-emptied" | "left-running":
-            return str(event["event"]).replace("-", " ")
+        case "left-running":
+            return "left running"
         case _:
             return ""
 
