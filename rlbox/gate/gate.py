@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.gate.line_rules import BenignLineTracker, ForbiddenLineTracker, RequiredLineTracker
 from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
-from rlbox.job.gate import CatalogueLine, RequireRule
+from rlbox.job.gate import CatalogueLine
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock, LineSplitter
@@ -46,12 +45,6 @@ class OutcomeStates:
     def rules_decided_after_start(self) -> list[RuleState]:
         ray = [self.ray] if self.ray else []
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
-
-
-class MissingLine(NamedTuple):
-    rule: RequireRule
-    fitting: int
-    """Number of lines that fitted so far."""
 
 
 class GateChecker:
@@ -158,8 +151,8 @@ class GateChecker:
             if state.state == "waiting" and state.kind in HELD_UNLESS_BROKEN:
                 self.set_held_unless_broken(state, state.seen)
 
-    def missing_lines(self) -> list[MissingLine]:
-        return [MissingLine(line.rule, line.state.count) for line in self._required if line.state.state == "waiting"]
+    def missing_lines(self) -> list[RequiredLineTracker]:
+        return [line for line in self._required if line.state.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
         return tuple(dataclasses.replace(state) for state in self._all_states())

@@ -236,10 +236,8 @@ class LogSearch:
         due = bisect.bisect_right(self._unread_steps, last_number - self._block.first_number)
         for index in self._unread_steps[:due]:
             text = self._block[index]
-            line, variants = (
-                Line(number=self._block.first_number + index, text=text.strip()),
-                list_prefix_stripped_variants(text),
-            )
+            line = Line(number=self._block.first_number + index, text=text.strip())
+            variants = list_prefix_stripped_variants(text)
             if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.read_line(line, variants)
         del self._unread_steps[:due]

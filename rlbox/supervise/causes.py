@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlbox.amounts import decimal_size_text, duration_text, exact_duration_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
 from rlbox.gate.files import FileCheck
-from rlbox.gate.gate import MissingLine
+from rlbox.gate.line_rules import RequiredLineTracker
 from rlbox.gate.rule_state import ForbiddenLine, Violation
 from rlbox.job.gate import FileRule, MetricRule, ProbeRule
 from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
@@ -44,9 +44,10 @@ def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
     )
 
 
-def explain_line_missing_after_exit_0(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
+def explain_line_missing_after_exit_0(stage: StagePlan, missing: RequiredLineTracker, last_line: str) -> Cause:
     rule, log = missing.rule, get_service_or_stage_log_path(stage, missing.rule.log)
-    often = "never" if missing.fitting == 0 else f"only {missing.fitting} times, not {rule.count},"
+    count = missing.state.count
+    often = f"only {count} times, not {rule.count}," if count else "never"
     last = f"; its last line was: {last_line}" if last_line else "; it is empty"
     return Cause(
         kind="require",
