@@ -174,7 +174,11 @@ def write_bundle(
         for name, text in texts.items():
             bundle.add(name, io.BytesIO(text.encode("utf-8", "replace")))
         for taken in selection.taken:
-            with contextlib.suppress(FileNotFoundError), open_regular_file(run_dir / taken.name) as source:
+            try:
+                source = open_regular_file(run_dir / taken.name)
+            except OSError:  # somebody removed it meanwhile
+                continue
+            with source:
                 left_out = taken.bytes - taken.keep_last_bytes
                 if left_out:
                     source.seek(left_out)
