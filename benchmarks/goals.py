@@ -263,16 +263,6 @@ GOALS = (
         quick_rounds=2,
     ),
     Goal(
-        key="29",
-        what="already warm, without start-up",
-        anchor="cat FILES >/dev/null, warm",
-        gate=0.20,
-        stretch=0.10,
-        measure=warming.warm,
-        rounds=11,
-        quick_rounds=3,
-    ),
-    Goal(
         key="30",
         what="evidence of a hit, 1 GiB log",
         anchor=CLICK,

@@ -1,4 +1,4 @@
-"""Goals 28 and 29: model files into the page cache, against `cat`; only these files are driven out of it, no others."""
+"""Goal 28: model files into the page cache, against `cat`; only these files are driven out of it, no others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.pairs import Sample, Unusable, time_process
+from benchmarks.pairs import Sample
 from benchmarks.place import Place
 
 FILES, BYTES = 4, 512 << 20
 _BLOCK = 16 << 20
-_TRIES = 3  # whoever else needs memory may take the pages between two looks
 READER = """
 import os, sys, threading
 PIECE = 4 << 20
@@ -23,11 +22,10 @@ threads = [threading.Thread(target=read, args=(bytearray(PIECE),)) for _ in rang
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-_WARM = '"warm": true'  # of 0.999 of the bytes at least, as the kernel says after the reading
 
 
 def cold(place: Place) -> Sample:
-    """`rlbox warm` of files that are not in memory, with its start-up and the proof, against `cat` of the same.
+    """`rlbox warm` of files that are not in memory, with its start-up, against `cat` of the same.
 
     Beside it four threads that do nothing but read them show what the disk gives.
     """
@@ -39,26 +37,10 @@ def cold(place: Place) -> Sample:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(handle)
 
-    ours = place.rlbox("warm", "--json", *paths, before=drive_out, says=_WARM)
+    ours = place.rlbox("warm", "--json", *paths, before=drive_out, says='"seconds": ')
     cat = place.case(_cat(paths), before=drive_out)
     bare = place.case((sys.executable, "-I", "-S", "-c", READER, *paths), name="bare reader", before=drive_out)
     return place.compare(ours, cat, bare)
-
-
-def warm(place: Place) -> Sample:
-    """What `rlbox warm` of files that are in memory takes to prove it, without its start-up, against `cat` of them."""
-    paths = place.kept.get(_shards)
-    cat = place.case(_cat(paths))
-    time_process(cat)
-
-    def proof() -> float:
-        for _ in range(_TRIES):
-            said = place.output("warm", *paths)
-            if said["warm"] and not said["read"]:
-                return float(said["seconds"])
-        raise Unusable("the files did not stay in memory, so nothing was measured")
-
-    return place.compare(proof, cat)
 
 
 def _cat(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -112,44 +112,34 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
 def warm(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
-    Files in memory are not read again. Afterwards rlbox asks the kernel which pages are in memory: a missing
-    page gives exit code 1. Files larger than the memory are rejected, since reading them would only evict
-    others.
+    Files larger than the memory are rejected, since reading them would only evict others.
 
     \b
     Examples:
       rlbox warm /data/models/Qwen3-8B
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.errors import WorkFailed
+    import time
+
+    from rlbox.amounts import decimal_size_text, duration_text
     from rlbox.system.limits import get_available_memory
-    from rlbox.system.prefetch import (
-        format_report,
-        measure_page_cache,
-        read_into_page_cache,
-        require_free_memory,
-    )
+    from rlbox.system.prefetch import find_files, read_into_page_cache, require_free_memory
     from rlbox.system.progress import show_byte_progress
 
-    report = measure_page_cache(paths)
+    files = find_files(paths)
+    total = sum(files.values())
+    data = {"size": total, "files": [{"path": str(path), "size": size} for path, size in files.items()]}
+    text = f"{counted(len(files), 'file', 'files')}, {decimal_size_text(total)}"
+    with app.collecting_refusals_if_dry_run("memory"):
+        require_free_memory(files, get_available_memory())
     if app.dry_run:
-        with app.collecting_refusals_if_dry_run("memory"):
-            require_free_memory(report, get_available_memory())
-        would = (
-            f"read {decimal_size_text(report.bytes_left_to_read)} into memory"
-            if report.bytes_left_to_read
-            else "read nothing: it is in memory"
-        )
-        return app.planned(report.as_json(), format_report(report), would)
-    if report.bytes_left_to_read:
-        require_free_memory(report, get_available_memory())
-        with show_byte_progress(app, "into memory", report.bytes_left_to_read) as on_bytes:
-            report = read_into_page_cache(report, on_bytes)
-    app.result(report.as_json(), format_report(report))
-    if report.is_warm is False:
-        app.print_status(
-            "warm: what was read did not stay in memory, since something else needs it; end that, or warm less"
-        )
-        return WorkFailed.exit_code
+        return app.planned(data, text, f"read {decimal_size_text(total)} into memory")
+    began = time.monotonic()
+    with show_byte_progress(app, "into memory", total) as on_bytes:
+        read_into_page_cache(files, on_bytes)
+    seconds = max(time.monotonic() - began, 1e-6)
+    speed = decimal_size_text(total / seconds)
+    app.result(
+        {**data, "seconds": round(seconds, 6)}, f"{text}: read into memory in {duration_text(seconds)} ({speed}/s)"
+    )
     return 0

@@ -74,7 +74,7 @@ SECTIONS = {
         "engine": "start a Docker engine if none runs, or show its state",
         "gpus": "show the processes on each GPU, and whether a split fits",
         "prune": "delete unused images, downloads and caches",
-        "warm": "read files into the page cache, and verify that they stay",
+        "warm": "read files into the page cache",
     },
     "Clusters of several machines": {
         "cluster": "start a private Ray cluster on several machines, or stop it",

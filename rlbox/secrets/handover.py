@@ -56,14 +56,9 @@ def receive_secrets(
     `names`: What the run's plan says must come (`RunPlan.secrets`).
     `is_stopped`: Whether the user has stopped the run meanwhile.
 
-    Raises
-    ------
-    Interrupted
-        The run was stopped before the line came.
-    TimedOut
-        The line did not come whole within `timeout_s`.
-    SpecError
-        It is not what `send_secrets` sends, or a name is missing in it; the message holds no value.
+    Raises Interrupted: the run was stopped before the line came.
+    Raises TimedOut: the line did not come whole within `timeout_s`.
+    Raises SpecError: it is not what `send_secrets` sends, or a name is missing in it; the message holds no value.
     """
     if not names:
         return {}

@@ -47,11 +47,8 @@ def find_secrets(
     `aliases`: Groups of names that mean the same secret; any of them will do, and all are returned.
     `logged_texts`: What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
 
-    Raises
-    ------
-    SpecError
-        A required secret is nowhere (all that are), or one is so weak that it would be masked out of ordinary text; a
-        file cannot be read, or has wrong lines. No message holds a value.
+    Raises SpecError: a required secret is nowhere (all that are), or one is so weak that it would be masked out of
+      ordinary text; a file cannot be read, or has wrong lines. No message holds a value.
     """
     required, aliases, logged_texts = list(required), list(aliases), [text.casefold() for text in logged_texts]
     overriding = [_load(overriding_env_file, must=True)] if overriding_env_file else []

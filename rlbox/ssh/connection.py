@@ -86,10 +86,7 @@ class SshConnection:
     `retry_s`: How long a machine that is still booting may refuse; it is tried again every few seconds.
     `options`: Of the master connection, as `-o` takes them.
 
-    Raises
-    ------
-    ConnectionLost
-        ssh cannot connect without asking, or the connection broke; ssh's own words are quoted.
+    Raises ConnectionLost: ssh cannot connect without asking, or the connection broke; ssh's own words are quoted.
     """
 
     def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:

@@ -47,10 +47,8 @@ class EngineTunnel:
 def open_engine_tunnel(url: str) -> EngineTunnel:
     """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process.
 
-    Raises
-    ------
-    EngineError
-        `url` has another form, ssh cannot connect without asking, or there is no engine's socket; ssh is quoted.
+    Raises EngineError: `url` has another form, ssh cannot connect without asking, or there is no engine's socket; ssh
+      is quoted.
     """
     try:
         address, path = parse_ssh_url(url), urlsplit(url).path

@@ -38,10 +38,7 @@ def start_command(
     `new_session`: Neither Ctrl-C nor a hang-up of the terminal reaches it.
     `die_with_parent`: It is told to end when the thread that started it ends, however this process dies.
 
-    Raises
-    ------
-    OSError
-        The program is missing or not executable, or no process can be started.
+    Raises OSError: the program is missing or not executable, or no process can be started.
     """
     from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
 
@@ -91,12 +88,8 @@ def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = N
 def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str] | None = None) -> Outcome:
     """Run `command` to its end and return what it left behind, whatever its exit code.
 
-    Raises
-    ------
-    WorkFailed
-        The program is not there, or cannot be started.
-    TimedOut
-        It ran longer than its `timeout_s`; it has been killed.
+    Raises WorkFailed: the program is not there, or cannot be started.
+    Raises TimedOut: it ran longer than its `timeout_s`; it has been killed.
     """
     try:
         done = subprocess.run(

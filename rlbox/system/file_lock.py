@@ -71,10 +71,8 @@ def hold_lock(
 ) -> Iterator[None]:
     """Hold the lock file `path` while the block runs; what is waited for is told once, after a second.
 
-    Raises
-    ------
-    LockHeld
-        Another process holds it for longer than `timeout_s`; the message says who, since when and for what.
+    Raises LockHeld: another process holds it for longer than `timeout_s`; the message says who, since when and for
+      what.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False

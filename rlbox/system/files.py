@@ -34,11 +34,8 @@ def state_path(*names: str) -> Path:
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     """Write a whole file or nothing, and the folders above it: readers see the old text or the new one.
 
-    Raises
-    ------
-    OSError
-        It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
-        folders stay. A link to a regular file is replaced, not what it leads to.
+    Raises OSError: it cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets
+      and folders stay. A link to a regular file is replaced, not what it leads to.
     """
     if is_folder_device_or_pipe(path):
         raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
@@ -96,12 +93,9 @@ def link_or_copy(source: Path, path: Path) -> None:
 def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
-    Raises
-    ------
-    NodeError
-        The disk has less than `needed_bytes` free, is full, or cannot be written; other errors of the block stay.
-    LockHeld
-        Another process writes the same file.
+    Raises NodeError: the disk has less than `needed_bytes` free, is full, or cannot be written; other errors of the
+      block stay.
+    Raises LockHeld: another process writes the same file.
     """
     part = path.with_name(f"{path.name}.part")
     is_in_block = False

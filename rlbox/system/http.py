@@ -163,10 +163,7 @@ class HttpClient:
     ) -> Iterator[HttpResponse]:
         """Yield the answer, whatever its status; its body is to be read before the block ends.
 
-        Raises
-        ------
-        NoResponseError
-            None came; the cause is chained.
+        Raises NoResponseError: none came; the cause is chained.
         """
         sent, urls = {**self._headers, **(headers or {})}, [url]
         while True:

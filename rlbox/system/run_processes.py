@@ -89,10 +89,7 @@ class RunProcesses:
     def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
         """Start `command` in a session of its own, both kinds of output going to the handle `output`.
 
-        Raises
-        ------
-        OSError
-            The program is missing or not executable.
+        Raises OSError: the program is missing or not executable.
         """
         marks = {**self.make_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late

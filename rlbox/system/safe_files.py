@@ -46,11 +46,8 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
 
     `follow_links`: for files of this machine, not for those below a data disk.
 
-    Raises
-    ------
-    OSError
-        As `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file, `EMLINK` that
-        what is to be written has a second name.
+    Raises OSError: as `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file,
+      `EMLINK` that what is to be written has a second name.
     """
     kept = flags & ~os.O_TRUNC  # nothing is emptied before it is known what it is
     handle = os.open(path, kept | _ALWAYS, mode) if follow_links else _open(path, kept, mode)
@@ -86,10 +83,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
     Whatever has the name is replaced, a link itself and not what it leads to. `durable`: have it on the disk before
     returning.
 
-    Raises
-    ------
-    OSError
-        The disk is full or gone, or a link is on the way; the old file is untouched and no draft is left.
+    Raises OSError: the disk is full or gone, or a link is on the way; the old file is untouched and no draft is left.
     """
     draft = f".{path.name}.{os.getpid()}"
     with open_directory(path.parent) as folder:
@@ -125,10 +119,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 def open_recreated_file(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
 
-    Raises
-    ------
-    OSError
-        A link is on the way, a folder has the name, or the disk is full or gone.
+    Raises OSError: a link is on the way, a folder has the name, or the disk is full or gone.
     """
     with open_directory(path.parent) as folder:
         while True:
@@ -278,10 +269,8 @@ def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> li
 def remove_tree(path: Path) -> None:
     """Remove a folder with all that is in it; links in it are removed, never followed, and no mount is entered.
 
-    Raises
-    ------
-    OSError
-        It is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be removed.
+    Raises OSError: it is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be
+      removed.
     """
     with contextlib.suppress(FileNotFoundError), open_directory(path):
         # rm, since a program can nest folders deeper than Python may call itself
