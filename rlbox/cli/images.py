@@ -137,9 +137,10 @@ def save(app: App, name: str, file: Path) -> int:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     size = int(image.get("Size") or 0)
     with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
-        saved = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
-    data = {"target": name, "image": tag, "file": str(file), "digest": saved.manifest_digest, "bytes": saved.file_bytes}
-    app.result(data, f"{file}  {saved.manifest_digest}  {decimal_size_text(saved.file_bytes)}")
+        digest = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
+    written = file.stat().st_size
+    data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
+    app.result(data, f"{file}  {digest}  {decimal_size_text(written)}")
     app.print_status(f"next: rlbox load {file.name} (on the other machine)")
     return 0
 

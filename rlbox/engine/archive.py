@@ -35,6 +35,7 @@ from rlbox.system.compression import zstd
 from rlbox.system.files import open_atomic
 
 ByteCallback = Callable[[int], None]
+ManifestDigest = str
 INDEX_FILE = "index.json"
 DOCKER_MANIFEST_FILE = "manifest.json"
 BLOBS_DIR = "blobs/sha256/"
@@ -45,20 +46,8 @@ _AGAIN = _("copy the archive again, or write it again with `rlbox save`; nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedArchive:
-    """An archive on disk; `manifest_digest` is that of the image's manifest in it, `file_bytes` the file's in bytes."""
-
-    manifest_digest: str
-    file_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImageArchive:
-    """A verified archive.
-
-    `index` is what its `index.json` says, `manifests` the images in it, `blobs` where in the file each blob lies
-    (digest to offset and size), `tags` the names that its images get.
-    """
+    """A verified archive; `blobs` is where in the file each blob lies (digest to offset and size)."""
 
     path: Path
     index: Manifest
@@ -69,8 +58,6 @@ class ImageArchive:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedImage:
-    """An image that the engine has now; `manifest_digest` is its manifest's, `image_id` the engine's own id for it."""
-
     tag: str
     manifest_digest: str
     image_id: str
@@ -79,11 +66,10 @@ class LoadedImage:
 
 def save_image_archive(
     image_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
-) -> SavedArchive:
-    """Write the engine's image `tag` to `path`, in which it is called `archive_tag`; the file is whole or not there.
+) -> ManifestDigest:
+    """Write the engine's image `tag`, of `image_bytes`, to `path`, in which it is called `archive_tag`.
 
-    `image_bytes`: The size that the engine says the image has.
-    Raises NodeError: the disk is full or cannot be written.
+    Raises NodeError: the disk is full or cannot be written; the file is whole or not there.
     Raises WorkFailed: the engine writes no OCI archive.
     """
     with open_atomic(path, image_bytes) as file:
@@ -98,7 +84,7 @@ def save_image_archive(
                     next_step=_("use Docker 25 or newer, or: docker save --output FILE {tag}").format(tag=tag),
                 )
             index = parse_manifest(cast(IO[bytes], tar.extractfile(INDEX_FILE)).read(), INDEX_TYPES[0])
-    return SavedArchive(manifest_digest=index.manifests[0].digest, file_bytes=path.stat().st_size)
+    return index.manifests[0].digest
 
 
 def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
@@ -228,10 +214,9 @@ def load_image_archive(
     digests = (archive.index.manifests[0].digest, manifest.config.digest if manifest.config else "")
     image = connect_engine().find_image(tag)
     if image is None or image["Id"] not in digests:
-        found = image["Id"] if image else _("nothing")
         raise WorkFailed(
             _("the engine has {found} as {tag} after loading; the archive holds {wanted}").format(
-                found=found, tag=tag, wanted=digests[0]
+                found=image["Id"] if image else _("nothing"), tag=tag, wanted=digests[0]
             )
         )
     return LoadedImage(tag=tag, manifest_digest=manifest.digest, image_id=image["Id"], layer_count=len(manifest.layers))
@@ -275,11 +260,10 @@ def _rename_in_index(index: dict[str, Any], tag: str) -> dict[str, Any]:
     return {**index, "manifests": manifests}
 
 
-def _rename_in_docker_manifest(images: list[dict[str, Any]], tag: str) -> list[dict[str, Any]]:
-    return [{**image, "RepoTags": [tag]} for image in images]
-
-
-_CHANGES: dict[str, Any] = {INDEX_FILE: _rename_in_index, DOCKER_MANIFEST_FILE: _rename_in_docker_manifest}
+_CHANGES: dict[str, Any] = {
+    INDEX_FILE: _rename_in_index,
+    DOCKER_MANIFEST_FILE: lambda images, tag: [{**image, "RepoTags": [tag]} for image in images],
+}
 
 
 def _tar_file(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -38,10 +38,11 @@ def resolve_nonsystem_data_dir(target_default: str, data_option: str | None) -> 
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
     directory = _resolve_path(text)
-    if _is_systems(directory):
+    path, parts = str(directory), directory.parts
+    if path in _SHARED or (len(parts) > 1 and parts[1] in _SYSTEM and not path.startswith(_LENT)):
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
-            where=str(directory),
+            where=path,
             next_step=_("name your own folder with --data DIR"),
         )
     return directory
@@ -49,12 +50,6 @@ def resolve_nonsystem_data_dir(target_default: str, data_option: str | None) -> 
 
 def _resolve_path(path: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
-
-
-def _is_systems(directory: Path) -> bool:
-    path = str(directory)
-    below = len(directory.parts) > 1 and directory.parts[1] in _SYSTEM and not path.startswith(_LENT)
-    return below or path in _SHARED
 
 
 def ensure_data_dir_creating_default(
@@ -71,30 +66,25 @@ def ensure_data_dir_creating_default(
         if would_create_default_data_dir(directory, defaults):
             _make(app, directory)
         elif not os.path.lexists(directory):
-            raise _create_missing_disk_error(directory)
+            step = _("mkdir -p {folder} (or mount it there), or name another with --data DIR")
+            raise _refuse(directory, _("there is no such data disk"), step.format(folder=shlex.quote(str(directory))))
         elif not os.path.isdir(directory):
-            raise NodeError(
-                _("the data disk is not a directory"), where=str(directory), next_step=_("name another with --data DIR")
-            )
+            raise _refuse(directory, _("the data disk is not a directory"), _("name another with --data DIR"))
         else:
             _try_write(app, directory)
-        _require_room(directory, defaults.need_gib if required_free_gib is None else required_free_gib)
+        need_gib = defaults.need_gib if required_free_gib is None else required_free_gib
+        free_bytes = get_free_bytes(directory)
+        if free_bytes < need_gib * GIB:
+            what = _("the data disk is too full: {size} free, {asked_text} needed").format(
+                size=decimal_size_text(free_bytes), asked_text=decimal_and_gib_size_text(need_gib)
+            )
+            raise _refuse(directory, what, _("free space, or name another with --data DIR"))
 
 
 def would_create_default_data_dir(directory: Path, defaults: ContainerDefaults) -> bool:
     """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
     is_default = bool(defaults.host) and directory == _resolve_path(defaults.host)
     return defaults.create and is_default and not os.path.lexists(directory)
-
-
-def _create_missing_disk_error(directory: Path) -> NodeError:
-    return NodeError(
-        _("there is no such data disk"),
-        where=str(directory),
-        next_step=_("mkdir -p {folder} (or mount it there), or name another with --data DIR").format(
-            folder=shlex.quote(str(directory))
-        ),
-    )
 
 
 def _try_write(app: App, directory: Path) -> None:
@@ -105,23 +95,11 @@ def _try_write(app: App, directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(b"rlbox")
     except OSError as error:
-        raise NodeError(
+        raise _refuse(
+            directory,
             _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
-            where=str(directory),
-            next_step=_("remount it writable, free space, or name another with --data DIR"),
+            _("remount it writable, free space, or name another with --data DIR"),
         ) from error
-
-
-def _require_room(directory: Path, need_gib: float) -> None:
-    free = get_free_bytes(directory) / GIB
-    if free < need_gib:
-        raise NodeError(
-            _("the data disk is too full: {size} free, {asked_text} needed").format(
-                size=decimal_size_text(free * GIB), asked_text=decimal_and_gib_size_text(need_gib)
-            ),
-            where=str(directory),
-            next_step=_("free space, or name another with --data DIR"),
-        )
 
 
 def _make(app: App, directory: Path) -> None:
@@ -132,19 +110,23 @@ def _make(app: App, directory: Path) -> None:
             return
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NodeError(
+        raise _refuse(
+            directory,
             _("the data disk cannot be made: {strerror}").format(strerror=error.strerror),
-            where=str(directory),
-            next_step=_("make it, or name another with --data DIR"),
+            _("make it, or name another with --data DIR"),
         ) from error
+
+
+def _refuse(directory: Path, what: str, step: str) -> NodeError:
+    return NodeError(what, where=str(directory), next_step=step)
 
 
 def _require_writable(directory: Path) -> None:
     """Raise the `OSError` of a write into a folder, as far as that is known without one."""
-    code = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     if not os.access(directory, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
         raise OSError(code, os.strerror(code), str(directory))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -36,10 +37,6 @@ class EngineStatus:
     def is_running_and_set_up(self) -> bool:
         return bool(self.version) and not self.missing_setup_steps
 
-    @property
-    def _can_be_started(self) -> bool:
-        return bool(self.version) or self.engine_address.startswith("unix:")
-
     def to_json(self) -> dict[str, Any]:
         return {
             "place": self.engine_address,
@@ -56,14 +53,15 @@ class EngineStatus:
         title = f"engine {self.version}" if self.version else "no engine answers"
         lines = [f"{title} at {self.engine_address}"]
         if self.version:
-            store = (
-                "the containerd store" if self.has_containerd_store else "docker's own store, which keeps no manifests"
-            )
+            store = "the containerd store"
+            if not self.has_containerd_store:
+                store = "docker's own store, which keeps no manifests"
             free = "" if self.free_bytes is None else f", {decimal_size_text(self.free_bytes)} free"
             lines.append(f"images in {self.docker_root_dir}{free}: {store} ({self.storage_driver})")
-        lines += [f"to do: {one}" for one in self.missing_setup_steps]
+        lines += [f"to do: {step}" for step in self.missing_setup_steps]
         if self.missing_setup_steps:
-            lines.append("next: rlbox engine up" if self._can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
+            can_be_started = self.version or self.engine_address.startswith("unix:")
+            lines.append("next: rlbox engine up" if can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
         return "\n".join(lines)
 
 
@@ -132,19 +130,14 @@ def _script_error(words: str) -> EngineError | None:
 
 def probe_engine_version_and_setup() -> EngineStatus:
     """Return how the engine stands; nothing is changed."""
-    place = find_engine_url()
-    left = tuple(
-        check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
-    )
+    address = find_engine_url()
+    check = check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for")
+    missing = tuple(check.stdout.splitlines())
     try:
         info = connect_engine().info()
     except EngineError:
-        return EngineStatus(engine_address=place, missing_setup_steps=left)
-    return parse_engine_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
-
-
-def _free_bytes(folder: str) -> int | None:
-    try:
-        return shutil.disk_usage(folder).free if is_engine_local() else None
-    except OSError:
-        return None  # only root sees it
+        return EngineStatus(engine_address=address, missing_setup_steps=missing)
+    free_bytes = None
+    with contextlib.suppress(OSError):  # only root sees it
+        free_bytes = shutil.disk_usage(str(info.get("DockerRootDir", ""))).free if is_engine_local() else None
+    return parse_engine_info(address, info, free_bytes, missing)
