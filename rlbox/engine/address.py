@@ -8,6 +8,7 @@ from pathlib import Path
 from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.system.json_files import read_json_object_or_empty
 
 REMOTE_ENGINE_NEXT_STEP = _(
     "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
@@ -30,12 +31,15 @@ def find_engine_url() -> str:
     """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address
-    name = os.environ.get("DOCKER_CONTEXT") or _current_context()
+    config = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+    name = os.environ.get("DOCKER_CONTEXT") or str(
+        read_json_object_or_empty(config / "config.json", follow_links=True).get("currentContext", "")
+    )
     if name in ("", "default"):
         return DEFAULT_SOCKET
     import hashlib
 
-    meta = _config_folder() / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+    meta = config / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     try:
         return str(parse_json(meta.read_bytes())["Endpoints"]["docker"]["Host"])
     except (OSError, ValueError, KeyError) as error:
@@ -48,17 +52,6 @@ def find_engine_url() -> str:
 
 def is_engine_local() -> bool:
     return find_engine_url().startswith("unix:")
-
-
-def _config_folder() -> Path:
-    return Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
-
-
-def _current_context() -> str:
-    try:
-        return str(parse_json((_config_folder() / "config.json").read_bytes()).get("currentContext", ""))
-    except (OSError, ValueError):
-        return ""
 
 
 def create_unreachable_error(address: str, error: BaseException) -> EngineError:

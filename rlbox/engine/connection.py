@@ -26,12 +26,8 @@ def find_image(tag: str) -> dict[str, Any] | None:
 def require_image(tag: str, target_name: str) -> dict[str, Any]:
     """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
-        raise _create_missing_image_error(tag, target_name)
+        raise EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target_name}")
     return image
-
-
-def _create_missing_image_error(tag: str, target: str) -> EngineError:
-    return EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target}")
 
 
 def read_docker_server_version() -> tuple[int, ...]:

@@ -42,39 +42,36 @@ def parse_reference(image_name: str) -> ImageReference:
 
     Raises SpecError: it is no name of an image; says which part is wrong.
     """
+
+    def refuse(reason: str) -> SpecError:
+        return SpecError(
+            _("{text!r} is not a valid image name: {why}").format(text=image_name, why=reason),
+            next_step=_("write it as HOST/NAMESPACE/NAME:TAG"),
+        )
+
     rest, at, digest = image_name.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise _refused(
-            image_name, _("the digest {digest!r} is not sha256: and 64 hexadecimal digits").format(digest=digest)
-        )
+        raise refuse(_("the digest {digest!r} is not sha256: and 64 hexadecimal digits").format(digest=digest))
     before, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         before, colon, tag = rest, "", ""
     if colon and not _TAG.fullmatch(tag):
-        raise _refused(
-            image_name, _("the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'").format(tag=tag)
-        )
+        raise refuse(_("the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'").format(tag=tag))
     host, path = _split_host(before)
     if not _HOST.fullmatch(host):
-        raise _refused(image_name, _("the registry {host!r} is no HOST or HOST:PORT").format(host=host))
+        raise refuse(_("the registry {host!r} is no HOST or HOST:PORT").format(host=host))
     for part in path.split("/"):
         if not _PART.fullmatch(part):
-            raise _refused(
-                image_name,
-                _("{part!r} must be lower-case letters and digits, separated by '.', '_', '__' or '-'").format(
-                    part=part
-                ),
-            )
+            message = _("{part!r} must be lower-case letters and digits, separated by '.', '_', '__' or '-'")
+            raise refuse(message.format(part=part))
     if len(path) > _LONGEST:
-        raise _refused(image_name, _("the name is longer than {most} characters").format(most=_LONGEST))
+        raise refuse(_("the name is longer than {most} characters").format(most=_LONGEST))
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 
 def parse_push_destination(destination: str, name_after_trailing_slash: str) -> ImageReference:
-    """Return where `rlbox push --to` puts the image of `name_after_trailing_slash`: the tag `latest` unless one is
-    named.
-
-    A name that ends in '/' is a namespace: the target's name is appended.
+    """Return where `rlbox push --to` puts an image: the tag `latest` unless one is named; a name that ends in '/' is a
+    namespace.
 
     Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
     """
@@ -113,10 +110,3 @@ def _split_host(name: str) -> tuple[str, str]:
         host = DOCKER_HUB if first == f"index.{DOCKER_HUB}" else first
         return host, f"library/{rest}" if host == DOCKER_HUB and "/" not in rest else rest
     return DOCKER_HUB, name if slash else f"library/{name}"
-
-
-def _refused(text: str, why: str) -> SpecError:
-    return SpecError(
-        _("{text!r} is not a valid image name: {why}").format(text=text, why=why),
-        next_step=_("write it as HOST/NAMESPACE/NAME:TAG"),
-    )

@@ -36,37 +36,32 @@ def read_docker_login(registry_host: str) -> Mapping[str, str]:
       engine wants it.
     Raises RegistryError: the configuration or a helper cannot be read.
     """
+    import docker.auth
+    from docker.errors import DockerException
+
     path = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
     try:
-        settings = parse_json(path.read_bytes())
+        parse_json(path.read_bytes())  # docker-py takes what is broken for empty
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise RegistryError(
             _("docker's configuration cannot be read: {error}").format(error=error), where=str(path)
         ) from error
-    if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
-        return {}
-    login = {key.lower(): value for key, value in _resolve_login(path, registry_host).items()}
+    try:
+        entries = docker.auth.load_config(str(path)).resolve_authconfig(registry_host) or {}
+    except (DockerException, ValueError, OSError) as error:
+        raise RegistryError(
+            _("docker's credentials for {host} cannot be read: {error}").format(host=registry_host, error=error),
+            where=str(path),
+            next_step=format_docker_login_command(registry_host),
+        ) from error
+    login = {key.lower(): value for key, value in entries.items()}
     if token := login.get("identitytoken"):
         return {"identitytoken": token, "serveraddress": registry_host}
     if login.get("username"):
         return {"username": login["username"], "password": login["password"], "serveraddress": registry_host}
     return {}
-
-
-def _resolve_login(path: Path, host: str) -> Mapping[str, str]:
-    import docker.auth
-    from docker.errors import DockerException
-
-    try:
-        return docker.auth.load_config(str(path)).resolve_authconfig(host) or {}
-    except (DockerException, ValueError, OSError) as error:
-        raise RegistryError(
-            _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
-            where=str(path),
-            next_step=format_docker_login_command(host),
-        ) from error
 
 
 class RegistryAuthorizer:

@@ -53,10 +53,7 @@ sys.exit(main(start["words"]))
 
 @dataclass(frozen=True, kw_only=True)
 class HelperContainer:
-    """What the container does: `args` after `rlbox`, with `env` more variables.
-
-    `data_dir` is a folder of the host, made where it is missing if `create_data_dir`; `target` is that of the `image`.
-    """
+    """`data_dir` is a folder of the host, made where it is missing if `create_data_dir`."""
 
     target: str
     image: str
@@ -83,7 +80,7 @@ def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: H
     try:
         container.reload()
         if container.status in ("exited", "dead"):
-            _fetch_new(container)
+            _fetch_new_files(container)
         container.remove(force=True)
     except NotFound:
         return code
@@ -99,7 +96,9 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.address, timeout=60)
-        _forget_ended(client)
+        for ended in client.containers.list(all=True, filters={"label": HELPER_LABEL, "status": "exited"}):
+            with contextlib.suppress(APIError):
+                ended.remove()
         container = client.containers.create(
             helper.image,
             entrypoint=["/opt/rlbox/bin/python", "-c", _BOOT],
@@ -147,12 +146,6 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
             return start_command(client, stdin=None, new_session=not terminal).wait()
         except FileNotFoundError as error:
             raise create_missing_docker_cli_error() from error
-
-
-def _forget_ended(client: docker.DockerClient) -> None:
-    for container in client.containers.list(all=True, filters={"label": HELPER_LABEL, "status": "exited"}):
-        with contextlib.suppress(APIError):
-            container.remove()
 
 
 def create_rlbox_and_project_archive(
@@ -207,14 +200,9 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _fetch_new(container: Container) -> None:
+def _fetch_new_files(container: Container) -> None:
     chunks, __ = container.get_archive(f"/{_BASE}/project")
     with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-        for info in _new_files(tar):
-            source = tar.extractfile(info)
-            if source:
+        for info in tar:
+            if info.isfile() and info.name.count("/") == 1 and (source := tar.extractfile(info)):
                 Path(info.name.partition("/")[2]).write_bytes(source.read())
-
-
-def _new_files(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    return (info for info in tar if info.isfile() and info.name.count("/") == 1)

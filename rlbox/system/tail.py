@@ -113,8 +113,6 @@ class FileFollower:
         if not data and self._begins_again():
             data = os.pread(self._handle, BLOCK, 0)
         self._offset += len(data)
-        if len(data) == BLOCK and not data.strip(b"\0"):
-            self._pass_hole()
         return data
 
     def skip_to_end(self) -> None:
@@ -134,13 +132,6 @@ class FileFollower:
             return False
         self._offset, self._start = self._start, 0
         return True
-
-    def _pass_hole(self) -> None:
-        """Go on at the next data: a log that was truncated under its writer begins with a hole of the old length."""
-        try:
-            self._offset = os.lseek(self._handle, self._offset, os.SEEK_DATA)
-        except OSError:  # nothing behind this place, or a file system that does not tell
-            self._offset = max(self._offset, os.fstat(self._handle).st_size)
 
     def _begins_again(self) -> bool:
         """Return whether the file was emptied, or another one has its name."""
