@@ -126,7 +126,6 @@ def read_blob(archive: ImageArchive, digest: str) -> bytes:
 
 
 def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
-    """Return the digests of the unpacked layers of an image."""
     if manifest.config is None:
         raise WorkFailed(
             _("blob {digest} is not an image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
@@ -135,7 +134,6 @@ def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
 
 
 def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[bytes]:
-    """Yield the archive without the blobs whose digests are in `omit`."""
     with tarfile.open(archive.path, mode="r:") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isfile() else None
@@ -301,7 +299,6 @@ def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], pa
 
 
 def _find_digest(name: str) -> str | None:
-    """Return the digest that the name of a blob in an archive says; None for any other file."""
     return f"sha256:{name.removeprefix(BLOBS_DIR)}" if name.startswith(BLOBS_DIR) else None
 
 

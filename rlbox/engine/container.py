@@ -164,8 +164,6 @@ def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: 
 
 
 class NetworkCommands(NamedTuple):
-    """The docker client's lines that make a container's own network and remove it; empty when it has none."""
-
     create: tuple[str, ...]
     remove: tuple[str, ...]
 

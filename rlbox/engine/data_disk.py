@@ -82,7 +82,6 @@ def ensure_data_dir_creating_default(
 
 
 def would_create_default_data_dir(directory: Path, defaults: ContainerDefaults) -> bool:
-    """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
     is_default = bool(defaults.host) and directory == _resolve_path(defaults.host)
     return defaults.create and is_default and not os.path.lexists(directory)
 

@@ -50,7 +50,6 @@ _FAILED_STEP = _("restart the engine, which creates its bridges and firewall rul
 
 
 def _create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
-    """Make a container's own network, in the place of one that was left; others that were left go, too."""
     _remove_stale_networks(client, labels.get(OWNER_LABEL, ""))
     _remove_container_network(client, container_name)
     known = {**labels, NETWORK_LABEL: container_name, _MADE_LABEL: f"{time.time():.0f}"}
@@ -249,7 +248,6 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def create_temporary_network(self, plan: ContainerPlan) -> Iterator[None]:
-        """Keep the own network of a container that the docker client starts and removes, while the block runs."""
         if plan.network != OWN_NETWORK:
             yield
             return
@@ -318,7 +316,6 @@ class DockerEngine:
         return ""
 
     def pull_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Have the engine pull what a reference names by digest or tag, and yield what it says."""
         with self._heard():
             named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
             yield from self._client.api.pull(reference.name_without_tag, stream=True, decode=True, **named)
@@ -343,7 +340,6 @@ class DockerEngine:
             _remove_container_network(self._client, name)
 
     def run_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
-        """Run a container to its end and return its exit code and all it wrote; it is removed in any case."""
         self.start_container(plan)
         try:
             with self._asked():
@@ -399,7 +395,6 @@ class DockerEngine:
 
 
 def _create_start_error(plan: ContainerPlan, message: str) -> EngineError:
-    """Return the engine's words, with what they mean where that is known."""
     if "No such image" in message:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(

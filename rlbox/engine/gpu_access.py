@@ -41,7 +41,6 @@ class GpuRequest:
 
     @property
     def count_unless_all(self) -> int | None:
-        """How many GPUs are wanted; None for all of them, however many they are."""
         if self.ids:
             return len(self.ids)
         return None if self.count < 0 else self.count
@@ -81,12 +80,10 @@ class GpuSupport:
 
     @property
     def cdi_names(self) -> set[str]:
-        """The names of the GPUs, `0` or `all`."""
         return {name.partition("=")[2] for name in self.cdi_devices}
 
     @property
     def machine_gpu_count(self) -> int | None:
-        """How many GPUs the machine has; None where that is not known."""
         return sum(whole_number(name) is not None for name in self.cdi_names) or len(self.device_nodes) or None
 
 
@@ -104,7 +101,6 @@ class GpuAccess:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Return it in words, as `0, 1 through CDI`."""
         names = [name.rpartition("=")[2] for name in self.names]
         through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus"}[self.method]
         return f"{', '.join(names)} through {through}" if through else "none"

@@ -45,8 +45,6 @@ class Descriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A stored manifest or index: its exact bytes, and what they say."""
-
     descriptor: Descriptor
     body: bytes
     config: Descriptor | None = None

@@ -92,7 +92,6 @@ def is_transient_push_error(engine_error: str) -> bool:
 
 
 def create_push_error(engine_error: str, reference: ImageReference) -> RegistryError:
-    """Return the error with the engine's words, and what to do about it where that is known."""
     host = reference.host
     step = _("check the network and the registry, then repeat: content that the registry has is not sent again")
     if _TLS.search(engine_error):
@@ -211,7 +210,6 @@ def _push_and_verify_image(
 
 @contextmanager
 def _tag_temporarily(image_id: str, tag: str, reference: ImageReference) -> Iterator[None]:
-    """Give the image the name it is pushed under, and restore the previous state of that name afterwards."""
     engine, name = connect_engine(), f"{reference.name_without_tag}:{reference.tag}"
     before = engine.find_image(name)
     engine.tag_image(tag, reference)

@@ -19,8 +19,6 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReference:
-    """An image in a registry; `tag` and `digest` are empty when they are not named."""
-
     host: str
     repository: str
     tag: str = ""

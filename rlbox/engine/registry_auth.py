@@ -65,8 +65,6 @@ def read_docker_login(registry_host: str) -> Mapping[str, str]:
 
 
 class RegistryAuthorizer:
-    """Answers a registry's challenges, and remembers the answer for the next request."""
-
     def __init__(self, http: HttpClient, host: str, *, plain_http: bool) -> None:
         self._http = http
         self._host = host

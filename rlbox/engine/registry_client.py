@@ -114,7 +114,6 @@ class Registry:
         return manifest
 
     def get_manifest(self, repository: str, reference: str) -> Manifest:
-        """As `find_manifest`; one that is not there is a `RegistryError`."""
         manifest = self.find_manifest(repository, reference)
         if manifest is None:
             raise RegistryError(
@@ -140,7 +139,6 @@ class Registry:
             )
 
     def read_unverified_blob(self, repository: str, digest: str) -> bytes:
-        """Return a small blob; `RegistryError` when it is not there."""
         return self._get(f"/v2/{repository}/blobs/{digest}", repository).read_body()
 
     def retry(self, action: Callable[[], T]) -> T:

@@ -129,7 +129,6 @@ def _script_error(words: str) -> EngineError | None:
 
 
 def probe_engine_version_and_setup() -> EngineStatus:
-    """Return how the engine stands; nothing is changed."""
     address = find_engine_url()
     check = check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for")
     missing = tuple(check.stdout.splitlines())

@@ -18,8 +18,6 @@ _VARIABLES = ("RLBOX_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 
 
 class Message(str):
-    """An English text that can be translated."""
-
     msgid: str
     parameters: Mapping[str, object]
 
@@ -101,7 +99,6 @@ def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def set_language(name: str) -> None:
-    """Choose the language of this process."""
     _current.name, _current.more = name, None
     _current.translations = (
         {} if name == "en" else read_po((_LOCALE / name / "LC_MESSAGES/rlbox.po").read_text("utf-8"))
@@ -114,7 +111,6 @@ def set_fallback(read: Callable[[], Mapping[str, str]]) -> None:
 
 
 def get_language() -> str:
-    """Return the language of this process."""
     return _current.name
 
 

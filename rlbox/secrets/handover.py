@@ -132,5 +132,4 @@ class SecretGrants:
         return {**given, SECRETS_VARIABLE: ",".join(given)} if self._secrets else {}
 
     def make_masked_environment(self, names: Iterable[str]) -> dict[str, str]:
-        """Return what `make_environment` does, with `***` for the values."""
         return {name: text if name == SECRETS_VARIABLE else MASK for name, text in self.make_environment(names).items()}

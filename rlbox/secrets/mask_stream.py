@@ -80,7 +80,6 @@ class MaskPatterns:
         self._prefixes = {form[:size] for form in self._forms for size in (1, 2)}
 
     def find_incomplete_start_offsets(self, text_without_separators: bytes) -> list[int]:
-        """Return where the rest of a squeezed text is the beginning of a form, or a whole one of a longer form."""
         first = max(len(text_without_separators) - self.longest + 1, 0)
         return [
             n
@@ -119,7 +118,6 @@ class MaskStream:
         return b"".join(self._settle(bytes(view[n : n + _BLOCK]), ended=False) for n in range(0, len(data), _BLOCK))
 
     def close(self) -> bytes:
-        """Return what was held back, masked: the log ended before it became a longer secret."""
         return self._settle(b"", ended=True) if self._rest else b""
 
     def _settle(self, data: bytes, *, ended: bool) -> bytes:
@@ -140,14 +138,12 @@ class MaskStream:
 
 
 def _find_secrets(patterns: MaskPatterns, data: bytes) -> list[_Span]:
-    """Return the secrets in `data`, the earliest first."""
     matches = list(patterns.regex.finditer(remove_separators(data)))
     offsets = _map_offsets(data) if matches else []
     return [_create_span(data, offsets, match.start(), match.end()) for match in matches]
 
 
 def _find_open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
-    """Return the beginnings of secrets at the end of `data`, the earliest first."""
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = remove_separators(data)

@@ -125,7 +125,6 @@ class SecretMasker:
         return [self.mask_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def mask_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return `environment`, sorted, with the values of secrets and of names that sound like one replaced."""
         return {
             name: MASK if value and self._hides(name) else self.mask_text(value)
             for name, value in sorted(environment.items())
@@ -136,7 +135,6 @@ class SecretMasker:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether the name of a variable says that its value is a token or password."""
     return name != SECRETS_VARIABLE and bool(_SECRET_NAME.search(name))
 
 
@@ -178,7 +176,6 @@ def _pieces(value: str) -> set[str]:
 
 
 def _encodings(text: str) -> set[str]:
-    """Return `text` and the other ways in which it may be written."""
     return {text, *_escapes(text), *_url_forms(text), *_base64_forms(text), *_number_forms(text)}
 
 

@@ -64,7 +64,6 @@ class UrlAndHeaderMaskStream:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; return those that are settled by now, masked."""
         data = self._held + data
         line = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         cut = len(data) - (self._open(data[max(len(data) - _HELD, line) :]) if line < len(data) else 0)
@@ -72,7 +71,6 @@ class UrlAndHeaderMaskStream:
         return self._masked(data[:cut])
 
     def close(self) -> bytes:
-        """Return what was held back, masked."""
         held, self._held = self._held, b""
         return self._masked(held)
 

@@ -101,7 +101,6 @@ class SshConnection:
 
     @property
     def local_temp_directory(self) -> Path:
-        """For sockets of this connection; it goes with it."""
         return self._directory
 
     @property
@@ -109,7 +108,6 @@ class SshConnection:
         return self._master is not None and self._master.poll() is None
 
     def read_errors(self) -> str:
-        """Return what the master connection wrote to standard error so far."""
         try:
             return (self._directory / _ERRORS).read_text("utf-8", "replace")
         except OSError:
@@ -159,7 +157,6 @@ class SshConnection:
         return read_last_error_or_placeholder(errors)
 
     def run(self, command: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> Outcome:
-        """Run a shell command there, whatever its exit code."""
         outcome = run_command(Command(argv=self.to_argv(command), timeout_s=timeout_s), stdin)
         if outcome.exit_code == CONNECTION_LOST_CODE:
             raise self._connection_lost(_last_line(outcome))
@@ -180,7 +177,6 @@ class SshConnection:
         return start_command(Command(argv=self.to_argv(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
 
     def to_argv(self, command: str) -> tuple[str, ...]:
-        """Return the ssh command line that runs a shell command over this connection."""
         session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.ssh_destination, command)
         return (*self.address.to_argv_before_destination(), *session)
 
@@ -209,7 +205,6 @@ def start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
 
 
 def read_last_error_or_placeholder(error_file: Path) -> str:
-    """Return the last line that ssh wrote to its file of errors."""
     lines = error_file.read_text("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "ssh ended without a word"
 

@@ -239,11 +239,9 @@ class DownloadDirectory:
 
     @property
     def was_used(self) -> bool:
-        """Whether anything was fetched from that machine before."""
         return bool(self._verified)
 
     def find_missing(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
-        """Return the files that are not here, or have changed there since."""
         return [file for file in files if not self._has(file)]
 
     def _has(self, file: RemoteFile) -> bool:

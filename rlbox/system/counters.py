@@ -187,12 +187,10 @@ class CpuUsage:
 
     @property
     def used_share_of_wanted(self) -> float:
-        """The part of what they could have used that they got, 0-1."""
         return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > WAITS_CORES else 1.0
 
     @property
     def throttled_share_of_wanted(self) -> float:
-        """The part of what they could have used that the limit of their container kept from them, 0-1."""
         wanted = self.throttled_cores + self.used_cores
         return self.throttled_cores / wanted if wanted > WAITS_CORES else 0.0
 

@@ -106,7 +106,6 @@ def require_unlocked(path: Path, purpose: str) -> None:
 
 
 def create_lock_held_error(path: Path, purpose: str) -> LockHeld:
-    """Return the error that says who holds the lock file `path`, as the file says itself."""
     try:
         with path.open("rb") as file:
             holder = file.read(_NOTE_BYTES).decode("utf-8", "replace")

@@ -56,8 +56,6 @@ class GpuProcess(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuMemory:
-    """Memory of one GPU, who uses it, and how many errors it could not correct since the driver was loaded."""
-
     index: int
     total_bytes: int
     free_bytes: int
@@ -139,7 +137,6 @@ def probe_gpu_models() -> tuple[GpuModel, ...]:
 
 
 def probe_gpu_memory_or_raise() -> tuple[GpuMemory, ...]:
-    """Return the memory of the GPUs by index; raises `NvmlUnavailableError`."""
     memory = _nvml.query(_read_memory, _MODEL_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)

@@ -91,7 +91,6 @@ class HttpResponse:
 
     @property
     def content_length(self) -> int | None:
-        """The bytes of the body as its head says; None when it does not."""
         return whole_number(self.headers.get("Content-Length", ""))
 
     def iter_bytes(self, *, decode: bool = False) -> Iterator[bytes]:
@@ -187,7 +186,6 @@ class HttpClient:
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> HttpResponse:
-        """As `stream`; return the answer with its body read."""
         with self.stream(method, url, headers=headers, body=body) as answer:
             answer.read_body()
             return answer
@@ -238,7 +236,6 @@ class HttpClient:
 def create_client(
     settings: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
-    """Return what asks for pages and files with this machine's certificates, proxies and logins."""
     return HttpClient(
         make_tls_context_factory(settings.ca_bundle),
         max_connections=max_connections,
@@ -308,7 +305,6 @@ def _format_userinfo(parts: SplitResult) -> str:
 
 
 def _find_login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
-    """Return the header with the login that an address holds, or that this machine keeps for its host."""
     login = _format_userinfo(parts) if parts.username else ""
     if not login and known and (entry := known.authenticators(parts.hostname or "")):
         login = f"{entry[0]}:{entry[2]}" if entry[2] else ""
@@ -317,7 +313,6 @@ def _find_login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
 
 @contextmanager
 def _convert_errors(url: str) -> Iterator[None]:
-    """Raise `NoResponseError` for what urllib3, TLS or an address without sense raises."""
     from urllib3.exceptions import HTTPError
 
     try:

@@ -46,10 +46,8 @@ def get_user_name() -> str:
 
 
 def is_in_image() -> bool:
-    """Return whether this is a container, or machine, made from an image of rlbox."""
     return Path(LOCK_IN_IMAGE).is_file()
 
 
 def format_user_ids() -> str:
-    """Return `uid:gid` of whoever typed the command."""
     return f"{os.getuid()}:{os.getgid()}"

@@ -70,7 +70,6 @@ class OpenPerLineAppender:
         self._torn = False
 
     def append(self, line: bytes) -> None:
-        """Append one line; `OSError` when not all of it could be written."""
         data = (b"\n" if self._torn else b"") + line + b"\n"
         handle = open_regular_fd(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._torn = True

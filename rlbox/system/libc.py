@@ -25,12 +25,10 @@ def syscall(name: str, number: int, *args: object) -> int:
 
 
 def prctl(error_label: str, *args: int) -> None:
-    """Change what the kernel does with this process; raises as `check_result`."""
     check_result(error_label, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
 
 
 def set_child_subreaper() -> None:
-    """Make this process the parent of all below it that lose theirs."""
     prctl("adopt orphans", _SUBREAPER, 1)
 
 

@@ -28,7 +28,6 @@ class OwnCgroup(NamedTuple):
 
 
 def find_own_cgroups(controllers: Iterable[str]) -> Iterator[OwnCgroup]:
-    """Yield each group that this process is in, in the order of `controllers`."""
     paths: dict[str, str] = {}
     for line in read_text("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -140,7 +139,6 @@ def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | Non
 
 
 def _read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
-    """Return the file `CONTROLLER.NAME` of the nearest control group that has it; empty where there is none."""
     for directory in _visible_groups(controller):
         for name in (v2_name, v1_name):
             if text := read_text(directory / f"{controller}.{name}"):

@@ -48,7 +48,6 @@ def find_custom_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_netrc() -> netrc | None:
-    """Return the logins of `.netrc`, or of the file that NETRC names; None when there is none that can be read."""
     from netrc import NetrcParseError, netrc
 
     try:

@@ -39,7 +39,6 @@ class TcpSocket:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone can reach it."""
         return ip_address(self.local_host_port.rpartition(":")[0].strip("[]")).is_loopback
 
     def is_listening_on(self, port: int) -> bool:
@@ -91,7 +90,6 @@ def read_ephemeral_ports() -> range:
 
 
 def list_fd_links(pid: int) -> Iterator[str]:
-    """Return what a process has open, as the links of /proc/PID/fd say: `pipe:[1]`, a path."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)

@@ -48,7 +48,6 @@ class Process:
 
 
 def probe_processes() -> dict[int, Process]:
-    """Return all processes that are visible from here, by id."""
     found = (probe_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process}
 
@@ -70,14 +69,11 @@ def probe_process(pid: int) -> Process | None:
 
 
 class StatFields(NamedTuple):
-    """Name of a process, and the fields of its `stat` from the state on."""
-
     name: str
     fields: list[str]
 
 
 def read_stat_fields_or_empty(pid: int) -> StatFields:
-    """Return the name of a process and the fields of its `stat` from its state on; none when it is gone."""
     head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
     return StatFields(head.partition("(")[2], tail.split())
 
@@ -92,13 +88,11 @@ def read_text(path: str | Path) -> str:
 
 
 def read_environment(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; empty when it cannot be seen."""
     words = read_text(f"/proc/{pid}/environ").split("\0")
     return {name: value for name, found, value in (word.partition("=") for word in words) if found}
 
 
 def find_process_owner(pid: int) -> str:
-    """Return the name of a process' user, or its number where it has none; empty when the process is gone."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -110,7 +104,6 @@ def find_process_owner(pid: int) -> str:
 
 
 def has_environment(pid: int, variables: Mapping[str, str]) -> bool:
-    """Whether a process of this user was started with every one of `variables` in its environment."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
@@ -127,7 +120,6 @@ def find_by_environment(table: Mapping[int, Process], variables: Mapping[str, st
 
 
 def probe_command_line(pid: int) -> str:
-    """Return the command line of a process, words joined by blanks; empty when it cannot be seen."""
     return read_text(f"/proc/{pid}/cmdline").rstrip("\0").replace("\0", " ")
 
 
@@ -138,7 +130,6 @@ def probe_resident_bytes(pid: int) -> int:
 
 
 def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[int]) -> set[int]:
-    """Return the ids of all processes below `roots`, without the roots themselves."""
     below: dict[int, list[int]] = {}
     for process in table.values():
         below.setdefault(process.parent_pid, []).append(process.pid)

@@ -49,7 +49,6 @@ def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> I
 
 @contextmanager
 def show_byte_progress(app: App, title: str, total_bytes: int) -> Iterator[AdvanceBytes]:
-    """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
     if not app.can_show_progress:
         yield lambda count: None
         return

@@ -56,7 +56,6 @@ class ChildProcess:
         self.part = part
 
     def poll(self) -> int | None:
-        """Return how it ended (negative for a signal), or None while it runs."""
         return self._popen.poll()
 
     def find_tree(self, table: Mapping[int, Process]) -> set[int]:

@@ -64,7 +64,6 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
 
 
 def open_regular_file(path: Path, *, follow_links: bool = False) -> BinaryIO:
-    """Return the regular file `path`, open for reading; raises as `open_regular_fd`."""
     return os.fdopen(open_regular_fd(path, follow_links=follow_links), "rb")
 
 
@@ -108,7 +107,6 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file that must not be there yet; `FileExistsError` when anything has its name."""
     with (
         open_directory(path.parent) as folder,
         os.fdopen(os.open(path.name, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
@@ -130,13 +128,11 @@ def open_recreated_file(path: Path, mode: int = 0o644) -> int:
 
 
 def rename_path(source: Path, destination: Path) -> None:
-    """Give a file or folder another name on the same disk; raises `OSError`."""
     with open_directory(source.parent) as old, open_directory(destination.parent) as new:
         os.rename(source.name, destination.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, or the link that has its name; one that is missing is removed already."""
     with contextlib.suppress(FileNotFoundError), open_directory(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
@@ -164,7 +160,6 @@ def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
 
 
 def list_directory_empty_if_missing(path: Path) -> list[str]:
-    """Return the names in a folder, sorted; none when it is missing."""
     try:
         with open_directory(path) as folder:
             return sorted(os.listdir(folder))
@@ -261,7 +256,6 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH, include_directories: b
 
 
 def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
-    """Return the regular files below a folder whose path there ends with `name`, sorted; links are not followed."""
     found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
 

@@ -47,7 +47,6 @@ def find_last_lines_offset(path: Path, lines: int) -> int:
 
 
 def find_offset_lines_after(file: BinaryIO, offset: int, lines: int) -> int:
-    """Return where the line begins that is `lines` further down than the one at `offset`."""
     file.seek(offset)
     read = 0
     while lines > 0 and read < FORWARD_LIMIT and (block := file.read(STEP)):
@@ -64,14 +63,11 @@ def find_offset_lines_after(file: BinaryIO, offset: int, lines: int) -> int:
 
 
 class LinePosition(NamedTuple):
-    """Where a line begins, and how many lines it is above the one that was asked about."""
-
     offset: int
     lines_stepped_back: int
 
 
 def find_offset_lines_before(file: BinaryIO, offset: int, lines: int) -> LinePosition:
-    """Return the line that is at most `lines` above the one at `offset`."""
     start, found = offset, 0
     limit = max(0, offset - _BACK_LIMIT)
     while start > limit:
@@ -116,7 +112,6 @@ class FileFollower:
         return data
 
     def skip_to_end(self) -> None:
-        """Leave out what the file holds by now."""
         if self._handle >= 0 or self._open():
             self._offset = os.fstat(self._handle).st_size
 
