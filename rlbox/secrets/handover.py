@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 
@@ -73,26 +73,22 @@ def receive_secrets(
     return _parse(line, names)
 
 
-def _read_line(handle: int, until: float, stopped: Callable[[], bool]) -> bytes | None:
+def _read_line(fd: int, until: float, is_stopped: Callable[[], bool]) -> bytes | None:
     """Return the bytes before the first line end; None when the file ends or fails, is too slow or too long for it."""
     data = b""
-    try:
-        with selectors.DefaultSelector() as selector:
-            with contextlib.suppress(PermissionError):  # a plain file cannot be waited for, and is always there
-                selector.register(handle, selectors.EVENT_READ)
-            while b"\n" not in data and len(data) <= _MOST_BYTES:
-                if stopped() or time.monotonic() > until:
-                    return None
-                if selector.get_map() and not selector.select(_LOOK_S):
-                    continue
-                chunk = os.read(handle, _CHUNK)
-                if not chunk:
-                    return None
-                data += chunk
-    except OSError:
-        return None
-    line, end, __ = data.partition(b"\n")
-    return line if end else None
+    while b"\n" not in data:
+        if is_stopped() or time.monotonic() > until or len(data) > _MOST_BYTES:
+            return None
+        try:
+            if not select.select([fd], [], [], _LOOK_S)[0]:
+                continue
+            chunk = os.read(fd, _CHUNK)
+        except (OSError, ValueError):
+            return None
+        if not chunk:
+            return None
+        data += chunk
+    return data.partition(b"\n")[0]
 
 
 def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
