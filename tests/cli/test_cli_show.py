@@ -33,7 +33,7 @@ def test_a_job(rlbox: Rlbox, folder: Folder) -> None:
         'name = "small"',
         'title = "smallest job"',
         'target = "mine"',
-        "params = {}",
+        "profiles = {}",
     ]
     assert 'stages[0].command = ["true"]' in said.out.splitlines()
     assert rlbox("show", "smoke", "--json").data["job"]["name"] == "smoke"
