@@ -14,7 +14,7 @@ from rlbox.config.schema import SpecModel
 from rlbox.diagnose.signatures import dump_signatures_json, extract_signatures
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import Versions, check_package_requirement, evaluate_fix, find_torch_cuda_version
-from rlbox.fixes.fix import Bake, Fix, RayStartOptions
+from rlbox.fixes.fix import Bake, BakedFile, Fix, RayStartOptions
 from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
@@ -83,15 +83,6 @@ class FixEnv:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFile:
-    """A file of the image; `mode` octal, as `chmod` takes it."""
-
-    path: str
-    mode: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RenderedFixes:
     """The fixes of a target as what they bake.
 
@@ -101,7 +92,7 @@ class RenderedFixes:
 
     fixes: tuple[Fix, ...]
     env_blocks: tuple[FixEnv, ...]
-    files: tuple[ImageFile, ...]
+    files: tuple[BakedFile, ...]
     link_target_by_path: Mapping[str, str]
     ray: RayStartOptions
     shm_gib: float
@@ -211,13 +202,12 @@ def _env(fix: Fix, bake: Bake) -> FixEnv:
     return FixEnv(id=fix.id, title=fix.title, env=env, path=paths)
 
 
-def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[ImageFile]:
+def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[BakedFile]:
     for fix, bake in filled:
-        for file in bake.file:
-            yield ImageFile(path=file.path, mode=file.mode, text=file.text)
+        yield from bake.file
         if bake.hook:
             text = f"# {fix.title}\n{bake.hook}"
-            yield ImageFile(path=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
+            yield BakedFile(path=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
 
 
 def _ray_words(given: Iterable[RayStartOptions]) -> RayStartOptions:
@@ -230,45 +220,35 @@ def _ray_words(given: Iterable[RayStartOptions]) -> RayStartOptions:
     return RayStartOptions(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
 
 
-def _ray_start(ray: RayStartOptions, versions: Versions) -> Iterable[ImageFile]:
+def _ray_start(ray: RayStartOptions, versions: Versions) -> Iterable[BakedFile]:
     if ray == RayStartOptions() and "ray" not in versions:
         return
     words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
     text = _template(_RAY_START).render(before=ray.before, **words)
-    yield ImageFile(path=RAY_START_PROGRAM, mode="0755", text=text)
+    yield BakedFile(path=RAY_START_PROGRAM, mode="0755", text=text)
 
 
 def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) -> None:
-    found = []
+    found: dict[str, str] = {}
     for fix in chosen:
         for row in fix.bake.refuse:
             try:
-                refused = _condition(row.condition)(**values)
+                is_refused = _condition(row.condition)(**values)
             except TemplateError as error:
                 raise SpecError(
                     _("{where}: broken condition: {error}").format(where=_where(fix), error=error),
                     next_step=_("correct the fix"),
                 ) from error
-            if refused:
-                found.append(
-                    (
-                        render_fix_template(row.says, values, _where(fix)),
-                        render_fix_template(row.next, values, _where(fix)),
-                        fix.id,
-                    )
-                )
+            if is_refused:
+                says, step = (render_fix_template(text, values, _where(fix)) for text in (row.says, row.next))
+                found[_("{says} (fix {fix_id}): {step}").format(says=says, fix_id=fix.id, step=step)] = fix.id
     if found:
-        where = f"images/{target.name}/target.toml"
-        lines = [
-            _("{says} (fix {fix_id}): {step}").format(says=says, fix_id=fix_id, step=step)
-            for says, step, fix_id in found
-        ]
         raise SpecError(
-            lines[0]
-            if len(lines) == 1
-            else join("\n  ", (_("{where}: {count} problems").format(where=where, count=len(lines)), *lines)),
-            where=where,
-            next_step=_('correct the spec, or switch the fix off: fixes.off.{found} = "why"').format(found=found[0][2]),
+            join("\n  ", found),
+            where=f"images/{target.name}/target.toml",
+            next_step=_('correct the spec, or switch the fix off: fixes.off.{found} = "why"').format(
+                found=next(iter(found.values()))
+            ),
         )
 
 

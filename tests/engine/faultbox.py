@@ -22,10 +22,9 @@ from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
-from rlbox.fixes.fix import Fix
+from rlbox.fixes.fix import BakedFile, Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.fixes.render import (
-    ImageFile,
     RenderedFixes,
     build_template_values,
     render_fix_template,
@@ -222,7 +221,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     words += format_resource_args_without_gpus(limits)
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
-    files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
+    files = [BakedFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
     files += _patching(laid, target)
     try:
         _docker(*words, "--entrypoint=sh", tag(image), "-c", DEED.format(switch=switch))
@@ -234,7 +233,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     return _read(output)
 
 
-def _patching(baked: RenderedFixes, target: Target) -> list[ImageFile]:
+def _patching(baked: RenderedFixes, target: Target) -> list[BakedFile]:
     """What changes the sources of the faulty machine as a build changes those of an image."""
     rows = resolve_patches_with_skipped(baked.fixes, target, list_stack_versions(target, None), {})
     if not has_patches_to_apply(rows):
@@ -242,7 +241,7 @@ def _patching(baked: RenderedFixes, target: Target) -> list[ImageFile]:
     scripts = CHECKOUT / "templates/scripts"
     texts = {name: (scripts / name).read_text("utf-8") for name in ("apply_patches.py", "unified_diff.py")}
     texts["manifest.json"] = render_patch_manifest_json(target.name, rows)
-    return [ImageFile(path=f"/lab/{name}", mode="0644", text=text) for name, text in texts.items()]
+    return [BakedFile(path=f"/lab/{name}", mode="0644", text=text) for name, text in texts.items()]
 
 
 def _read(output: str) -> Seen:
@@ -260,7 +259,7 @@ def _read(output: str) -> Seen:
     )
 
 
-def _tar(files: list[ImageFile], links: dict[str, str]) -> bytes:
+def _tar(files: list[BakedFile], links: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for file in files:

@@ -21,7 +21,8 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.render import ImageFile, select_and_render_fixes
+from rlbox.fixes.fix import BakedFile
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.foreign import decode_toml
 from rlbox.image.forms import render_onstart
 from rlbox.target.target import DEFAULTS, Target
@@ -164,9 +165,9 @@ def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstanc
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,
-        ImageFile(path="/onstart.sh", mode="0644", text=script),
+        BakedFile(path="/onstart.sh", mode="0644", text=script),
         # Doctor takes ten seconds and has tests of its own.
-        ImageFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
+        BakedFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
     ]
     one = VastInstance(name=f"rlbox-vast-{uuid.uuid4().hex[:12]}", bare=image == "bare")
     words = ["create", "--init", f"--name={one.name}", "--label=rlbox.test=vast", "--network=none", "--pids-limit=400"]
