@@ -204,9 +204,8 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
         select_and_render_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
-    assert two.value.what.splitlines() == [
-        "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
-    ]  # fmt: skip
+    assert two.value.what.splitlines() == ["A is 1 (fix one): unset it", "  A is 1 (fix two): unset it"]
+    assert two.value.where == "images/mine/target.toml"
 
 
 def test_a_fix_that_is_none_cannot_be_switched_off(folder: Folder) -> None:
