@@ -40,7 +40,6 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
-@click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
 @click.option(
     "--timeout", type=NonNegativeNumber(), default=300.0, show_default=True, help="Seconds until all nodes are there."
@@ -53,7 +52,6 @@ def up(
     port: int,
     paths: tuple[str, ...],
     image: str,
-    plain_http: bool,
     prove: bool,
     timeout: float,
 ) -> int:
@@ -76,7 +74,6 @@ def up(
         first_port=port,
         required_paths=paths,
         image=image,
-        plain_http=plain_http,
         prove=prove,
         limit_s=timeout,
     )

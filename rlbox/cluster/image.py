@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,83 +28,40 @@ from rlbox.engine.connection import require_image
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.engine.docker import DockerEngine
 from rlbox.engine.oci import Manifest
-from rlbox.engine.reference import ImageReference, parse_reference
+from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_auth import read_docker_login
-from rlbox.engine.registry_client import Registry
-from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
-from rlbox.foreign import parse_json, whole_number
+from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
-from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.values import Secret
 
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
 ReportProgress = Callable[[ProgressItem], None]
 
 
-def _hash_image_content(layers: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return the checksum of an image's plain layers and of its configuration.
+def hash_layers_and_config(image: Mapping[str, Any] | None) -> str:
+    """Return the checksum of an image's plain layers and of its configuration, empty for none.
 
     An engine calls an image by its manifest or by its configuration, depending on its store, and packs layers as it
     likes; this is the same in all of them.
     """
-    content = {"layers": list(layers), **{key: config.get(key) or None for key in _CONFIG_KEYS}}
-    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+    if image is None:
+        return ""
+    config = {key: image["Config"].get(key) or None for key in _CONFIG_KEYS}
+    content = json.dumps({"layers": image["RootFS"]["Layers"], **config}, sort_keys=True)
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
 
 
-def hash_layers_and_config(image: Mapping[str, Any] | None) -> str:
-    """Return the identity of an image as an engine describes it, empty for none."""
-    return _hash_image_content(image["RootFS"]["Layers"], image["Config"]) if image else ""
-
-
-# ---- an image in a registry
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistryImage:
-    """An image of a registry, `pinned` by digest.
-
-    `login` is what docker on this machine has for the registry: nodes' engines are given it with each pull.
-    """
-
-    pinned: ImageReference
-    layers_config_sha256: str
-    login: dict[str, Secret] = field(default_factory=dict)
-
-
-def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryImage:
-    """Return the image that a registry has under a name, with a tag or a digest; `SpecError`: of another target."""
-    reference = parse_reference(name)
-    repository = reference.repository
-    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_custom_ca_bundle()) as registry:
-        registry.require_registry()
-        first = registry.get_manifest(repository, reference.digest or reference.tag or "latest")
-        manifests = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]
-        manifest = next((one for one in manifests if one.config), None)
-        if manifest is None or manifest.config is None:
-            raise RegistryError(_("{text} is not an image").format(text=name), next_step=_("check name and tag"))
-        config: dict[str, Any] = parse_json(registry.read_unverified_blob(repository, manifest.config.digest))
-    labels = config.get("config", {}).get("Labels") or {}
-    if (found := labels.get(TARGET_LABEL, "")) != target:
-        whose = _("target {found!s}").format(found=found) if found else _("no target")
-        raise SpecError(
-            _("{text} is an image of {whose}, not of {target}").format(text=name, whose=whose, target=target),
-            next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
-        )
-    return RegistryImage(
-        pinned=replace(reference, tag="", digest=first.digest),
-        layers_config_sha256=_hash_image_content(config["rootfs"]["diff_ids"], config["config"]),
-        login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
-    )
-
-
-def _pull(node: Node, image: RegistryImage, tag: str, report: ReportProgress) -> None:
-    engine, name = node.engine(), str(image.pinned)
+def _pull(node: Node, name: str, target: str, tag: str, report: ReportProgress) -> None:
+    """Have a node pull an image with this machine's login, and call it as it is called here."""
+    engine, reference = node.engine(), parse_reference(name)
+    if not reference.digest:
+        reference = replace(reference, tag=reference.tag or "latest")
     report(ProgressItem(key=node.name, title=node.name))
-    login = {key: secret.reveal() for key, secret in image.login.items()}
     try:
-        errors = [str(row["error"]) for row in engine.pull_image(image.pinned, login) if "error" in row]
+        rows = engine.pull_image(reference, read_docker_login(reference.host))
+        errors = [str(row["error"]) for row in rows if "error" in row]
     except EngineError as error:
         errors = [error.what]
     if errors:
@@ -115,8 +72,15 @@ def _pull(node: Node, image: RegistryImage, tag: str, report: ReportProgress) ->
             where=node.name,
             next_step=_("without --image it is sent from here; or let that node reach the registry"),
         )
-    engine.tag_image(name, parse_reference(tag))
-    engine.try_untag_image(name)
+    found = engine.find_image(str(reference)) or {}
+    if (label := (found.get("Config", {}).get("Labels") or {}).get(TARGET_LABEL, "")) != target:
+        whose = _("target {found!s}").format(found=label) if label else _("no target")
+        raise SpecError(
+            _("{text} is an image of {whose}, not of {target}").format(text=name, whose=whose, target=target),
+            next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
+        )
+    engine.tag_image(str(reference), parse_reference(tag))
+    engine.try_untag_image(str(reference))
     report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="pulled"))
 
 
@@ -204,25 +168,26 @@ class ImageOnNodes(NamedTuple):
 
 
 def bring_image_to_nodes(
-    context: ClusterContext, probe: ClusterProbe, existing_plan: ClusterPlan | None, image_to_pull: RegistryImage | None
+    context: ClusterContext, probe: ClusterProbe, existing_plan: ClusterPlan | None, registry_name: str
 ) -> ImageOnNodes:
     """Return the image once all nodes have the very same.
 
     For a node without an engine the checksum of the lock stands for the image. `existing_plan`: of a running cluster;
-    `image_to_pull`: where nodes that lack it pull it themselves, None: it is sent from here.
+    `registry_name`: what nodes pull, empty: nodes that lack the image of this machine are sent it.
     """
     if existing_plan:
         inplace = [member.name for member in existing_plan.members if member.is_inplace]
     else:
         inplace = list(filter(probe.is_node_inplace, probe.facts))
-    tag, local = context.image.tag, None
-    if len(inplace) == len(probe.facts):
-        identity = context.image.lock_checksum
-    elif image_to_pull:
-        identity = image_to_pull.layers_config_sha256
-    else:
-        local = require_image(tag, context.options.target)
-        identity = hash_layers_and_config(local)
+    pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
+    tag, target, identity = context.image.tag, context.options.target, context.image.lock_checksum
+    local = require_image(tag, target) if pool.nodes and not registry_name else None
+    if pool.nodes and registry_name:
+        with show_progress(context.app) as report:
+            pool.map(lambda node: _pull(node, registry_name, target, tag, report))
+    images = pool.map(lambda node: node.engine().find_image(tag))
+    if images:
+        identity = hash_layers_and_config(local or next(iter(images.values())))
     if existing_plan and existing_plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
@@ -232,19 +197,12 @@ def bring_image_to_nodes(
                 words=context.options.option_text
             ),
         )
-    pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
-    images = pool.map(lambda node: node.engine().find_image(tag))
-    lacking = pool.select_skipping_unconnected(
-        [name for name, found in images.items() if hash_layers_and_config(found) != identity]
-    )
-    if lacking.nodes:
-        with show_progress(context.app) as report:
-            if image_to_pull:
-                lacking.map(lambda node: _pull(node, image_to_pull, tag, report))
-            elif local:
-                with _save_archive(local, tag, report) as archive:
-                    lacking.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
-    images |= lacking.map(lambda node: node.engine().find_image(tag))
+    lacking = [name for name, found in images.items() if hash_layers_and_config(found) != identity]
+    if local and lacking:
+        others = pool.select_skipping_unconnected(lacking)
+        with show_progress(context.app) as report, _save_archive(local, tag, report) as archive:
+            others.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
+        images |= others.map(lambda node: node.engine().find_image(tag))
     for name, found in images.items():
         if hash_layers_and_config(found) != identity:
             raise NodeError(

@@ -24,7 +24,7 @@ from rlbox.cluster.context import (
     probe_ports_and_connections,
 )
 from rlbox.cluster.down import require_unused
-from rlbox.cluster.image import RegistryImage, bring_image_to_nodes, find_in_registry
+from rlbox.cluster.image import bring_image_to_nodes
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
@@ -41,6 +41,7 @@ from rlbox.cluster.runtime import (
 )
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
+from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
@@ -59,7 +60,6 @@ class UpOptions(ClusterOptions):
     limit_s: float = 300.0
     required_paths: tuple[str, ...] = ()
     image: str = ""
-    plain_http: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_node_inplace, probe.facts)):
             with app.collecting_refusals_if_dry_run("image"):
-                _find_image(options) or require_image(context.image.tag, options.target)
+                parse_reference(options.image) if options.image else require_image(context.image.tag, options.target)
         with app.collecting_refusals_if_dry_run("authentication"):
             _require_tokens(context)
         data = {"nodes": {name: one._asdict() for name, one in probe.addresses.items()}}
@@ -126,10 +126,6 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
     return probe
 
 
-def _find_image(options: UpOptions) -> RegistryImage | None:
-    return find_in_registry(options.image, options.target, plain_http=options.plain_http) if options.image else None
-
-
 def _require_tokens(context: ClusterContext) -> None:
     if not has_tokens(context.ray_version):
         raise SpecError(
@@ -146,7 +142,7 @@ def _require_tokens(context: ClusterContext) -> None:
 
 def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) -> UpResult:
     _require_tokens(context)
-    identity, images = bring_image_to_nodes(context, probe, None, _find_image(options))
+    identity, images = bring_image_to_nodes(context, probe, None, options.image)
     plan = _plan_cluster(context, probe, identity)
     inplace = [member.name for member in plan.members if member.is_inplace]
     if inplace:
@@ -179,7 +175,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
             dead = [member.name for member in plan.members]
         plan = plan.with_identities({name: probe.facts[name].machine.identity for name in dead})
         context.app.print_status(f"starting again on {', '.join(dead)}")
-        __, images = bring_image_to_nodes(context, probe, plan, _find_image(options))
+        __, images = bring_image_to_nodes(context, probe, plan, options.image)
         ended = {node.id for node in state.nodes if node.name in dead}
         with _undone_on_error(context, plan, dead, is_new=False):
             _write_files(context, plan, _read_token(context, plan))

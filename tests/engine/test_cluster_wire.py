@@ -75,7 +75,7 @@ def test_a_registry_gives_it_to_each_node(hosts: Hosts, follow: Follow, tmp_path
             pushed = hosts("push", "pair", "--to", f"127.0.0.1:{port}/team/")
             assert pushed.code == 0, pushed.err
         digest = pushed.out.strip().rpartition("@")[2]
-        typed = ("cluster", "up", "pair", "--plain-http", "--image", f"{GATE}:{port}/team/pair@{digest}")
+        typed = ("cluster", "up", "pair", "--image", f"{GATE}:{port}/team/pair@{digest}")
         hosts.on("node1", f"iptables -I OUTPUT -d {GATE} -p tcp --dport {port} -j REJECT")
         try:
             refused = follow(*typed)
