@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -206,8 +207,9 @@ def _numbers(gpus: Sequence[Gpu]) -> str:
 
 def _check_clocks(probe: ClusterProbe) -> Iterator[Finding]:
     """Yield clocks that differ: Ray bears it, tokens and merged logs do not."""
-    for name in probe.clock_offsets_s:
-        skew = probe.skew_from_median_s(name)
+    offsets = probe.clock_offsets_s
+    for name, offset in offsets.items():
+        skew = offset - statistics.median_low(list(offsets.values()))
         if abs(skew) >= _SKEW_S:
             create = _error if abs(skew) >= _LARGE_SKEW_S else _warning
             way = _("ahead of") if skew > 0 else "behind"

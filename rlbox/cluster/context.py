@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,10 +75,6 @@ class ClusterProbe:
         facts = self.facts[name]
         return self.spec(name).ray_as_processes or (facts.engine.state == "absent" and facts.installation is not None)
 
-    def skew_from_median_s(self, name: str) -> float:
-        """Return how far a node's clock is from the middle of all, in seconds."""
-        return self.clock_offsets_s[name] - statistics.median_low(list(self.clock_offsets_s.values()))
-
 
 def choose_configured_or_ssh_addresses(
     specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]
@@ -130,9 +125,8 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
 def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float = _INSTANCES_S) -> InstanceReport:
     """Return what a node has of Ray; that of its engine too, or not."""
     arguments = {"disk": node.spec.data, "leave_out_containers": leave_out_containers}
-    report: InstanceReport = _adapter(InstanceReport).validate_python(
-        node.call("report_instances", timeout_s, **arguments)
-    )
+    row = node.call("report_instances", timeout_s, **arguments)
+    report: InstanceReport = _adapter(InstanceReport).validate_python(row)
     return report
 
 
@@ -275,16 +269,13 @@ class ClusterContext:
         """Return the head of a cluster; `NodeError` where it does not answer or does not run."""
         head = cluster.plan.head.name
         if head not in self.pool.nodes:
-            finding = next((one for one in self.pool.unreached if one.where == head), None)
             names = ",".join(member.name for member in cluster.plan.members)
-            raise NodeError(
-                _("the head of cluster {plan} cannot be reached: {what}").format(
-                    plan=cluster.plan.name,
-                    what=f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes"),
-                ),
-                where=head,
-                next_step=finding.remedy if finding else _("name it: --nodes {members}").format(members=names),
-            )
+            what, remedy = _("it is none of --nodes"), _("name it: --nodes {members}").format(members=names)
+            for one in self.pool.unreached:
+                if one.where == head:
+                    what, remedy = f"{one.title}: {one.seen}", one.remedy
+            text = _("the head of cluster {plan} cannot be reached: {what}").format(plan=cluster.plan.name, what=what)
+            raise NodeError(text, where=head, next_step=remedy)
         if not cluster.was_found_running_on(head):
             raise NodeError(
                 _("the head of cluster {plan} does not run").format(plan=cluster.plan.name),

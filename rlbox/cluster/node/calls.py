@@ -366,18 +366,13 @@ def kill_and_remove_clusters(disk: str, paths: List[str], remove_empty_cache_dir
 
 
 def _remove_dead_sessions(disk: str) -> None:
-    """Remove Ray's sessions that no process has, and with the last of them the link to where they are."""
+    """Remove Ray's sessions, and the link to where they are, once no process has one of them."""
     own = os.path.join(disk, f"ray-{os.getuid()}")
-    if os.path.realpath(TEMP) != os.path.realpath(own):
-        return
-    commands = "\0".join(read_text_or_empty(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
-    sessions = list(filter(_SESSION.match, _list_or_empty(own)))
-    dead = [name for name in sessions if name not in commands]
-    for name in dead:
-        shutil.rmtree(os.path.join(own, name), ignore_errors=True)
-    if dead == sessions:
-        os.unlink(TEMP)
-        shutil.rmtree(own, ignore_errors=True)
+    if os.path.realpath(TEMP) == os.path.realpath(own):
+        commands = "\0".join(read_text_or_empty(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
+        if not any(name in commands for name in _list_or_empty(own) if _SESSION.match(name)):
+            os.unlink(TEMP)
+            shutil.rmtree(own, ignore_errors=True)
 
 
 # ---- logs

@@ -1,6 +1,5 @@
 """Report what a machine is: user, network, GPUs, engine, data disk, target, clusters. Both ends have these types."""
 
-import array
 import contextlib
 import fcntl
 import http.client
@@ -24,7 +23,7 @@ _GPU_KEYS = "index,uuid,memory.total,memory.used,ecc.errors.uncorrected.volatile
 # How `ray start --block` reports a part that ended. Source: ray/scripts/scripts.py of 2.43 and 2.60.
 _ENDED_PART = re.compile(r"(\w+) \[exit code=(-?\w+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_SIOCGIFCONF, _IFREQ = 0x8912, 40
+_SIOCGIFADDR = 0x8915
 _LISTEN = "0A"
 # What no other machine reaches: loopback, and bridges of engines.
 _INNER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel")
@@ -114,20 +113,16 @@ class InterfaceAddress(NamedTuple):
 
 
 def list_external_addresses() -> List[InterfaceAddress]:
-    """Return the addresses that others may reach, that by which ssh came first."""
-    buffer = array.array("B", bytes(_IFREQ * 256))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
-        reply = fcntl.ioctl(kernel, _SIOCGIFCONF, struct.pack("iL", len(buffer), buffer.buffer_info()[0]))
-    data = buffer.tobytes()[: struct.unpack("iL", reply)[0]]
+    """Return the first address of each interface that others may reach, that by which ssh came first."""
     found = []
-    for offset in range(0, len(data), _IFREQ):
-        name = data[offset : offset + 16].partition(b"\0")[0].decode().partition(":")[0]
-        if not name.startswith(_INNER_INTERFACES):
-            address = socket.inet_ntoa(data[offset + 20 : offset + 24])
-            mtu, speed = (
-                _parse_int_or_zero(read_text_or_empty(f"/sys/class/net/{name}/{key}")) for key in ("mtu", "speed")
-            )
-            found.append(InterfaceAddress(name, address, mtu, max(0, speed)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+        for __, name in socket.if_nameindex():
+            if not name.startswith(_INNER_INTERFACES):
+                with contextlib.suppress(OSError):  # it has none
+                    reply = fcntl.ioctl(kernel, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                    settings = [read_text_or_empty(f"/sys/class/net/{name}/{key}") for key in ("mtu", "speed")]
+                    mtu, speed = map(_parse_int_or_zero, settings)
+                    found.append(InterfaceAddress(name, socket.inet_ntoa(reply[20:24]), mtu, max(0, speed)))
     by_ssh = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2]
     return sorted(found, key=lambda row: row.address != by_ssh)
 

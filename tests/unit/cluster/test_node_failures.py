@@ -8,8 +8,8 @@ import pytest
 from clusterfacts import DISK
 
 from rlbox.cluster.context import ConnectionAttempt, Endpoint
-from rlbox.cluster.failures import MemberFacts, find_member_failures, format_failure_findings
 from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.status import MemberFacts, find_member_failures, format_failure_findings
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
 FULL = DISK._replace(free=DISK.size // 200)
