@@ -105,7 +105,6 @@ def _check_all_reduce(result: AllReduceResult, within_nodes: Sequence[float]) ->
 # ---- the work
 
 _Rank = tuple[ClusterMember, str]
-"""A node, and the device of it that the rank has."""
 
 
 def _list_ranks(member: ClusterMember, cpu_ranks: int) -> list[_Rank]:
@@ -149,7 +148,6 @@ def run_burn_in(
 
 
 def _run_ranks(context: ClusterContext, plan: ClusterPlan, ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
-    """Return what each rank of an all-reduce reports; all meet at the first."""
     meeting = (ranks[0][0].address, str(plan.ports.of("burn-in")))
 
     def run(number: int) -> dict[str, Any]:
@@ -167,7 +165,6 @@ def _run_ranks(context: ClusterContext, plan: ClusterPlan, ranks: Sequence[_Rank
 
 
 def run_burn_in_or_raise(context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> BurnInResult:
-    """Return what the nodes did; `NodeError` names those that failed, with the figure."""
     result, findings = run_burn_in(context, plan, facts)
     errors = [one for one in findings if one.level == "error"]
     if errors:
@@ -200,7 +197,6 @@ class ExaminationResult:
 def examine_cluster(
     app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
 ) -> ExaminationResult:
-    """Return what is wrong with the nodes of a cluster, or of one to come; with `work` by work that proves them."""
     with open_context(app, options) as context:
         probe = context.probe(paths)
         cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)

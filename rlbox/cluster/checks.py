@@ -128,7 +128,6 @@ def _check_engine(name: str, facts: NodeFacts, context: ClusterContext) -> Itera
 def check_installation(
     node: str, installation: Installation | None, data_disk: str, context: ClusterContext
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the installed target of a node whose data disk is `data_disk`."""
     apply = f"rlbox apply {context.target.name} --data {data_disk}"
     if installation is None or not installation.is_complete:
         seen = installation.directory if installation else ""
@@ -282,7 +281,6 @@ def format_findings(findings: Sequence[Finding]) -> str:
 
 
 def print_findings_raise_if_errors(app: App, findings: Sequence[Finding]) -> None:
-    """Show what is wrong with nodes; `NodeError` when something of it is an error."""
     if table := format_findings(findings):
         app.print_status(table)
     errors = [one for one in findings if one.level == "error"]

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,6 @@ from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
 from rlbox.ssh.errors import explain_ssh_error
 from rlbox.system.command import PIPE, ProcessHandle, start_command
-from rlbox.system.identity import get_user_name
 from rlbox.values import Command
 
 if TYPE_CHECKING:
@@ -82,7 +80,6 @@ class NodeStream:
             raise self._node.connection_lost()
 
     def next(self) -> Any:
-        """Return the next report; `UnreachableNode` where the connection broke before."""
         for row in self:
             return row
         raise self._node.connection_lost()
@@ -100,7 +97,6 @@ class NodeStream:
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """End it at once."""
         self._closed = True
         self.end_input()
         self._process.kill()
@@ -139,7 +135,6 @@ class Node:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection broke."""
         return self._ssh is not None and not self._ssh.is_open
 
     def connection_lost(self) -> UnreachableNode:
@@ -239,8 +234,6 @@ class Node:
 
 
 class NodePool:
-    """The nodes that are connected, in their order, and why the others are not."""
-
     def __init__(self, nodes: Mapping[str, Node], unreached: Sequence[Finding] = ()) -> None:
         self.nodes, self.unreached = dict(nodes), tuple(unreached)
 
@@ -255,7 +248,6 @@ class NodePool:
         return results
 
     def try_map(self, function: Callable[[Node], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
-        """Return what each node gave, and the errors of the others."""
         results: dict[str, T] = {}
         errors: dict[str, RlboxError] = {}
         with ThreadPoolExecutor(max(1, len(self.nodes))) as pool:
@@ -293,10 +285,6 @@ def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
     finally:
         for node in nodes.values():
             node.close()
-
-
-def get_user_at_host() -> str:
-    return f"{get_user_name()}@{socket.gethostname()}"
 
 
 @contextmanager

@@ -36,8 +36,6 @@ _adapter = functools.cache(TypeAdapter)
 
 
 class Endpoint(NamedTuple):
-    """A port of a node that another is to reach."""
-
     node: str
     address: str
     port: int
@@ -101,7 +99,6 @@ def choose_configured_or_ssh_addresses(
 
 
 def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: Sequence[str] = ()) -> ClusterProbe:
-    """Return what every node that is connected says of itself, and how its clock goes."""
     known = tuple(spec for spec in specs if spec.name in pool.nodes)
 
     def ask(node: Node) -> tuple[NodeFacts, float]:
@@ -133,8 +130,6 @@ def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float 
 def attempt_connections(
     pool: NodePool, endpoints_by_source: Mapping[str, Sequence[Endpoint]]
 ) -> tuple[ConnectionAttempt, ...]:
-    """Have nodes connect to others; `endpoints_by_source` are those that each node is to reach."""
-
     def ask(node: Node) -> list[ConnectionAttempt]:
         targets = endpoints_by_source[node.name]
         endpoints = [(one.address, one.port) for one in targets]
@@ -147,7 +142,6 @@ def attempt_connections(
 
 
 def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
-    """Return the ports of a new cluster: none that somebody listens on, or another cluster there has."""
     listening = {port for facts in probe.facts.values() for port in facts.listening}
     others = [
         plan.ports
@@ -236,7 +230,6 @@ class ClusterContext:
         return list_stack_versions(self.target, lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
-        """Ask all nodes that answer."""
         return probe_nodes(self.pool, self.specs, self.image.target, paths)
 
     def find_largest_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
@@ -287,7 +280,6 @@ class ClusterContext:
 
 @contextmanager
 def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
-    """Connect to the nodes of a target, and hold the connections while the block runs."""
     target = load_target(app.project, options.target).target
     specs = resolve_node_specs(target, options.nodes, options.data)
     resolve_cluster_name(target, options.name)

@@ -23,8 +23,6 @@ _DOWN_S = 240.0
 
 
 class DownResult(NamedTuple):
-    """What was taken away by node, in words."""
-
     name: str
     gone: dict[str, list[str]]
 

@@ -89,7 +89,6 @@ def _pull(node: Node, name: str, target: str, tag: str, report: ReportProgress) 
 
 @contextmanager
 def _save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) -> Iterator[ImageArchive]:
-    """Yield the image of this machine's engine as an archive, which is removed behind the block."""
     base = cache_path("cluster-images")
     directory = base / str(os.getpid())
     directory.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,6 @@ class ClusterJob:
 
     @property
     def cli_exit_code(self) -> int:
-        """The exit code of who waited for it: the driver's where Ray knows it."""
         if self.status == SUCCEEDED:
             return 0
         return self.exit_code if self.exit_code and 0 < self.exit_code < 256 else 1
@@ -116,12 +115,10 @@ class JobsApi:
         return parse_json(text) if text else {}
 
     def list_jobs(self) -> tuple[ClusterJob, ...]:
-        """Return the jobs that were submitted, the latest last."""
         rows = [row for row in self._ask("list") or () if row.get("submission_id")]
         return tuple(read_job(row) for row in sorted(rows, key=lambda row: row.get("start_time") or 0))
 
     def get_job(self, id_: str) -> ClusterJob:
-        """Return a job; `SpecError` where there is none of that name."""
         row = self._ask("get", id=id_)
         if row is None:
             known = ", ".join(job.id for job in self.list_jobs())
@@ -188,7 +185,6 @@ def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str
 
 
 def check_package_size(directory: Path, sizes: Mapping[str, int]) -> None:
-    """Raise `SpecError` where files are too much for Ray."""
     if (total := sum(sizes.values())) <= LARGEST_PACKAGE:
         return
     parts: Counter[str] = Counter()
@@ -235,8 +231,6 @@ class SubmitOptions(ClusterOptions):
 
 
 class SubmitResult(NamedTuple):
-    """A job that was submitted; `failures` are what happened to nodes, the first first, where it failed."""
-
     job: ClusterJob
     failures: tuple[Finding, ...] = ()
 
@@ -346,7 +340,6 @@ def _reveal(job_secrets: Mapping[str, Secret]) -> dict[str, str]:
 def _follow(
     context: ClusterContext, cluster: ExistingCluster, head: Node, id_: str, job_secrets: Mapping[str, Secret]
 ) -> ClusterJob:
-    """Print what the driver writes until the job has ended, and return it."""
     masker, api = SecretMasker(_reveal(job_secrets)), JobsApi(head, cluster.plan)
     stream = cluster.start_log_stream(head, [f"job-driver-{id_}.log"], follow=True, max_bytes=_LOG_BYTES)
 

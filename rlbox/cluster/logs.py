@@ -34,7 +34,6 @@ class LogLine:
     text: str
 
     def format(self) -> str:
-        """Return it with its time (UTC), node and log before it."""
         moment = datetime.fromtimestamp(self.at, timezone.utc)
         return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d} {self.node} {self.file}: {self.text}"
 
@@ -119,7 +118,6 @@ def _choose_patterns(context: ClusterContext, cluster: ExistingCluster, job: str
 
 
 def _merge_streams(streams: Mapping[str, NodeStream]) -> Iterator[tuple[str, Any]]:
-    """Yield each report with its node as it comes; `NodeError` where a connection broke."""
     reports: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     def read(name: str, stream: NodeStream) -> None:

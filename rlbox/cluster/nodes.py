@@ -33,7 +33,6 @@ class ClusterOptions:
 
     @property
     def option_text(self) -> str:
-        """The same, as it is typed behind a command."""
         options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
 

@@ -11,7 +11,6 @@ from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
-from rlbox.cluster.node.facts import HelperState
 from rlbox.cluster.nodes import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.runtime import RAY_DIRECTORY
@@ -36,7 +35,6 @@ def require_usable_cluster(app: App, options: ClusterOptions) -> ClusterPlan:
 
 
 def ray_directory(plan: ClusterPlan, mount: str) -> str:
-    """Return the directory of the head's Ray, as containers name it on the data disk."""
     return f"{mount}/{plan.directory_relative_to_disk(plan.head.name)}/{RAY_DIRECTORY}"
 
 
@@ -96,20 +94,19 @@ def _open_tunnel(head: Node) -> EngineTunnel:
     from rlbox.ssh.tunnel import EngineTunnel
 
     machine = head.machine
-    state = HelperState(*head.call("create_helper_state", engine_socket=machine.engine_socket))
+    socket_gid, home, state = head.call("create_helper_state", engine_socket=machine.engine_socket)
     return EngineTunnel(
         address=head.local_engine_url,
         remote_socket=machine.engine_socket,
         uid=machine.uid,
         gid=machine.gid,
-        socket_gid=state.socket_gid,
-        home=state.home,
-        remote_state_directory=state.state,
+        socket_gid=socket_gid,
+        home=home,
+        remote_state_directory=state,
     )
 
 
 def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:
-    """Lay what happened to nodes beside the evidence of a run that failed."""
     directory = _find_evidence_directory(head, run)
     if not directory:
         return

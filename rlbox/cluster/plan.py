@@ -48,21 +48,17 @@ _LOOPBACK_PARTS = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
 
 @dataclass(frozen=True, kw_only=True)
 class PortPlan:
-    """The first port of the 20, and the first of the workers' thousand."""
-
     base: int
     workers: int
 
     @property
     def worker_range(self) -> tuple[int, int]:
-        """First and last port of the workers."""
         return self.workers, self.workers + _WORKERS - 1
 
     def of(self, part: str) -> int:
         return self.base + _PARTS[part]
 
     def listened(self, *, head: bool) -> tuple[int, ...]:
-        """Return the ports that parts of a node listen on."""
         return tuple(self.of(part) for part in _PARTS if head or part not in _HEAD_PARTS)
 
     def reached(self, *, head: bool) -> tuple[int, ...]:
@@ -118,7 +114,6 @@ class ClusterMember:
 
     @property
     def is_inplace(self) -> bool:
-        """Whether its Ray is processes of its user's, and no container."""
         return bool(self.place)
 
 
@@ -159,7 +154,6 @@ class ClusterPlan:
         return next((member for member in self.members if member.name == name), None)
 
     def directory_relative_to_disk(self, node: str) -> str:
-        """Return the cluster's directory below the data disk of a node."""
         uid = next(member.uid for member in self.members if member.name == node)
         return cluster_directory_relative_to_disk(uid, self.name, node)
 
@@ -193,7 +187,6 @@ def load_cluster(text: str) -> ClusterPlan | None:
 
 
 def plan_of_labels(labels: Mapping[str, str]) -> ClusterPlan | None:
-    """Return the cluster that a container is of, None where it says none."""
     return load_cluster(labels.get(PLAN_LABEL, ""))
 
 

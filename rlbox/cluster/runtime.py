@@ -60,7 +60,6 @@ def role_of(plan: ClusterPlan, member: ClusterMember) -> Literal["head", "worker
 
 
 def container_name(plan: ClusterPlan) -> str:
-    """Return the name of the cluster's container on each node."""
     return f"rlbox-{plan.name}-{plan.id}"
 
 
@@ -175,7 +174,6 @@ def read_log_tail(node: Node, instance: RayInstance, lines: int) -> str:
 
 
 def python_path(member: ClusterMember) -> str:
-    """Return the interpreter of the stack, as programs on a node name it."""
     return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
 
 
@@ -221,8 +219,6 @@ class RayNode:
 
 @dataclass(frozen=True, kw_only=True)
 class RayState:
-    """The nodes that Ray knows; `error` is why it could not be asked."""
-
     nodes: tuple[RayNode, ...] = ()
     error: str = ""
 
@@ -231,7 +227,6 @@ class RayState:
 
 
 def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
-    """Return what Ray says now, or why it cannot be asked."""
     request = {"call": "nodes", "gcs": f"{plan.head.address}:{plan.ports.of('gcs')}"}
     try:
         row = run_packaged_script(head, plan, "ray_api.py", json.dumps(request))

@@ -98,7 +98,6 @@ class ClusterStatus:
         return all(node.is_up_and_joined for node in self.nodes) and not self.failures
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types; no token is in it."""
         return {
             "cluster": self.plan.as_json(),
             "healthy": self.healthy,
@@ -285,7 +284,6 @@ def _parse_time(text: str, clock_offset_s: float) -> float | None:
 
 
 def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
-    """Return how a cluster is; `NodeError` where no node that answers knows it."""
     with open_context(app, options) as context:
         probe = context.probe()
         if context.find_largest_own_cluster(probe) is None:
@@ -295,7 +293,6 @@ def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
 
 
 def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> ClusterStatus:
-    """Return how a cluster is whose nodes were asked."""
     plan = cluster.plan
     head = context.pool.nodes.get(plan.head.name)
     if head is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
 from rlbox.cluster.checks import check_nodes, print_findings_raise_if_errors
-from rlbox.cluster.connection import Node, get_user_at_host, lock_nodes
+from rlbox.cluster.connection import Node, lock_nodes
 from rlbox.cluster.context import (
     ClusterContext,
     ClusterProbe,
@@ -45,6 +46,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
+from rlbox.system.identity import get_user_name
 from rlbox.values import Secret
 
 _POLL_S, _REPORT_S, _HEAD_S = 1.0, 10.0, 60.0
@@ -117,7 +119,6 @@ def dry_run_up(app: App, options: UpOptions) -> int:
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
-    """Return the probe with the ports of all nodes; `NodeError` when something is wrong with them."""
     base = options.first_port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
@@ -225,7 +226,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
         ray=context.ray_version,
         members=tuple(members),
         ports=probe.ports,
-        maker=get_user_at_host(),
+        maker=f"{get_user_name()}@{socket.gethostname()}",
         made=utc_now(),
     )
 
@@ -245,7 +246,6 @@ def _require_same_nodes(context: ClusterContext, plan: ClusterPlan) -> None:
 
 
 def _list_instances(node: Node, plan: ClusterPlan) -> list[RayInstance]:
-    """Return what a node has of a cluster, none where its engine does not answer."""
     member = next(member for member in plan.members if member.name == node.name)
     report = probe_instances(node, leave_out_containers=member.is_inplace)
     return [one for one in report.instances or () if one.labels.get(ID_LABEL) == plan.id]
@@ -349,7 +349,6 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
 
 
 def _require_running(node: Node, plan: ClusterPlan) -> None:
-    """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
     for one in _list_instances(node, plan):
         if not one.is_running:
             lines = read_log_tail(node, one, _LAST_LINES).strip().splitlines()

@@ -22,7 +22,6 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from rlbox.cluster.node.facts import (
     PROCESS_PREFIX,
-    HelperState,
     InstanceReport,
     LogReport,
     NodeFacts,
@@ -94,15 +93,15 @@ def _attempt_connection(endpoint: Tuple[str, int]) -> str:
     return ""
 
 
-def create_helper_state(engine_socket: str) -> HelperState:
+def create_helper_state(engine_socket: str) -> Tuple[int, str, str]:
+    """Return what a container beside the engine is given: its socket's group, home, and where rlbox keeps its state."""
     home = os.path.expanduser("~")
     state = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local/state"), "rlbox")
     os.makedirs(state, exist_ok=True)
-    return HelperState(os.stat(engine_socket).st_gid, home, state)
+    return os.stat(engine_socket).st_gid, home, state
 
 
 def _wait_for_input(timeout_s: float) -> bool:
-    """Return whether the caller wrote something, or ended, in time."""
     return bool(select.select([0], [], [], timeout_s)[0])
 
 
@@ -139,7 +138,6 @@ def listen_on_ports(ports: List[int]) -> Iterator[Dict[int, str]]:
 
 
 def _describe_socket_process(inode: str) -> str:
-    """Return the process that has a socket open, as far as this user may see it."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             handles = os.listdir(f"/proc/{pid}/fd")
@@ -214,7 +212,6 @@ def remove_with_empty_parents(disk: str, path: str) -> bool:
 
 
 def _read_records(disk: str) -> List[Dict[str, Any]]:
-    """Return the records of this user's clusters on a data disk that were not stopped."""
     found = []
     for folder, __, names in os.walk(os.path.join(disk, "clusters", str(os.getuid()))):
         record = read_json_or_empty(os.path.join(folder, "record.json")) if "record.json" in names else {}
@@ -334,7 +331,6 @@ def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
 
 
 def run_installed_program(program: List[Any], timeout_s: float) -> str:
-    """Return what a program of an installed target prints."""
     found = InstalledProgram(*program)
     env = _build_program_environment(found)
     process = subprocess.Popen(found.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/")

@@ -302,14 +302,6 @@ class LogReport(NamedTuple):
     logs: List[Tuple[str, str, float]]
 
 
-class HelperState(NamedTuple):
-    """What a container beside the engine is given: its socket's group, and where rlbox keeps its state."""
-
-    socket_gid: int
-    home: str
-    state: str
-
-
 class NodeFacts(NamedTuple):
     """One node; `listening` are ports, `paths` those of a job's that it has.
 
