@@ -31,7 +31,6 @@ from rlbox.target.target import Target
 UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
 PHASES: tuple[Phase, ...] = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
-ConditionMetByTarget = EnvCondition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class HostContact:
     declared: Literal["default", "hidden", "machine", "profile", "target"]
     why: str
     rule: str = ""
-    closed_by: ConditionMetByTarget = ""
+    closed_by: EnvCondition = ""
 
 
 @dataclass(frozen=True, kw_only=True)

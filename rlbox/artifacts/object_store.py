@@ -19,7 +19,6 @@ from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
 
-ActualSha256 = str
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
 _SEAL_NS = 315_532_800 * 10**9
@@ -84,7 +83,7 @@ class PartialObject:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
-    def commit_file(self, path: Path) -> ActualSha256:
+    def commit_file(self, path: Path) -> str:
         """Put a link or copy of `path` under the object's name if it has the right bytes; return its sha256."""
         draft = self._path.with_name(f".{self._path.name}")
         draft.unlink(missing_ok=True)
@@ -169,7 +168,7 @@ class ObjectStore:
         with draft:
             yield draft
 
-    def import_if_sha256_matches(self, path: Path, expected_sha256: str) -> ActualSha256:
+    def import_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
             if self.is_intact(expected_sha256):

@@ -51,7 +51,6 @@ def _address(text: str) -> str:
     return text
 
 
-UrlPrefixOrRegistry = SingleLine
 UrlText = Annotated[str, AfterValidator(_address)]
 Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
@@ -63,7 +62,7 @@ class MirrorRule(SpecModel):
     protocol: MirrorProtocol = Field(description="how request addresses are formed; direct: the machine's own settings")
     url: UrlText = Field("", description="base address of the mirror; for oci https://REGISTRY[/PATH]")
     name: SingleLine = Field("", description="name in messages; empty: the host of url")
-    match: UrlPrefixOrRegistry = Field(
+    match: SingleLine = Field(
         "", description="address prefix that the rule applies to; for oci the registry; empty: all"
     )
     checked: datetime.date | None = Field(None, description="date of the last check; absent: unknown")

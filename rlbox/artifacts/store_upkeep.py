@@ -25,7 +25,6 @@ from rlbox.target.artifact import Artifact, list_all_artifacts
 from rlbox.target.lock import load_lock
 
 _SCHEMA = 1
-FreedBytes = int
 
 
 class FetchedLock(NamedTuple):
@@ -113,7 +112,7 @@ def find_damaged_digests(store: ObjectStore) -> list[str]:
         return [digest for digest, damaged in zip(digests, pool.map(is_damaged, digests), strict=True) if damaged]
 
 
-def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, FreedBytes]:
+def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, int]:
     """Return the objects and half-written files that no lock uses, each with the bytes that removing it frees.
 
     What another rlbox writes right now is not among them.
@@ -137,7 +136,7 @@ def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[
             known.record_path.unlink(missing_ok=True)
 
 
-def _freed_bytes(stats: os.stat_result) -> FreedBytes:
+def _freed_bytes(stats: os.stat_result) -> int:
     return stats.st_size if stats.st_nlink == 1 else 0  # the bytes of a file with another link stay
 
 
@@ -155,7 +154,7 @@ _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
 
-def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, FreedBytes]:
+def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, int]:
     """Return the entries of caches of which no file was read or written for `unused_for_s`, with their bytes."""
     oldest = time.time() - unused_for_s
     unused = {}

@@ -8,7 +8,6 @@ that only repeat themselves do not count.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import re
@@ -26,7 +25,7 @@ from rlbox.config.pattern import create_re2_options
 from rlbox.config.schema import SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.hang.ranks import Deadlock
-from rlbox.job.phase import FLOORS, Phase, PhasePlan
+from rlbox.job.phase import FLOORS, Phase
 from rlbox.logs.lines import strip_ray_prefix_and_repeat
 from rlbox.logs.patterns import compile_pattern_set
 from rlbox.system.counters import ActivityRates
@@ -52,17 +51,17 @@ def load_phases() -> _ShippedPhases:
 class PhaseChange:
     """A line that began a phase, or ended one (`phase` None)."""
 
-    phase: PhasePlan | None
+    phase: Phase | None
     text: str
 
 
 def merge_phases(
-    job_phases: Sequence[PhasePlan],
-    shipped_phases: Sequence[PhasePlan],
+    job_phases: Sequence[Phase],
+    shipped_phases: Sequence[Phase],
     silence_s: float,
     *,
     override_shipped_silence: bool,
-) -> tuple[PhasePlan, ...]:
+) -> tuple[Phase, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 
     One of the job's own replaces the shipped one of its name. When the job states `silence_s`, it is that of every
@@ -71,17 +70,19 @@ def merge_phases(
     names = {phase.name for phase in job_phases}
     kept = [phase for phase in shipped_phases if phase.name not in names]
     if override_shipped_silence:
-        kept = [dataclasses.replace(phase, silence_s=silence_s) for phase in kept]
+        kept = [phase.model_copy(update={"silence_s": silence_s}) for phase in kept]
     return (*job_phases, *kept)
 
 
-def make_unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
+def make_unnamed_phase(silence_s: float, name: str = "") -> Phase:
     """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
-    return PhasePlan(name=name, silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")})
+    return Phase.model_construct(
+        name=name, begins=(), silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")}
+    )
 
 
 class PhaseMatcher:
-    def __init__(self, phases: Sequence[PhasePlan]) -> None:
+    def __init__(self, phases: Sequence[Phase]) -> None:
         self._ended_by = [(text, phase) for phase in phases for text in phase.ends]
         self._begun_by = [(text, phase) for phase in phases for text in phase.begins]
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
@@ -233,7 +234,7 @@ class Stall:
     """
 
     rule: Literal["silence", "steps", "ranks", "ready", "total"]
-    phase: PhasePlan
+    phase: Phase
     silent_s: float
     limit_s: float
     step_s: float = 0.0
@@ -246,7 +247,7 @@ class HangDetector:
     `last_output_s` is when its log last went on, `last_progress_s` when it last did more than repeat itself or idle.
     """
 
-    def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
+    def __init__(self, phases: Sequence[Phase], silence_s: float, steps: float, now_s: float) -> None:
         self._finder = PhaseMatcher(phases)
         self._unnamed = self.phase = make_unnamed_phase(silence_s)
         self._training = make_unnamed_phase(silence_s, TRAINING)

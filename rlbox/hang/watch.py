@@ -22,7 +22,7 @@ from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_re
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
 from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.phase import PhasePlan, plan_phases
+from rlbox.job.phase import Phase
 from rlbox.logs.lines import LineBlock
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, probe_activity
 
@@ -82,7 +82,7 @@ class HangMonitor:
         stage, shipped = watched.stage, load_phases()
         phases = merge_phases(
             stage.phases,
-            plan_phases(shipped.phases, str),
+            shipped.phases,
             stage.silence_s,
             override_shipped_silence=stage.silence_stated,
         )
@@ -134,7 +134,7 @@ class HangMonitor:
         self._feed_pending_lines(skip_rate_limit=True)
         phase, silent_s = self._detector.phase, self._detector.get_inactivity_s(self._now_s)
         if service_phase_name:
-            phase = PhasePlan(name=service_phase_name, silence_s=limit_s)
+            phase = Phase.model_construct(name=service_phase_name, begins=(), silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service_phase_name else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
         waits, report = self._collect(stall), get_hang_report_path(self._watched.stage)

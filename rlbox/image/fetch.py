@@ -28,8 +28,6 @@ from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 
-ExitCode = int
-
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
@@ -43,7 +41,7 @@ class FetchOptions:
     import_dir: Path | None = None
 
 
-def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> ExitCode:
+def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
     plan = load_image_plan(app.project, target_name)
     plan.require_current_lock()
     lock = load_lock(app.project.own_or_shipped_lock_file(target_name))

@@ -11,8 +11,6 @@ from rlbox.i18n import _
 from rlbox.job.expression import Expression, find_names
 from rlbox.job.param import Param, ParamName
 
-BillionsParamName = ParamName
-ModelParamName = ParamName
 CARD = "card"
 """What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""
 
@@ -55,7 +53,7 @@ class StageFits(SpecModel):
 class Fits(SpecModel):
     """What the stages of a job need of their machines, and what may be turned when that is not there."""
 
-    size: dict[BillionsParamName, ModelParamName] = Field(
+    size: dict[ParamName, ParamName] = Field(
         default_factory=dict, description="size parameter (billions) to model parameter; set both for another model"
     )
     turn: tuple[ParamName, ...] = Field(

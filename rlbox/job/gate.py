@@ -36,7 +36,6 @@ FillText = Callable[[str, str, Callable[[str], str]], str]
 
 NonEmptyText = Annotated[str, StringConstraints(min_length=1)]
 PositiveCount = Annotated[int, Field(ge=1)]
-EvenIfStepsGoOn = bool
 
 
 class Rule(SpecModel):
@@ -121,9 +120,7 @@ class ForbidRule(LineRule):
 
     filled_patterns = ("pattern", "after", "until")
 
-    always: EvenIfStepsGoOn = Field(
-        False, description="stop the stage even if its process continues with training steps"
-    )
+    always: bool = Field(False, description="stop the stage even if its process continues with training steps")
     until: OptionalPattern = Field("", description="RE2 pattern; lines after its first match are allowed; empty: none")
 
     def _conditions(self) -> list[str]:

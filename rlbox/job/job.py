@@ -35,9 +35,6 @@ from rlbox.job.phase import Phase
 from rlbox.job.ports import Port, PortOpenToOthers
 
 Word = Annotated[str, StringConstraints(min_length=1)]
-ServiceName = Word
-PortName = Word
-RunJobArgument = Word
 UsualStepsBeforeHang = Annotated[float, Field(ge=0)]
 LimitFactorOnBusyMachine = Annotated[float, Field(ge=1)]
 
@@ -48,13 +45,13 @@ class Service(SpecModel):
     name: Name = Field(description="name of the service, unique in the job")
     title: str = Field(description="one-line description of the service")
     command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
-    ports: tuple[PortName, ...] = Field(
+    ports: tuple[Word, ...] = Field(
         (), description="names of the job's ports that it listens on, for this machine only"
     )
     listens: tuple[PortOpenToOthers, ...] = Field(
         (), description=f"ports that other machines may reach; see {get_docs_url('jobs')}"
     )
-    publish: tuple[PortName, ...] = Field(
+    publish: tuple[Word, ...] = Field(
         (), description=f"names of its ports to publish at 127.0.0.1 of the Docker host; see {get_docs_url('jobs')}"
     )
     ready: Ready = Field(description="conditions for ready; all that are set must pass")
@@ -74,7 +71,7 @@ class RayJob(SpecModel):
     """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
 
     dashboard: Word = Field(description="address of the Ray dashboard: http://127.0.0.1:{port.NAME}")
-    service: ServiceName = Field(description="name of the service that is the Ray head")
+    service: Word = Field(description="name of the service that is the Ray head")
     temp_dir: Word = Field(description="--temp-dir of the Ray head, which contains the driver's log")
 
 
@@ -99,7 +96,7 @@ class Stage(SpecModel):
     name: Name = Field(description="name of the stage, unique in the job")
     title: str = Field(description="one-line description of the stage")
     command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
-    services: tuple[ServiceName, ...] = Field((), description="names of services that run during the stage")
+    services: tuple[Word, ...] = Field((), description="names of services that run during the stage")
     needs: tuple[FileRule, ...] = Field((), description="files that must exist and be complete before the stage starts")
     listens: tuple[PortOpenToOthers, ...] = Field(
         (), description="ports of the command that other machines may reach, as for services"
@@ -132,9 +129,7 @@ class Resume(SpecModel):
 class ClusterTable(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
-    ray: ServiceName | None = Field(
-        None, description="service that is the Ray head, replaced by the cluster; absent: none"
-    )
+    ray: Word | None = Field(None, description="service that is the Ray head, replaced by the cluster; absent: none")
     params: dict[ParamName, Literal["head", "nodes", "node-gpus", "gpus"]] = Field(
         default_factory=dict, description="parameters to set: head address, number of nodes, GPUs per node, all GPUs"
     )
@@ -176,9 +171,7 @@ class Job(SpecModel):
     fits: Fits | None = Field(
         None, description=f"required GPUs, memory and disk; absent: not checked; see {get_docs_url('planner')}"
     )
-    next: tuple[RunJobArgument, ...] = Field(
-        (), description="suggestions after a passed run: arguments of `rlbox run JOB`"
-    )
+    next: tuple[Word, ...] = Field((), description="suggestions after a passed run: arguments of `rlbox run JOB`")
     secrets: tuple[EnvName, ...] = Field(
         (), description="names of required secrets; stages and services list the ones they get"
     )

@@ -1,12 +1,8 @@
-"""The phases of a stage: which line begins one, how long it may be silent, and what proves that it is alive.
-
-`Phase` is what a user writes, `PhasePlan` what a run's plan carries of it.
-"""
+"""The phases of a stage: which line begins one, how long it may be silent, and what proves that it is alive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -70,20 +66,7 @@ class Phase(SpecModel):
     )
     remedy: str = Field("", description="suggested fix if the stage hangs in this phase")
 
-
-@dataclass(frozen=True, kw_only=True)
-class PhasePlan:
-    """A phase with its placeholders filled in; `progress` maps activities to what they must reach to count."""
-
-    name: str
-    begins: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    silence_s: float
-    progress: Mapping[str, float] = field(default_factory=dict)
-    remedy: str = ""
-
-
-def plan_phases(phases: Sequence[Phase], fill: Callable[[str], str]) -> tuple[PhasePlan, ...]:
-    """Return the phases of a stage; `fill` replaces the placeholders of a pattern."""
-    filled = ({"begins": tuple(map(fill, phase.begins)), "ends": tuple(map(fill, phase.ends))} for phase in phases)
-    return tuple(PhasePlan(**{**phase.model_dump(), **texts}) for phase, texts in zip(phases, filled, strict=True))
+    def fill(self, fill_pattern: Callable[[str], str]) -> Phase:
+        """Return the phase with the placeholders of its patterns replaced."""
+        begins, ends = tuple(map(fill_pattern, self.begins)), tuple(map(fill_pattern, self.ends))
+        return self.model_copy(update={"begins": begins, "ends": ends})

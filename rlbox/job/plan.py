@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,12 +25,9 @@ from rlbox.job.gate import (
     RequireRule,
 )
 from rlbox.job.job import Job, LimitFactorOnBusyMachine, Service, Stage, UsualStepsBeforeHang
-from rlbox.job.param import Scalar
-from rlbox.job.params import ParamValues, list_params_with_unit
-from rlbox.job.phase import PhasePlan, plan_phases
-
-NamesOfSameSecret = tuple[str, ...]
-IsReachableByStrangers = bool
+from rlbox.job.param import Scalar, format_scalar
+from rlbox.job.params import ParamValues, apply_overrides, list_params_with_unit
+from rlbox.job.phase import Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +102,7 @@ class StagePlan:
     listens: tuple[str, ...] = ()
     own_ray: bool = False
     attempt: int = 1
-    phases: tuple[PhasePlan, ...] = ()
+    phases: tuple[Phase, ...] = ()
     silence_stated: bool = True
     steps: UsualStepsBeforeHang = 20.0
     stretch: LimitFactorOnBusyMachine = 10.0
@@ -173,12 +170,12 @@ class RunPlan:
     origins: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
-    aliases: tuple[NamesOfSameSecret, ...] = ()
+    aliases: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     benign: tuple[CatalogueLine, ...] = ()
     gpus: str = ""
     network: str = "host"
-    open: IsReachableByStrangers = False
+    open: bool = False
     published: Mapping[str, int] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
     cluster: ClusterRun | None = None
@@ -272,7 +269,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
-        phases=plan_phases(stage.phases, functools.partial(fill.fill_pattern, f"{where}.phases")),
+        phases=tuple(phase.fill(functools.partial(fill.fill_pattern, f"{where}.phases")) for phase in stage.phases),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
         stretch=stage.limits.stretch,
@@ -304,6 +301,55 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
 def _fill_ready(where: str, ready: Ready, ports: Mapping[str, int], fill: PlaceholderFiller) -> Ready:
     filled = ready.fill(where, fill.fill_text)
     return filled.model_copy(update={"port": ports[str(ready.port)]}) if ready.port else filled
+
+
+def plan_resume(
+    job: Job, previous_plan: RunPlan, attempt_by_stage: Mapping[str, int], set_options: Mapping[str, str] | None = None
+) -> RunPlan:
+    """Return `previous_plan` with the stages that run now planned anew.
+
+    `attempt_by_stage`: The stages that run now, by name: the number of the attempt, 1 for a stage that never began.
+      From the second on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named
+      stay as they are.
+    `set_options`: `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
+    Raises SpecError: A setting is wrong, or the job no longer has the stages of the run.
+    """
+    wanted = select_stages(job, previous_plan.profile)
+    if [stage.name for stage in wanted] != [stage.name for stage in previous_plan.stages]:
+        raise SpecError(
+            _("job {job} no longer has the stages of run {run_id}: {stages}").format(
+                job=job.name,
+                run_id=previous_plan.run_id,
+                stages=", ".join(stage.name for stage in previous_plan.stages),
+            ),
+            next_step=_("start a new run: rlbox run {job} --place {place}").format(
+                job=job.name, place=previous_plan.place
+            ),
+        )
+    known = {name: value for name, value in previous_plan.params.items() if name in job.params}
+    values = ParamValues(profile=previous_plan.profile, params=known, origins=previous_plan.origins)
+    fresh = apply_overrides(job, values, False, set_options or {})
+    again = apply_overrides(job, values, True, set_options or {})
+    now = again if any(attempt > 1 for attempt in attempt_by_stage.values()) else fresh
+    stages = []
+    for number, (stage, old) in enumerate(zip(wanted, previous_plan.stages, strict=True), start=1):
+        attempt = attempt_by_stage.get(stage.name, 0)
+        fill = PlaceholderFiller(job, again if attempt > 1 else fresh, previous_plan.paths, attempt)
+        stages.append(plan_stage(job, stage, number, fill, previous_plan.run_id) if attempt else old)
+    return replace(
+        previous_plan,
+        params=dict(now.params),
+        origins=dict(now.origins),
+        units=list_params_with_unit(job),
+        stages=tuple(stages),
+        notes=(*previous_plan.notes, *_list_resume_notes(job, attempt_by_stage)),
+    )
+
+
+def _list_resume_notes(job: Job, attempts: Mapping[str, int]) -> list[str]:
+    changed = ", ".join(f"{name} = {format_scalar(value)}" for name, value in job.resume.params.items())
+    said = job.resume.says + (f" ({changed})" if changed and job.resume.says else "")
+    return [f"{name}, attempt {number}: {said}" for name, number in attempts.items() if number > 1 and said]
 
 
 def load_run_plan(data: Mapping[str, Any]) -> RunPlan:

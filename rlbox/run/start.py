@@ -31,8 +31,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPlan
-from rlbox.job.resume import plan_resume
+from rlbox.job.plan import RunPlan, plan_resume
 from rlbox.planner.fit import (
     FitResult,
     check_fit,

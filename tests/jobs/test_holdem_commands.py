@@ -13,8 +13,7 @@ from optionbox import parser_of, read
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.load import load_job
-from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.job.resume import plan_resume
+from rlbox.job.plan import RunPlan, StagePlan, plan_resume
 from rlbox.target.target import load_target
 
 OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")

@@ -18,8 +18,7 @@ import pytest
 from jobplan import job_of, plan_of
 from pydantic import BaseModel
 
-from rlbox.job.plan import RunPlan
-from rlbox.job.resume import plan_resume
+from rlbox.job.plan import RunPlan, plan_resume
 
 JOBS = Path(__file__).parents[2] / "jobs"
 NAMES = sorted(path.stem for path in JOBS.glob("*.toml"))

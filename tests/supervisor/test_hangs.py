@@ -16,7 +16,7 @@ import pytest
 from supervised import Bench, free_port, python, service
 
 from rlbox.config.toml_files import load_toml
-from rlbox.job.phase import Phase, plan_phases
+from rlbox.job.phase import Phase
 
 CASES = Path(__file__).parents[1] / "cases" / "hang"
 TABLE = {path.stem: load_toml(path) for path in sorted(CASES.glob("*.toml"))}
@@ -61,7 +61,7 @@ def planted(name: str, folder: Path) -> Planted:
         silence_s=case["silence_s"],
         total_s=case.get("total_s", 60.0),
         services=services,
-        phases=plan_phases([Phase.model_validate(phase) for phase in case.get("phases", ())], str),
+        phases=tuple(Phase.model_validate(phase) for phase in case.get("phases", ())),
     )
     return Planted(case, bench)
 

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.hanging import LOGS, replay
 from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
-from rlbox.job.phase import PhasePlan, plan_phases
+from rlbox.job.phase import Phase
 from rlbox.system.counters import ActivityRates
 
 MIB = 1 << 20
-SHIPPED = plan_phases(load_phases().phases, str)
+SHIPPED = load_phases().phases
 NOTHING = ActivityRates(seconds=1.0)
 SPINNING = ActivityRates(seconds=1.0, cpu=1.0)
 LOADING = ActivityRates(seconds=1.0, read=8 * MIB, memory=8 * MIB, cpu=0.1)
@@ -23,7 +23,7 @@ class Stage:
     """A stage whose clock the test turns."""
 
     def __init__(
-        self, *, silence_s: float = 600.0, stated: bool = False, steps: float = 20.0, own: tuple[PhasePlan, ...] = ()
+        self, *, silence_s: float = 600.0, stated: bool = False, steps: float = 20.0, own: tuple[Phase, ...] = ()
     ) -> None:
         self.now_s = 0.0
         self.judge = HangDetector(
@@ -100,7 +100,7 @@ def test_a_burst_now_and_then_is_no_life() -> None:
 
 
 def test_a_stated_limit_is_that_of_the_shipped_phases_and_not_of_the_jobs_own() -> None:
-    own = PhasePlan(name="warehouse", begins=("asking the warehouse",), silence_s=900.0)
+    own = Phase(name="warehouse", begins=("asking the warehouse",), silence_s=900.0)
     stage = Stage(silence_s=30.0, stated=True, own=(own,))
     stage.says("asking the warehouse")
     assert stage.lives(890) is None
@@ -111,7 +111,7 @@ def test_a_stated_limit_is_that_of_the_shipped_phases_and_not_of_the_jobs_own() 
 
 
 def test_the_jobs_own_phase_replaces_the_shipped_one() -> None:
-    own = PhasePlan(name="data", begins=("reading rows",), silence_s=5.0)
+    own = Phase(name="data", begins=("reading rows",), silence_s=5.0)
     stage = Stage(own=(own,))
     stage.says("Generating train split: 0 examples [00:00, ? examples/s]")
     assert stage.judge.phase.name == ""

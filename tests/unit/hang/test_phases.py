@@ -12,14 +12,14 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.hang.detector import PhaseMatcher, load_phases
 from rlbox.job.job import Stage
-from rlbox.job.phase import Phase, plan_phases
+from rlbox.job.phase import Phase
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml
 else:
     from tomli import loads as parse_toml
 
-FINDER = PhaseMatcher(plan_phases(load_phases().phases, str))
+FINDER = PhaseMatcher(load_phases().phases)
 
 LINES = [
     # seed 003: its line of the data, and its table of symptoms, its tags (P116)

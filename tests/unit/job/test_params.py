@@ -19,8 +19,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPlan, plan_run
-from rlbox.job.resume import plan_resume
+from rlbox.job.plan import RunPlan, plan_resume, plan_run
 
 JOB = """
 title = "full and resume of seed 000"
