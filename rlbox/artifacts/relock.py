@@ -329,6 +329,11 @@ def map_groups_to_entries(lock: Lock) -> dict[str, Sequence[Any]]:
     return {"os": lock.debs, **python, "git": lock.git, "http": lock.http, "patches": lock.patches}
 
 
+def _map_all_entries(lock: Lock) -> dict[str, Sequence[Any]]:
+    compiled = [entry for row in lock.compiled for entry in (row.source, *row.tools)]
+    return {**map_groups_to_entries(lock), "toolchain": lock.toolchain, "compile": compiled}
+
+
 def get_version(entry: Any) -> str:
     """Return the version of an entry of a lock: a commit for git, and nothing for a file or a patch."""
     return str(getattr(entry, "version", getattr(entry, "commit", "")))
@@ -341,10 +346,7 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
         for key in ("python", "platform", "base")
         if getattr(old_lock, key) != getattr(new_lock, key)
     ]
-    old, new = (
-        {**map_groups_to_entries(lock), "toolchain": lock.toolchain, "compile": [row.source for row in lock.compiled]}
-        for lock in (old_lock, new_lock)
-    )
+    old, new = _map_all_entries(old_lock), _map_all_entries(new_lock)
     for group in dict.fromkeys([*new, *old]):
         olds, news = ({entry.name: entry for entry in entries.get(group, ())} for entries in (old, new))
         for name in sorted({*olds, *news}):
@@ -374,7 +376,8 @@ def require_identical_lock_text(target: str, previous_lock: Lock | None, lock: L
 
 
 def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
-    found = {name for known in (previous_lock, lock) if known for name in known.list_all_entry_names()}
+    locks = [known for known in (previous_lock, lock) if known]
+    found = {entry.name for known in locks for entries in _map_all_entries(known).values() for entry in entries}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(

@@ -183,20 +183,6 @@ class Lock:
     def list_uncompiled_names(self) -> tuple[str, ...]:
         return tuple(row.name for row in self.compiled if self.find_compiled_wheel(row) is None)
 
-    def list_all_entry_names(self) -> tuple[str, ...]:
-        tools = tuple(package for row in self.compiled for package in row.tools)
-        rows = (
-            self.list_packages(),
-            self.debs,
-            self.git,
-            self.http,
-            self.patches,
-            self.compiled,
-            tools,
-            self.toolchain,
-        )
-        return tuple(row.name for part in rows for row in part)
-
 
 def _block(rows: Iterable[Any], indent: int) -> str:
     lines = [" " * (indent + 2) + json.dumps(asdict(row), ensure_ascii=False) for row in rows]

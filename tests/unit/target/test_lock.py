@@ -88,7 +88,6 @@ def test_text_has_one_file_a_line() -> None:
     )
     assert lock.checksum() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
     assert [package.name for package in lock.list_packages()] == ["uv", "six"]
-    assert lock.list_all_entry_names() == ("uv", "six", "bash", "t", "f", "p")
 
 
 def test_requirements_demand_the_hash() -> None:
