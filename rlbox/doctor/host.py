@@ -47,8 +47,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.machine import doctor_requirements_json
-from rlbox.image.plan import ImagePlan, load_image_plan
+from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
 from rlbox.job.load import load_target_ports_by_job_port
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image

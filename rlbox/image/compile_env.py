@@ -25,7 +25,7 @@ from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
-from rlbox.image.labels import compute_rootfs_checksum
+from rlbox.image.plan import compute_rootfs_checksum
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory

@@ -11,9 +11,8 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_apptainer_definition, render_compose
-from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
-from rlbox.image.plan import ImageSources
+from rlbox.image.plan import ImageSources, build_container_defaults
 
 
 def render_export(app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference: str) -> str:

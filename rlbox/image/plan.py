@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +29,6 @@ from rlbox.fixes.patches import (
 from rlbox.fixes.render import RenderedFixes, render_fix_manifest_json, select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_compose_files, render_onstart_files
-from rlbox.image.labels import build_image_labels, compute_image_spec_checksum, compute_rootfs_checksum
 from rlbox.image.layers import (
     BuildStage,
     group_layers_into_stages,
@@ -36,11 +37,6 @@ from rlbox.image.layers import (
     map_git_http_to_context_paths,
     plan_python_layers,
 )
-from rlbox.image.machine import (
-    build_container_defaults,
-    format_rlbox_limits_env_value,
-    hardware_python_ports_json,
-)
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.job.load import load_target_ports_by_job_port
@@ -48,6 +44,10 @@ from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchGroup, list_torch_
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, find_lock_fault, format_requirements, load_lock
 from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
+
+BUILD_LABEL, SPEC_LABEL, LOCK_LABEL = "rlbox.build", "rlbox.spec", "rlbox.lock"
+FORCED_LABEL = "rlbox.forced"
+"""The contradiction of its stack that a build was forced to override; an image whose stack fits has no such label."""
 
 # Paths in the build context.
 _SCRIPTS = (
@@ -266,6 +266,94 @@ def _describe_stage(target: Target, stage: BuildStage, before: Sequence[BuildSta
         "title": title,
         "index": f"{TORCH_WHEEL_INDEX_URL}/{stage.torch_channel}" if stage.torch_channel else "",
     }
+
+
+def build_image_labels(
+    target: Target,
+    lock: Lock | None,
+    rendered_fixes: RenderedFixes | None = None,
+    patches: tuple[ResolvedPatch, ...] = (),
+) -> dict[str, str]:
+    ids = sorted(fix.id for fix in rendered_fixes.fixes if fix.has_bake_entries) if rendered_fixes else []
+    return {
+        "org.opencontainers.image.title": target.title,
+        "rlbox.fixes": " ".join(ids),
+        "rlbox.patches": " ".join(row.name for row in patches if not row.skip),
+        LOCK_LABEL: lock.checksum() if lock else "",
+        SPEC_LABEL: compute_image_spec_checksum(target),
+        "rlbox.target": target.name,
+    }
+
+
+def compute_image_spec_checksum(target: Target) -> str:
+    """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
+    fields = target.model_dump(
+        mode="json", exclude={"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
+    )
+    for group in fields["stack"]:  # a key that came later: what says nothing by it is the spec it was
+        if not group["compile"]:
+            del group["compile"]
+    return _checksum(fields)
+
+
+def compute_rootfs_checksum(lock: Lock, epoch: int) -> str:
+    return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
+
+
+def _checksum(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def format_rlbox_limits_env_value(container: ContainerDefaults) -> str:
+    """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
+
+    They are in the image's environment, and in no file: so that changing one moves no layer.
+    """
+    return json.dumps(container_limits_and_disk_json(container), sort_keys=True, separators=(",", ":"))
+
+
+def container_limits_and_disk_json(container: ContainerDefaults) -> dict[str, Any]:
+    limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
+    return {
+        "run": {name: getattr(container, name) for name in limits},
+        "disk": {"mount": container.mount, "need_gib": container.need_gib},
+    }
+
+
+def hardware_python_ports_json(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the image's manifest of fixes says of the machine, as JSON types."""
+    return {
+        "hardware": target.hardware.model_dump(mode="json"),
+        "python": target.python.version,
+        "ports": dict(sorted(ports.items())),
+    }
+
+
+def doctor_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        **hardware_python_ports_json(target, ports),
+        **container_limits_and_disk_json(container),
+        "env": dict(target.env),
+    }
+
+
+def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> ContainerDefaults:
+    """Return how containers of a target are started: what its spec says, never below what its fixes need."""
+    run = target.run
+    limits = {**rendered_fixes.ulimits, **run.ulimits}
+    floors = {
+        "shm_gib": max(run.shm_gib, rendered_fixes.shm_gib),
+        "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
+        "cap_add": tuple(sorted(run.cap_add)),
+        "devices": {path: use for path, use in sorted(run.devices.items()) if use},
+        "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
+        "gpu": target.hardware.gpu,
+        "arch": target.hardware.arch,
+        "gpu_grade": target.hardware.grade,
+        "allow_outside_access": run.open,
+    }
+    disk = target.disk.model_dump(exclude={"archive"})  # no container sees it
+    return ContainerDefaults(**{**run.model_dump(exclude={"open"}), **disk, **floors})
 
 
 def load_image_plan(project: Project, target_name: str) -> ImagePlan:

@@ -16,7 +16,7 @@ from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.i18n import _
-from rlbox.image.labels import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
+from rlbox.image.plan import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
 from rlbox.values import LOCK_IN_IMAGE
 

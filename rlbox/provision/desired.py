@@ -17,8 +17,12 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest_json
 from rlbox.foreign import parse_json
-from rlbox.image.machine import build_container_defaults, format_rlbox_limits_env_value, hardware_python_ports_json
-from rlbox.image.plan import ImagePlan
+from rlbox.image.plan import (
+    ImagePlan,
+    build_container_defaults,
+    format_rlbox_limits_env_value,
+    hardware_python_ports_json,
+)
 from rlbox.provision.layout import Layout
 from rlbox.provision.shell_environment import SYSTEM_PATH
 from rlbox.target.lock import Lock, format_requirements

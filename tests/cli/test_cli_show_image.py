@@ -11,7 +11,7 @@ import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox
 
 from rlbox.errors import EngineError
-from rlbox.image.labels import build_image_labels
+from rlbox.image.plan import build_image_labels
 from rlbox.target.lock import Lock
 from rlbox.target.target import load_target
 

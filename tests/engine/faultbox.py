@@ -31,8 +31,8 @@ from rlbox.fixes.render import (
     select_and_render_fixes,
 )
 from rlbox.foreign import decode_toml
-from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
+from rlbox.image.plan import build_container_defaults
 from rlbox.system.files import cache_path
 from rlbox.target.target import DEFAULTS, Target
 

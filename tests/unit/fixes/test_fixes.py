@@ -17,8 +17,7 @@ from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_packages
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_manifest_json, select_and_render_fixes, select_fixes
-from rlbox.image.labels import build_image_labels
-from rlbox.image.machine import build_container_defaults
+from rlbox.image.plan import build_container_defaults, build_image_labels
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
 

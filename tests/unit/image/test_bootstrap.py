@@ -13,7 +13,7 @@ from rlbox.image.bootstrap import (
     render_packages_index,
     rootfs_archive_path,
 )
-from rlbox.image.labels import compute_rootfs_checksum
+from rlbox.image.plan import compute_rootfs_checksum
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)
 

@@ -13,8 +13,7 @@ from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
-from rlbox.image.machine import build_container_defaults, container_limits_and_disk_json
-from rlbox.image.plan import load_image_plan
+from rlbox.image.plan import build_container_defaults, container_limits_and_disk_json, load_image_plan
 from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
 from rlbox.target.lock import load_lock
