@@ -15,6 +15,7 @@ from rlbox.app import App, own_requirements
 from rlbox.artifacts.apt_lock import resolve_bootstrap_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import fetch_base_files
 from rlbox.artifacts.git_tree import resolve_git_ref
+from rlbox.artifacts.locator import LockSources, prepare_lock_sources
 from rlbox.artifacts.python_lock import (
     PINS,
     ResolverInputs,
@@ -25,7 +26,6 @@ from rlbox.artifacts.python_lock import (
     resolve_packages,
     select_package_files,
 )
-from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic

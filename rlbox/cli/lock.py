@@ -312,8 +312,12 @@ def _list(app: App, profile: Profile) -> None:
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.locator import read_machine_source_settings
-    from rlbox.artifacts.source_selection import format_probes, list_unavailable_source_kinds, probe_mirrors
+    from rlbox.artifacts.locator import (
+        format_probes,
+        list_unavailable_source_kinds,
+        probe_mirrors,
+        read_machine_source_settings,
+    )
     from rlbox.system.network_settings import read_pip_and_proxy_settings
     from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock

@@ -14,9 +14,9 @@ from packaging.utils import parse_wheel_filename
 from rlbox.amounts import columns, decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
+from rlbox.artifacts.locator import create_file_locator
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
-from rlbox.artifacts.source_selection import create_file_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, get_docs_url

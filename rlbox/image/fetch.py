@@ -18,8 +18,8 @@ from rlbox.artifacts.fetch import (
     require_disk_space,
     show_fetch_progress,
 )
+from rlbox.artifacts.locator import create_file_locator
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.artifacts.source_selection import create_file_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _

@@ -17,10 +17,10 @@ from rlbox.artifacts.fetch import (
     require_disk_space,
     show_fetch_progress,
 )
+from rlbox.artifacts.locator import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.engine.connection import read_docker_server_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _

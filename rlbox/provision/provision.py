@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
+from rlbox.artifacts.locator import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import ensure_data_dir_creating_default

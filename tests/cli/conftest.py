@@ -84,9 +84,9 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.engine.setup.install_and_start_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
         "rlbox.artifacts.locator.read_machine_source_settings",
-        lambda site: MachineSourceSettings(network_settings=site),
+        lambda site, **more: MachineSourceSettings(network_settings=site),
     )
     monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts())

@@ -22,7 +22,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     monkeypatch.setattr("rlbox.target.artifact.list_install_artifacts", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
         "rlbox.artifacts.locator.read_machine_source_settings",
-        lambda site: MachineSourceSettings(network_settings=site),
+        lambda site, **more: MachineSourceSettings(network_settings=site),
     )
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})

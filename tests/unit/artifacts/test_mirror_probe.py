@@ -8,9 +8,9 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
+from rlbox.artifacts.locator import choose_probe_file, drop_dead_mirrors, probe_mirrors
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
-from rlbox.artifacts.source_selection import choose_probe_file, drop_dead_mirrors, probe_mirrors
 from rlbox.system.network_settings import NetworkSettings
 
 BODY = b"the wheel" * 100
@@ -29,7 +29,7 @@ def hosts() -> Iterator[list[MirrorServer]]:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staller is given up in short, and not so soon that a machine at work stalls as long."""
-    monkeypatch.setattr("rlbox.artifacts.source_selection.PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("rlbox.artifacts.locator.PROBE_TIMEOUT_S", 1.0)
 
 
 def index(host: MirrorServer, name: str) -> MirrorRule:

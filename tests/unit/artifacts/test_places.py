@@ -7,8 +7,8 @@ from fakes import Folder
 from mirrorbox import mirrors
 
 from rlbox.app import App
+from rlbox.artifacts.locator import load_profile_without_dead_mirrors, prepare_lock_sources
 from rlbox.artifacts.mirrors import MachineSourceSettings
-from rlbox.artifacts.source_selection import load_profile_without_dead_mirrors, prepare_lock_sources
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import load_target
 
@@ -51,9 +51,7 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
     machine = MachineSourceSettings(
         url_by_apt_archive={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"}
     )
-    monkeypatch.setattr(
-        "rlbox.artifacts.source_selection.read_machine_source_settings", lambda site, ask_uv_for_index: machine
-    )
+    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_source_settings", lambda site, ask_uv_for_index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
     assert dict(prepare_lock_sources(app, target).url_by_apt_archive) == dict(machine.url_by_apt_archive)
