@@ -14,7 +14,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_git_tree
-from rlbox.artifacts.locator import FileLocator
+from rlbox.artifacts.locator import FileLocator, create_file_locator
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
@@ -115,6 +115,29 @@ def fetch_artifacts(
         by_mirror=dict(sorted(fetch.by_mirror.items())),
         seconds=time.monotonic() - began,
     )
+
+
+def fetch_missing_files(
+    app: App,
+    files: Sequence[Artifact],
+    store: ObjectStore,
+    sources_profile: str,
+    target: str,
+    *,
+    probe_files: Sequence[Artifact] = (),
+    jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
+) -> FetchResult:
+    """Fetch what the store lacks of `files`, and show it; errors are those of `fetch_artifacts`.
+
+    `probe_files`: Those by which mirrors are chosen, where that is not `files`.
+    """
+    missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
+    if not missing:
+        return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
+    app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
+    locator = create_file_locator(app, sources_profile, probe_files or files)
+    with show_fetch_progress(app, sum(missing)) as on_progress:
+        return fetch_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
 
 class _Fetch:

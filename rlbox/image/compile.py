@@ -13,8 +13,7 @@ from packaging.utils import parse_wheel_filename
 
 from rlbox.amounts import columns, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
-from rlbox.artifacts.locator import create_file_locator
+from rlbox.artifacts.fetch import fetch_missing_files
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.store_upkeep import record_fetched_lock
@@ -177,14 +176,8 @@ class _Compilation:
         app, store, lock = self._app, self._store, self._lock
         record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
         files = list_compile_inputs(lock, self._row)
-        missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
-        if not missing:
-            return
-        size = sum(file.size for file in missing)
-        app.print_status(f"fetching {len(missing)} files, {decimal_size_text(size)}")
-        locator = create_file_locator(app, self._options.sources_profile or self._target.sources, files)
-        with show_fetch_progress(app, size) as on_progress:
-            fetch_artifacts(files, locator, store, on_progress, target=self._target.name)
+        profile = self._options.sources_profile or self._target.sources
+        fetch_missing_files(app, files, store, profile, self._target.name)
 
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""

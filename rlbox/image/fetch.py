@@ -11,14 +11,12 @@ from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_locked_base_image, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
     FetchResult,
-    fetch_artifacts,
+    fetch_missing_files,
     format_group_sizes,
     measure_groups,
     require_compiled_wheels,
     require_disk_space,
-    show_fetch_progress,
 )
-from rlbox.artifacts.locator import create_file_locator
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.errors import SpecError, WorkFailed
@@ -115,15 +113,7 @@ def _fetch(
     files = _files(lock, options)
     base = () if options.inplace_only else fetch_locked_base_image(app, lock, store, profile)
     _remember(app, lock, store)
-    missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
-    if not missing:
-        whole = sum(file.size for file in files)
-        return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
-    app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
-    with show_fetch_progress(app, sum(missing)) as on_progress:
-        report = fetch_artifacts(
-            files, create_file_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
-        )
+    report = fetch_missing_files(app, files, store, profile, plan.target, jobs=options.jobs)
     return (*base, *files), report
 
 

@@ -12,12 +12,11 @@ from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_locked_base_image, list_next_missing_base_files, write_oci_layout
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
-    fetch_artifacts,
+    fetch_missing_files,
     require_compiled_wheels,
     require_disk_space,
-    show_fetch_progress,
 )
-from rlbox.artifacts.locator import create_file_locator, load_profile_without_dead_mirrors
+from rlbox.artifacts.locator import load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
@@ -182,11 +181,8 @@ class BuildInputs:
         app, plan, store = self._app, self._plan, self._store
         if missing := self._missing():
             self._refuse(missing)
-            size = sum(artifact.size for artifact in missing)
-            app.print_status(f"fetching {len(missing)} files, {decimal_size_text(size)}")
-            find = create_file_locator(app, self._sources, list_install_artifacts(self._lock))
-            with show_fetch_progress(app, size) as on_progress:
-                fetch_artifacts(missing, find, store, on_progress, target=plan.target)
+            probe_files = list_install_artifacts(self._lock)
+            fetch_missing_files(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
         """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from rlbox.app import App
-from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
-from rlbox.artifacts.locator import create_file_locator, load_profile_without_dead_mirrors
+from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_files
+from rlbox.artifacts.locator import load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import PACKAGE, Project
@@ -78,9 +78,7 @@ def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) 
     with app.collecting_refusals_if_dry_run("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
-        app.record_as_unchecked(
-            "a dry run asks no network", f"sources {options.sources_profile or prepared.image.sources_profile}"
-        )
+        app.record_as_unchecked("a dry run asks no network", f"sources {_profile(prepared)}")
 
 
 def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> PackageSource:
@@ -92,9 +90,9 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(store_files={file.file: store.path(file.sha256) for file in files}, is_offline=True)
-    site, profile = read_pip_and_proxy_settings(), options.sources_profile or prepared.image.sources_profile
+    site, profile = read_pip_and_proxy_settings(), _profile(prepared)
     if own := [file for file in files if file.kind in ("compiled", "http")]:
-        fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
+        fetch_missing_files(app, own, store, profile, lock.target)
     sources = plan_package_indexes(
         prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
     )
@@ -108,15 +106,13 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
 
 
 def _fetch_parts(app: App, prepared: HostTarget, store: ObjectStore) -> None:
-    __, missing = _files(prepared.lock, {"git", "http"}, store, prepared.options)
-    if missing:
-        sources = prepared.options.sources_profile or prepared.image.sources_profile
-        fetch_artifacts(
-            missing,
-            create_file_locator(app, sources, list_install_artifacts(prepared.lock)),
-            store,
-            target=prepared.lock.target,
-        )
+    files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
+    sources, probe_files = _profile(prepared), list_install_artifacts(prepared.lock)
+    fetch_missing_files(app, files, store, sources, prepared.lock.target, probe_files=probe_files)
+
+
+def _profile(prepared: HostTarget) -> str:
+    return prepared.options.sources_profile or prepared.image.sources_profile
 
 
 def _files(
