@@ -84,23 +84,13 @@ class PlaceholderFiller:
         filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def fill_job_env_with_pythonpath(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
-        return _with_source(self._table(path_for_errors, table), self._source)
-
-    def fill_stage_or_service_env(self, path_for_errors: str, table: Mapping[str, str]) -> dict[str, str]:
-        filled = self._table(path_for_errors, table)
-        return _with_source(filled, self._source) if _PYTHONPATH in filled else filled
-
-    def _table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
-        return {key: self.fill_text(f"{where}.{key}", value) for key, value in table.items()}
-
-
-def _with_source(env: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Return `env` with `folder` in front of its PYTHONPATH, unless it is in there; without a folder as it is."""
-    words = [word for word in env.get(_PYTHONPATH, "").split(":") if word]
-    if not folder or folder in words:
-        return dict(env)
-    return {**env, _PYTHONPATH: ":".join([folder, *words])}
+    def fill_env(self, path_for_errors: str, table: Mapping[str, str], *, adds_source: bool = False) -> dict[str, str]:
+        """Return variables filled in; `[source]` comes first in a PYTHONPATH, one made for it with `adds_source`."""
+        env = {key: self.fill_text(f"{path_for_errors}.{key}", value) for key, value in table.items()}
+        folders = [folder for folder in env.get(_PYTHONPATH, "").split(":") if folder]
+        if self._source and self._source not in folders and (adds_source or _PYTHONPATH in env):
+            env[_PYTHONPATH] = ":".join([self._source, *folders])
+        return env
 
 
 def source_mount_path(folder: str) -> str:

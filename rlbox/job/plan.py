@@ -218,7 +218,7 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.fill_job_env_with_pythonpath("env", job.env),
+        env=fill.fill_env("env", job.env, adds_source=True),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
@@ -261,7 +261,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         directory=f"stages/{number}-{stage.name}",
         argv=fill.fill_argv_dropping_empty(f"{where}.command", stage.command)
         + (fill.fill_argv_dropping_empty(f"{where}.resume", stage.resume) if again else ()),
-        env=fill.fill_stage_or_service_env(f"{where}.env", stage.env),
+        env=fill.fill_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=tuple(rule.fill(f"{where}.needs", fill.fill_text) for rule in stage.needs),
         listens=fill.fill_argv_dropping_empty(f"{where}.listens", stage.listens),
@@ -284,7 +284,7 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
         name=service.name,
         title=service.title,
         argv=fill.fill_argv_dropping_empty(f"{where}.command", service.command),
-        env=fill.fill_stage_or_service_env(f"{where}.env", service.env),
+        env=fill.fill_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
         listens=fill.fill_argv_dropping_empty(f"{where}.listens", service.listens),
         publish=service.publish,
