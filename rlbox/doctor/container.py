@@ -73,10 +73,13 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     quick_checks = checks.list_quick()
     quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
     early = [finding for findings in quick.wait().values() for finding in findings]
+    is_data_disk_usable = not any(finding.id.startswith("data-disk") for finding in early)
     with contextlib.ExitStack() as exit_stack:
         probe = None
         with contextlib.suppress(OSError):  # no directory can be made for what the stack's programs write
-            probe = exit_stack.enter_context(open_scratch_dir_stack_probe(location, environ))
+            probe = exit_stack.enter_context(
+                open_scratch_dir_stack_probe(location, environ, use_data_disk=is_data_disk_usable)
+            )
         slow_checks = checks.list_slow(early, probe)
         slow = CheckThreads(slow_checks, checks.monotonic_deadline)
         late = slow.wait()

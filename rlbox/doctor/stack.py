@@ -16,7 +16,6 @@ from typing import Any
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
-from rlbox.doctor.disks import is_responsive
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
 from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
@@ -232,11 +231,13 @@ class StackLocation:
 
 
 @contextmanager
-def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def open_scratch_dir_stack_probe(
+    stack: StackLocation, environ: Mapping[str, str], *, use_data_disk: bool = True
+) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
-    bytecode = (
-        create_bytecode_dir_removing_others(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
-    )
+    bytecode = "" if stack.lock else None
+    if stack.lock and use_data_disk:
+        bytecode = create_bytecode_dir_removing_others(environ, stack.requirements.data_mount, stack.lock)
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
         probe = StackProbe(environ, stack.python, directory, bytecode)
         try:
@@ -297,7 +298,7 @@ def create_bytecode_dir_removing_others(environ: Mapping[str, str], data_mount: 
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.
     """
-    if environ.get("PYTHONPYCACHEPREFIX") or not is_responsive(data_mount):
+    if environ.get("PYTHONPYCACHEPREFIX"):
         return ""
     cache = Path(data_mount, "cache", "doctor")
     try:
