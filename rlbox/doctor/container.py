@@ -29,13 +29,13 @@ from rlbox.doctor.gpus import (
 )
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
-from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     StackProbe,
     check_linker,
+    check_packages,
     check_ray_task,
     check_torch_and_extensions,
     get_install_dir,

@@ -20,12 +20,11 @@ import pytest
 from rlbox.doctor.checks import CheckThreads
 from rlbox.doctor.container import ContainerChecks
 from rlbox.doctor.fix_checks import run_fix_checks
-from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, Program
 from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import StackProbe
+from rlbox.doctor.stack import StackProbe, check_packages
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 from rlbox.system.json_files import read_json_object_or_empty
