@@ -106,10 +106,14 @@ def _find_trainer_checkpoint(path: Path) -> _TrainerCheckpoint:
         directories.append(path / tag)
     for directory in directories:
         names = sorted(entry.name for entry in directory.iterdir())
-        world_sizes = {int(match[2]): int(match[1]) for name in names if (match := _FSDP_RANK.fullmatch(name))}
-        if world_sizes:
-            world = max(world_sizes.values())
-            if missing := [rank for rank in range(world) if world_sizes.get(rank) != world]:
+        shards = [(int(match[1]), int(match[2])) for name in names if (match := _FSDP_RANK.fullmatch(name))]
+        if shards:  # world size and rank of each
+            world = max(shards)[0]
+            if any(size != world for size, __ in shards):
+                raise ComparisonFailedError(
+                    _("{directory}: files of more than one number of ranks").format(directory=directory)
+                )
+            if missing := sorted(set(range(world)) - {rank for __, rank in shards}):
                 raise ComparisonFailedError(
                     _("{directory}: ranks missing: {missing} (of {world})").format(
                         directory=directory, missing=missing, world=world
