@@ -252,7 +252,8 @@ def _head(facts: RunSnapshot, now_s: float) -> Text:
 def _stages(facts: RunSnapshot, now_s: float, room: int) -> Iterable[Text]:
     """Return a line for each stage, or for those around the one that goes on when there is not enough room."""
     stages = facts.state.stages
-    at = next((i for i, stage in enumerate(stages) if stage is facts.stage), _last_begun(stages))
+    begun = [i for i, stage in enumerate(stages) if stage.started_at]
+    at = next((i for i, stage in enumerate(stages) if stage is facts.stage), begun[-1] if begun else 0)
     if len(stages) <= room:
         first, last = 0, len(stages)
     else:
@@ -337,13 +338,10 @@ def _use(sample: Sample) -> str:
     return " · ".join([*parts, *(f"{name} {decimal_size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
-def _pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
-    return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
-
-
 def _load_and_pressure_text(sample: Sample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
-    core, disk, memory = (round(value or 0) for value in _pressure_percentages(sample))
+    waits_pct = (sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct)
+    core, disk, memory = (round(value or 0) for value in waits_pct)
     told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
     waits = ", ".join(text for value, text in told if value)
     load = "" if sample.load is None else f"load {sample.load:.1f}"
@@ -378,10 +376,6 @@ def _counts(stages: tuple[StageState, ...]) -> str:
     return ", ".join(f"{count} {state}" for state, count in found.items())
 
 
-def _last_begun(stages: tuple[StageState, ...]) -> int:
-    return max((i for i, stage in enumerate(stages) if stage.started_at), default=0)
-
-
 def _format_gate_count(stage: StageState) -> str:
     held = sum(rule.state == "held" for rule in stage.gate)
     broken = sum(rule.state == "broken" for rule in stage.gate)
@@ -410,7 +404,7 @@ def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[Ru
     """
     if quiet:
         yield lambda state: None
-    elif live and _can_paint():
+    elif live and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         with _LiveView(run_dir, Console(stderr=True, highlight=False, markup=False, emoji=False)) as view:
             yield view.show
     else:
@@ -496,7 +490,3 @@ def format_stage_table(state: RunState) -> str:
         took = _stage_time(stage, now_s)
         rows.append(f"{stage.name.ljust(width)}  {stage.state.upper():<11}  {took:>12}  {_format_gate_count(stage)}")
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
-
-
-def _can_paint() -> bool:
-    return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
