@@ -295,8 +295,12 @@ def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_
         if held > _MOST_POINTS:
             found = {key: raw[::2] for key, raw in found.items()}
             held //= 2
-    best = _without_doubles(found)
-    metrics = [_metric(key, raw, max_points_per_metric) for key, raw in best.items() if len(raw) > 1]
+    written = {(stage, name) for stage, source, name in found if source == METRICS_FILE}
+    metrics = [
+        _metric((stage, source, name), raw, max_points_per_metric)
+        for (stage, source, name), raw in found.items()
+        if len(raw) > 1 and (source == METRICS_FILE or (stage, name) not in written)
+    ]
     order = {stage.name: number for number, stage in enumerate(stages)}
     return sorted(
         metrics, key=lambda m: (get_metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name)
@@ -311,27 +315,14 @@ def _readings(
         for row in read_last_json_lines_forward(path):
             if reading := parse_metrics_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
-                    reading = ProgressReading(
-                        metrics={f"eval {name}": value for name, value in reading.metrics.items()}
-                    )
-                yield str(row.get("stage") or own), METRICS_FILE, _row_time(row), reading
+                    reading = ProgressReading(metrics={f"eval {key}": value for key, value in reading.metrics.items()})
+                times = (row.get(name) for name in ("time", "timestamp", "_timestamp"))
+                at = next((float(t) for t in times if isinstance(t, (int, float)) and t > 1e9), None)
+                yield str(row.get("stage") or own), METRICS_FILE, at, reading
     for stage in stages:
         for service in ("stage", *(service.name for service in stage.services)):
             for at, reading in read_log_progress(run_dir / stage.directory / f"{service}.log"):
                 yield stage.name, f"{service}.log", at, reading
-
-
-def _row_time(row: dict[str, object]) -> float | None:
-    for name in ("time", "timestamp", "_timestamp"):
-        value = row.get(name)
-        if isinstance(value, (int, float)) and value > 1e9:
-            return float(value)
-    return None
-
-
-def _without_doubles(found: dict[tuple[str, str, str], _Raw]) -> dict[tuple[str, str, str], _Raw]:
-    written = {(stage, name) for stage, source, name in found if source == METRICS_FILE}
-    return {key: raw for key, raw in found.items() if key[1] == METRICS_FILE or (key[0], key[2]) not in written}
 
 
 def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -108,26 +108,23 @@ def _rate(history: Sequence[tuple[float, int]]) -> float:
     return max(0, last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
-def _bar_text(share: float) -> str:
-    full = round(_CELLS * share)
-    return f"{'█' * full}{'░' * (_CELLS - full)} {100 * share:.0f} %"
-
-
 def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
     """Return what goes on in one line; not as a `bar`, the number alone is told."""
-    since = (
-        f", {duration_text(now_s - doing.service_started_unix_s)}" if doing.service_started_unix_s is not None else ""
-    )
-    far = [] if doing.share is None else [_bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
-    left = [] if doing.remaining_s is None else [f"{duration_text(doing.remaining_s)} left"]
-    parts = [f"{doing.starting_service} starts{since}" if doing.starting_service else "", *far, *left, *doing.facts]
-    return " · ".join(part for part in (*parts, doing.label) if part)
+    parts = []
+    if doing.starting_service:
+        began = doing.service_started_unix_s
+        parts.append(f"{doing.starting_service} starts" + (f", {duration_text(now_s - began)}" if began else ""))
+    if doing.share is not None:
+        full = round(_CELLS * doing.share)
+        cells = f"{'█' * full}{'░' * (_CELLS - full)} " if bar else ""
+        parts.append(f"{cells}{100 * doing.share:.0f} %")
+    if doing.remaining_s is not None:
+        parts.append(f"{duration_text(doing.remaining_s)} left")
+    return " · ".join([*parts, *doing.facts, *([doing.label] if doing.label else [])])
 
 
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
-
-_NOTHING = ProgressReading()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +137,7 @@ class RunSnapshot:
 
     state: RunState
     stage: StageState | None = None
-    progress: ProgressReading = _NOTHING
+    progress: ProgressReading = field(default_factory=ProgressReading)
     doing: Activity | None = None
     sample: Sample | None = None
     full_in_s: float | None = None
@@ -296,7 +293,8 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         yield "use", _use(sample)
         yield "machine", _load_and_pressure_text(sample)
         yield "gpu", _gpus(sample)
-        yield "disk", _disk(facts, sample)
+        full = "" if facts.full_in_s is None else f", full in {duration_text(facts.full_in_s)} at the present rate"
+        yield "disk", f"{decimal_size_text(sample.disk_free_bytes)} left{full}"
     yield "log", facts.line
 
 
@@ -357,11 +355,6 @@ def _gpus(sample: Sample) -> str:
     return " · ".join(
         f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {gpu_memory_text(g.memory_bytes)}" for g in gpus
     )
-
-
-def _disk(facts: RunSnapshot, sample: Sample) -> str:
-    left = f"{decimal_size_text(sample.disk_free_bytes)} left"
-    return left if facts.full_in_s is None else f"{left}, full in {duration_text(facts.full_in_s)} at the present rate"
 
 
 def _detail(label: str, text: str) -> Text:

@@ -136,7 +136,9 @@ class ClusterBackend:
         """Return the head here, None of a dry run that found none."""
         if self._known is None and (self.is_local or not app.dry_run):
             with app.collecting_refusals_if_dry_run("cluster"):
-                self._known = self._find(app, target)
+                name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
+                mount = load_image_plan(app.project, target).container.mount
+                self._known = _find_head(name, self._name_cluster(target), mount)
         return self._known
 
     def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterOptions:
@@ -146,10 +148,6 @@ class ClusterBackend:
             if resolve_node_specs(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
                 return options
         return dataclasses.replace(options, data=plan.head.data)
-
-    def _find(self, app: App, target: str) -> _Head:
-        name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
-        return _find_head(name, self._name_cluster(target), load_image_plan(app.project, target).container.mount)
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""

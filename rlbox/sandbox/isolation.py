@@ -131,7 +131,7 @@ def _add_walls(
 
     def add_landlock() -> None:
         nonlocal landlock_version
-        version = _require_landlock_version()
+        version = syscall("landlock", _CREATE_RULESET, None, 0, 1)
         _restrict_files((*_SYSTEM_PATHS, *plan.readable_paths, CHECKER_FOLDER), writable, version)
         landlock_version = version
 
@@ -204,10 +204,6 @@ _OF_FILES = 1 | 2 | 4 | 1 << 14 | 1 << 15  # the rights that a rule for a file, 
 _MAKE_DEVICES = 1 << 6 | 1 << 11  # MAKE_CHAR, MAKE_BLOCK
 _TRUNCATE_VERSION, _SIGNALS_VERSION = 3, 6
 """Versions that govern truncation, and signals and abstract Unix sockets."""
-
-
-def _require_landlock_version() -> int:
-    return syscall("landlock", _CREATE_RULESET, None, 0, 1)
 
 
 def _restrict_files(readable: Iterable[str], writable: Iterable[str], version: int) -> None:
