@@ -18,9 +18,9 @@ from rlbox.evaluation.comparison import format_scores_by_checkpoint
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_line
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.files import HISTORY_FILE, read_results
-from rlbox.evaluation.model_client import ModelClient
 from rlbox.evaluation.model_server import (
     EngineOptions,
+    ModelClient,
     ServeExport,
     ServerCommand,
     build_serve_function,

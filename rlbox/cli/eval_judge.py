@@ -152,7 +152,7 @@ def translate_errors() -> Iterator[None]:
         A server or the sandbox failed.
     """
     from rlbox.evaluation.evaluate import EvaluationError
-    from rlbox.evaluation.model_client import ModelServerError
+    from rlbox.evaluation.model_server import ModelServerError
     from rlbox.system.http import NoResponseError
 
     try:

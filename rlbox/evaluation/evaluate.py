@@ -24,8 +24,7 @@ from rlbox.evaluation.files import (
     write_result,
 )
 from rlbox.evaluation.lock import EvaluationLock, digest_json
-from rlbox.evaluation.model_client import ModelClient, ModelServerError, Prompt
-from rlbox.evaluation.model_server import ServeExport
+from rlbox.evaluation.model_server import ModelClient, ModelServerError, Prompt, ServeExport
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, build_result
 from rlbox.evaluation.sandbox_client import EXTRACTION_VERSION, SCORING_VERSION, SandboxClient
 from rlbox.evaluation.suites import Problem, Suite, SuiteProblems

@@ -15,9 +15,10 @@ import pytest
 from freeport import free_port
 from playbox import Player, playing
 
-from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.evaluation.model_server import (
     EngineOptions,
+    ModelClient,
+    ModelServerError,
     ServerCommand,
     build_serve_function,
     build_vllm_argv,

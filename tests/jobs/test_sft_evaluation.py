@@ -17,7 +17,7 @@ from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
-from rlbox.evaluation.model_client import ModelClient
+from rlbox.evaluation.model_server import ModelClient
 from rlbox.evaluation.sandbox_client import start_sandbox
 from rlbox.evaluation.suites import ProblemError, ProblemSources, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
