@@ -22,12 +22,12 @@ test: .venv/rlbox.stamp
 	$(PY) -m pytest -m "not slow and not elsewhere and (core or not engine)" -n 3 --dist loadscope --no-loadscope-reorder \
 	    $(addprefix tests/,engine supervisor contract jobs golden cli unit) $(ARGS)
 
-# What takes longer: the engine in depth, clusters, campaigns, fuzz, chaos, benchmarks. ARGS=--list names the parts, ARGS=NAME
-# runs one, PART=day/10 the tenth of the day.
 # Labelled failures, diagnosed, as a table by kind; CASES=DIR for others. Adding one is a directory: see scripts/cases.py.
 cases: .venv/rlbox.stamp
 	$(PY) scripts/cases.py $(CASES)
 
+# What takes longer: the engine in depth, clusters, campaigns, fuzz, chaos, benchmarks. ARGS=--list names the parts, ARGS=NAME
+# runs one, PART=day/10 the tenth of the day.
 nightly: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
