@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fakes import CHECKOUT
 
 SCRIPT = CHECKOUT / "scripts/cases.py"
+pytestmark = pytest.mark.allow("processes")
 
 
 def run_cases(*args: str) -> subprocess.CompletedProcess[str]:
