@@ -107,12 +107,8 @@ class FileCheck:
 def check_file(rule: FileRule, on_progress: OnProgress, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
-    Parameters
-    ----------
-    on_progress
-        Called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
-    earlier_snapshot
-        What was there before it had to be written; None: any time will do.
+    `on_progress` is called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
+    `earlier_snapshot` is what was there before it had to be written; None: any time will do.
     """
     is_single = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
     paths = [Path(rule.path)] if is_single else glob_paths(rule.path)
@@ -218,7 +214,7 @@ def _rows_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
 
 
 def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
-    """Return the first thing that differs from a manifest, or an empty text.
+    """Return the first thing that differs from a manifest.
 
     The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
@@ -308,13 +304,7 @@ def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
 
 
 def _find_end_of_tensors(header: dict[str, Any]) -> int:
-    """Return where the last tensor ends behind the header.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError, OverflowError
-        They overlap, leave a gap, have another length than their shape says, or say what no reader of them takes.
-    """
+    """Return where the last tensor ends behind the header; raises many kinds of errors for a header that is wrong."""
     if not all(isinstance(text, str) for text in header.pop("__metadata__", {}).values()):
         raise ValueError
     spans = []

@@ -70,9 +70,7 @@ def get_syscall_name(machine: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadWait:
-    """What one thread waits for; `description` continues "it ...", `holder_pid` is the process it waits for (0: not
-    known).
-    """
+    """`description` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
 
     thread: int
     name: str
@@ -480,7 +478,7 @@ _TIMESPEC = struct.Struct("@qq")
 
 
 def probe_process_sleep_remaining_s(pids: Iterable[int], already_waited_s: float) -> float:
-    """Return for how many seconds a main thread still sleeps before it goes on by itself, as one that tries again does.
+    """Return for how many seconds a main thread still sleeps before it goes on by itself.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited
     for `already_waited_s` so far and would have waited for more than five minutes then.

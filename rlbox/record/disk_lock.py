@@ -70,12 +70,7 @@ def acquire_disk_lock(
 ) -> DiskLock:
     """Return the hold of the data disk, taken for `owner`; `find_current_stage` maps a run's id, for the message.
 
-    Raises
-    ------
-    LockHeld
-        Another run holds it; the message says whose it is, since when, and what it does.
-    NodeError
-        The file system of the disk cannot lock.
+    Raises `LockHeld` when another run holds it, `NodeError` when the file system of the disk cannot lock.
     """
     path = data_dir / LOCK_FILE
     handle = _open_lock_file(path)

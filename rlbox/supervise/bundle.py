@@ -160,10 +160,7 @@ def write_bundle(
 ) -> list[BundleEntry]:
     """Write the archive `out` with `texts` (name to text) first; return its files, secrets masked in all of it.
 
-    Raises
-    ------
-    NodeError
-        The disk is full or cannot be written; nothing is left of the file.
+    Raises `NodeError` on a disk that is full; nothing is left of the file then.
     """
     with (
         open_atomic(out, 0) as file,

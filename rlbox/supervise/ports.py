@@ -1,7 +1,6 @@
 """The ports of a stage: undeclared listeners end it, and published ports are forwarded to loopback.
 
-On a network of the run's own every listener counts, whoever holds it; on another those of the run's processes. Loopback
-is left alone: on the one nobody else reaches it, and on the other the machine's own users do.
+On a network of the run's own every listener counts, whoever holds it; on another those of the run's processes.
 
 Services listen on loopback, where the engine cannot reach them, so published ports are carried from the address of the
 container. Only the engine's machine is let in: what comes from it has the address of the network's gateway. That does
