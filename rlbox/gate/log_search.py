@@ -30,8 +30,8 @@ _TEXTS = 256
 _PATIENCE = 2
 """How often the longest time between two steps may pass before a process counts as one that makes none."""
 _LEAST_PATIENCE_S = 30.0
-_BLOCK_STEPS = 16
-"""Steps at the end of a block that are read while no line is in doubt: one costs far more than a search."""
+_STEP_BYTES = 2048
+"""Bytes at the end of a block in which steps are read while no line is in doubt: one costs far more than a search."""
 
 _STEP_PATTERNS = (strip_anchors_and_group_names(STEP_LINE),)
 
@@ -202,7 +202,7 @@ class LogSearch:
 
     def call_matchers_on_block(self, block: LineBlock) -> None:
         self._block = block
-        self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, block) if self._reads_steps else []
+        self._unread_steps: Sequence[int] | None = None
         indexes = find_matching_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits
         hits = [(index, True, block[index]) for index in indexes]
         states = block.overwritten_states
@@ -212,8 +212,10 @@ class LogSearch:
             hits += [(states[index].line_index, False, shown[index]) for index in found]
         for index, is_line, text in sorted(hits, key=lambda hit: hit[:2]):  # overwritten states before their line
             self._match(Line(number=block.first_number + index, text=text.strip()), text, is_line=is_line)
-        if not self._has_undecided_lines():
-            del self._unread_steps[:-_BLOCK_STEPS]
+        if self._unread_steps is None and not self._has_undecided_lines():
+            short = len(block.joined) <= _STEP_BYTES
+            count = len(block) if short else block.joined.count(b"\n", len(block.joined) - _STEP_BYTES)
+            self._unread_steps = range(len(block) - count, len(block))
         self._read_steps(block.first_number + len(block))
         if joined := block.joined.rstrip():
             self.last_line = joined[joined.rfind(b"\n") + 1 :].decode("utf-8", "replace").strip()
@@ -233,6 +235,10 @@ class LogSearch:
 
     def _read_steps(self, last_number: int) -> None:
         """Read the steps of the block's lines up to `last_number` that were not read yet."""
+        if not self._reads_steps:
+            return
+        if self._unread_steps is None:
+            self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, self._block)
         due = bisect.bisect_right(self._unread_steps, last_number - self._block.first_number)
         for index in self._unread_steps[:due]:
             text = self._block[index]
@@ -240,7 +246,7 @@ class LogSearch:
             variants = list_prefix_stripped_variants(text)
             if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.read_line(line, variants)
-        del self._unread_steps[:due]
+        self._unread_steps = self._unread_steps[due:]
 
     def _compile(self, matchers: Iterable[LineMatcher]) -> None:
         self._in_lines = _MatcherSet(matchers)
