@@ -141,7 +141,9 @@ def _problem(item: dict[str, Any]) -> str:
         case "string_pattern_mismatch":
             return _("{given!r} does not fit {pattern}").format(given=given, pattern=facts["pattern"])
         case "too_short" | "string_too_short":
-            return _("must not be empty")
+            if facts["min_length"] == 1:
+                return _("must not be empty")
+            return _("must have at least {count} characters or items").format(count=facts["min_length"])
         case kind if kind in _MUST_BE:
             return _("must be {must_be} (got {given})").format(must_be=_MUST_BE[kind], given=_given(given))
         case _:
