@@ -259,11 +259,11 @@ OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=1)
     ("needs", "demands", "remedy"),
     [
         (DriverRequirements(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
-        (DriverRequirements(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (DriverRequirements(torch_cuda="13.0"), CONSUMER, "update the host's driver"),
         (
             DriverRequirements(torch_cuda="13.0", has_compat_libraries=True),
             CONSUMER,
-            "(a consumer card has no forward compatibility)",
+            "update the host's driver",
         ),
         (
             DriverRequirements(torch_cuda="13.0"),
@@ -271,7 +271,7 @@ OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=1)
             "compatibility library (cuda-compat-13-0; this card can use it)",
         ),
         (DriverRequirements(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
-        (DriverRequirements(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
+        (DriverRequirements(torch_cuda="13.0"), WORKSTATION, "update the host's driver"),
         (
             DriverRequirements(torch_cuda="13.0", target_for_older_drivers="mine-cu12"),
             CONSUMER,
