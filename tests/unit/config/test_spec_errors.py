@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
+from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
+from rlbox.fixes.fix import Fix
 from rlbox.job.load import load_job
 from rlbox.target.target import load_target
 
@@ -56,3 +58,11 @@ def test_a_file_that_is_a_folder(folder: Folder) -> None:
         load_target(folder.project, "mine")
     assert str(caught.value) == "images/mine/target.toml: cannot be read: Is a directory"
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "must not be empty"), ("abcd", "at least 5 characters")])
+def test_short_text_is_told_how_long_it_must_be(text: str, words: str) -> None:
+    signature = {"pattern": "boom", "example": text or "boom", "anchor": [text] if text else []}
+    fix = {"id": "mine", "title": text and "t", "why": "w", "remedy": "r", "signature": [signature]}
+    with pytest.raises(SpecError, match=words):
+        validate_spec(Fix, fix, "mine.toml")
