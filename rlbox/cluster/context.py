@@ -171,6 +171,8 @@ def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[d
 
 def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
     """Return the probe with which ports of the plan are taken, and which of them let each other node in."""
+    if not probe.specs:  # no node answered
+        return probe
     head, names = probe.specs[0].name, list(probe.addresses)
     wanted = {name: sorted({*ports.listened(head=name == head), *ports.reached(head=name == head)}) for name in names}
     with _listening(pool, wanted) as taken:
