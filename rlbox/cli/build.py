@@ -1,16 +1,23 @@
-"""`rlbox build` and `rlbox compile`."""
+"""`rlbox build` and `rlbox compile`. Imports are in the functions: TAB after `rlbox build` answers at once."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared_options, sources_option
+from rlbox.cli.options import (
+    dry_run_option,
+    force_option,
+    pass_app_with_shared_options,
+    sources_option,
+    target_argument,
+)
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--no-cache", is_flag=True, help="Run every step again, ignoring the build cache.")
 @click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
 @click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
@@ -19,9 +26,7 @@ from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def build(
-    app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, force: bool, sources: str
-) -> int:
+def build(app: App, name: str, force: bool, **given: Any) -> int:
     """Build the image of TARGET.
 
     Nothing is built when the image's label proves that specs, lock, context and base are unchanged.
@@ -39,34 +44,25 @@ def build(
 
     if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
         app.print_status(f"driver: {driver} or newer on the machine that runs it")
-    forced = require_consistent_stack(app, name, force=force)
-    options = BuildOptions(
-        no_cache=no_cache,
-        rebuild=rebuild,
-        hermetic=hermetic,
-        verify=verify,
-        sources_profile=sources,
-        overridden_conflict_text=forced,
-    )
-    return build_unless_current_and_report(app, name, options)
+    conflict = require_consistent_stack(app, name, force=force)
+    return build_unless_current_and_report(app, name, BuildOptions(**given, overridden_conflict_text=conflict))
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.argument("wheels", metavar="[NAME]...", nargs=-1)
+@target_argument
+@click.argument("wheel_names", metavar="[NAME]...", nargs=-1)
 @click.option(
     "--jobs",
+    "max_jobs",
     type=click.IntRange(1),
     help="Compilers to run at once, at most; default: as many as memory and cores allow.",
 )
 @click.option("--verify", is_flag=True, help="Compile twice, the second time from nothing; name what differs.")
-@click.option("--replace", is_flag=True, help="Replace the wheel that the lock has.")
+@click.option("--replace", "replace_locked_wheel", is_flag=True, help="Replace the wheel that the lock has.")
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def compile(
-    app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
-) -> int:
+def compile(app: App, name: str, **given: Any) -> int:
     """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
 
     A build sees its locked source, compiler and system at fixed paths, and no network. A killed build continues with
@@ -84,15 +80,12 @@ def compile(
         wheel_results_json,
     )
 
-    options = CompileOptions(
-        wheel_names=wheels, max_jobs=jobs, verify=verify, replace_locked_wheel=replace, sources_profile=sources
-    )
-    told = compile_and_lock_missing_wheels(app, name, options)
+    results = compile_and_lock_missing_wheels(app, name, CompileOptions(**given))
+    data, text = wheel_results_json(name, results), format_wheel_results(results)
+    app.print_status(f"next: rlbox {'compile' if app.dry_run else 'build'} {name}")
     if app.dry_run:
-        count = len([one for one in told if one.wheel is None])
-        would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"
-        app.print_status(f"next: rlbox compile {name}")
-        return app.planned(wheel_results_json(name, told), format_wheel_results(told), would)
-    app.result(wheel_results_json(name, told), format_wheel_results(told))
-    app.print_status(f"next: rlbox build {name}")
+        count = sum(result.wheel is None for result in results)
+        would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"
+        return app.planned(data, text, would)
+    app.result(data, text)
     return 0

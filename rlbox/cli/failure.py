@@ -82,22 +82,38 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
     if isinstance(error, RefusedDryRunError):
         return _report_dry(error.dry, words)
     if isinstance(error, RlboxError):
-        return _report(error, words)
-    if isinstance(error, click.UsageError):
-        return _report_usage(error, words)
-    if isinstance(error, OSError) and error.errno in _NEXT_STEPS:
-        return _report_machine_error(error, words)
-    return _report_bug(error)
+        failure = error
+    elif isinstance(error, click.UsageError):
+        failure = _convert_usage_error(error, words)
+    elif isinstance(error, OSError) and error.errno in _NEXT_STEPS:
+        failure = _convert_machine_error(error)
+    else:
+        return _report_bug(error)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
+        _print(translate_usage_message(error))
+    else:
+        _print(_("rlbox: error: {error}").format(error=failure))
+    if _wants_json(words):
+        write_json({"error": failure.as_json()})
+    return failure.exit_code
 
 
-def _report_machine_error(error: OSError, words: Sequence[str]) -> int:
+def _convert_usage_error(error: click.UsageError, words: Sequence[str]) -> SpecError:
+    named = bool(words) and not words[0].startswith("-")  # an option's own error comes without a context
+    path = error.ctx.command_path if error.ctx else f"rlbox {words[0]}" if named else "rlbox"
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return SpecError(_("a command is missing"), where=path, next_step=f"{path} --help")
+    usage = " ".join([path, *error.ctx.command.collect_usage_pieces(error.ctx)]) if error.ctx else path
+    return SpecError(translate_usage_message(error), where=usage, next_step=f"{path} --help")
+
+
+def _convert_machine_error(error: OSError) -> NodeError:
     try:
         sys.stdout.flush()
     except OSError:
         _discard_output()
     what = _("this machine refuses: {strerror}").format(strerror=error.strerror)
-    step = _NEXT_STEPS[error.errno or 0]
-    return _report(NodeError(what, where=str(error.filename or ""), next_step=step), words)
+    return NodeError(what, where=str(error.filename or ""), next_step=_NEXT_STEPS[error.errno or 0])
 
 
 def _discard_output() -> None:
@@ -107,15 +123,10 @@ def _discard_output() -> None:
     os.close(nowhere)
 
 
-def _report(error: RlboxError, words: Sequence[str]) -> int:
-    _print_error(error)
-    return _write_error_json(error, words)
-
-
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
     error = dry.refusals[-1]
-    _print_error(error)
+    _print(_("rlbox: error: {error}").format(error=error))
     if _wants_json(words):
         write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.expected_exit_code
@@ -125,29 +136,8 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     return dry.expected_exit_code
 
 
-def _print_error(error: RlboxError) -> None:
-    _print(_("rlbox: error: {error}").format(error=error))
-
-
 def _print(text: str) -> None:
     sys.stderr.write(remove_controls(translate(text)) + "\n")
-
-
-def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
-    named = bool(words) and not words[0].startswith("-")  # an option's own error comes without a context
-    path = error.ctx.command_path if error.ctx else f"rlbox {words[0]}" if named else "rlbox"
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
-        _print(translate_usage_message(error))
-        return _write_error_json(SpecError(_("a command is missing"), where=path, next_step=f"{path} --help"), words)
-    usage = " ".join([path, *error.ctx.command.collect_usage_pieces(error.ctx)]) if error.ctx else path
-    return _report(SpecError(translate_usage_message(error), where=usage, next_step=f"{path} --help"), words)
-
-
-def _write_error_json(error: RlboxError, words: Sequence[str]) -> int:
-    """Write the error as JSON with `--json`; return its exit code."""
-    if _wants_json(words):
-        write_json({"error": error.as_json()})
-    return error.exit_code
 
 
 def _wants_json(words: Sequence[str]) -> bool:

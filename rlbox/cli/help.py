@@ -69,6 +69,14 @@ class TranslatedGroup(click.Group):
             formatter.write_dl([(name, _summary(self.commands[name])) for name in self.list_commands(ctx)])
 
 
+class ListingGroup(TranslatedGroup):
+    """Runs its command `ls` where none is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names_none = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["ls", *args] if names_none and not ctx.resilient_parsing else args)
+
+
 def _summary(command: click.Command) -> str:
     paragraph = next(unwrap_help_paragraphs(command.help or ""), "")
     return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")

@@ -9,20 +9,44 @@ from typing import Any, Literal
 
 import click
 
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
-from rlbox.cli.confirmation import require_confirmation
-from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, force_option, gpus_option, pass_app_with_shared_options
+from rlbox.cli.help import ListingGroup
+from rlbox.cli.options import (
+    data_option,
+    dry_run_option,
+    force_option,
+    gpus_option,
+    pass_app_with_shared_options,
+    require_confirmation,
+    target_argument,
+    yes_option,
+)
+from rlbox.engine.archive import load_image_archive, read_verified_archive, save_image_archive
+from rlbox.engine.connection import connect_engine, require_image
+from rlbox.engine.push import push_image
+from rlbox.engine.reference import parse_push_destination
+from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
+from rlbox.image.export import render_export
+from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_image_tag
 from rlbox.image.plan import load_image_plan
+from rlbox.image.prune import (
+    format_image_size_state_table,
+    format_would_remove_lines,
+    list_all_rlbox_images,
+    select_images,
+    sum_distinct_image_bytes,
+    untag_or_remove_images,
+)
+from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.run.exec import open_shell_in_new_container
+from rlbox.system.files import require_writable_file, write_atomic
+from rlbox.system.progress import show_byte_progress
 
 
-@click.group(cls=TranslatedGroup, invoke_without_command=True)
-@pass_app_with_shared_options
-@click.pass_context
-def images(ctx: click.Context, app: App) -> None:
+@click.group(cls=ListingGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+def images() -> None:
     """List the images that rlbox built in this engine, with their project and state.
 
     `rlbox prune` removes those that nothing needs.
@@ -33,20 +57,20 @@ def images(ctx: click.Context, app: App) -> None:
       rlbox images ls --json
       rlbox images rm local
     """
-    if not ctx.invoked_subcommand:
-        _list(app)
 
 
-@click.command("ls")
+@images.command("ls")
 @pass_app_with_shared_options
 def ls(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
-    _list(app)
+    rows = list_all_rlbox_images(app.project)
+    text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
+    app.result({"images": [asdict(row) for row in rows]}, text)
 
 
-@click.command("rm")
+@images.command("rm")
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @dry_run_option
 @pass_app_with_shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
@@ -59,53 +83,28 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm local --dry-run
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.errors import EngineError
-    from rlbox.image.prune import (
-        format_would_remove_lines,
-        list_all_rlbox_images,
-        select_images,
-        sum_distinct_image_bytes,
-        untag_or_remove_images,
-    )
-
     rows = select_images(app.project, list_all_rlbox_images(app.project), names)
-    if held := [row for row in rows if row.containers]:
+    if held := next((row for row in rows if row.containers), None):
+        container = held.containers[0]
         raise EngineError(
-            _("container {container} is made from {shown}").format(
-                container=held[0].containers[0], shown=held[0].display_name
-            ),
-            next_step=_("docker rm {container}, once it is not needed any more").format(
-                container=held[0].containers[0]
-            ),
+            _("container {container} is made from {shown}").format(container=container, shown=held.display_name),
+            next_step=_("docker rm {container}, once it is not needed any more").format(container=container),
         )
-    freed, lines = sum_distinct_image_bytes(rows), format_would_remove_lines(rows)
-    data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": freed}
+    size, lines = sum_distinct_image_bytes(rows), format_would_remove_lines(rows)
+    data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": size}
+    freed = decimal_size_text(size)
     if app.dry_run:
-        text = "\n".join([*lines, f"would free up to {decimal_size_text(freed)}"])
-        return app.planned(data, text, f"remove {len(rows)} images")
+        return app.planned(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, f"remove {len(rows)} images, up to {decimal_size_text(freed)}")
+    require_confirmation(app, yes, f"remove {len(rows)} images, up to {freed}")
     untag_or_remove_images(rows)
-    app.result(data | {"removed": True}, f"freed up to {decimal_size_text(freed)}")
+    app.result(data | {"removed": True}, f"freed up to {freed}")
     return 0
 
 
-def _list(app: App) -> None:
-    from rlbox.image.prune import format_image_size_state_table, list_all_rlbox_images
-
-    rows = list_all_rlbox_images(app.project)
-    text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
-    app.result({"images": [asdict(row) for row in rows]}, text)
-
-
-images.add_command(ls)
-images.add_command(remove)
-
-
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @dry_run_option
 @pass_app_with_shared_options
@@ -119,20 +118,13 @@ def save(app: App, name: str, file: Path) -> int:
     Examples:
       rlbox save local local.oci.tar
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.engine.archive import save_image_archive
-    from rlbox.engine.connection import require_image
-    from rlbox.system.files import require_writable_file
-    from rlbox.system.progress import show_byte_progress
-
-    plan = load_image_plan(app.project, name)
-    tag = plan.tag
+    tag = load_image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
-        image = require_image(plan.tag, name)
+        image = require_image(tag, name)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     size = int(image.get("Size") or 0)
@@ -160,12 +152,6 @@ def load(app: App, file: Path) -> int:
     Examples:
       rlbox load local.oci.tar
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.engine.archive import load_image_archive, read_verified_archive
-    from rlbox.engine.connection import connect_engine
-    from rlbox.image.names import convert_archive_tag
-    from rlbox.system.progress import show_byte_progress
-
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = read_verified_archive(file, on_bytes)
@@ -188,7 +174,7 @@ def load(app: App, file: Path) -> int:
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @force_option
@@ -205,12 +191,6 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
-    from rlbox.engine.connection import require_image
-    from rlbox.engine.push import push_image
-    from rlbox.engine.reference import parse_push_destination
-    from rlbox.image.plan import load_image_plan
-    from rlbox.planner.stack_check import require_consistent_stack
-
     forced = require_consistent_stack(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
@@ -220,7 +200,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--format", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
@@ -240,9 +220,6 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
       rlbox export local --format apptainer --image local.oci.tar --output local.def
       rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1
     """
-    from rlbox.image.export import render_export
-    from rlbox.system.files import require_writable_file, write_atomic
-
     if form == "apptainer" and not image:
         raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
     if output:
@@ -256,15 +233,16 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
     if output:
         write_atomic(Path(output), text)
     app.result(data, output or text.rstrip("\n"))
-    compose, build = f"docker compose --file {output or 'FILE'} run --rm {name} COMMAND", f"apptainer build {name}.sif"
-    app.print_status(f"next: {compose if form == 'compose' else build + ' ' + (output or 'FILE')}")
+    file = output or "FILE"
+    compose, build = f"docker compose --file {file} run --rm {name} COMMAND", f"apptainer build {name}.sif {file}"
+    app.print_status(f"next: {compose if form == 'compose' else build}")
     return 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
+@data_option
 @gpus_option
 @force_option
 @dry_run_option
@@ -277,8 +255,5 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
-    from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.run.exec import open_shell_in_new_container
-
     require_consistent_stack(app, name, force=force)
     return open_shell_in_new_container(app, name, command, data, gpus)

@@ -6,20 +6,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import pass_app_with_shared_options
+from rlbox.cli.options import pass_app_with_shared_options, target_argument
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
-
-if TYPE_CHECKING:
-    from rlbox.lint.drift import DriftRule
-    from rlbox.lint.rules import Finding
+from rlbox.lint.drift import DriftRule, load_drift_rules
+from rlbox.lint.files import list_spec_targets, load_spec_or_locked_versions, read_files
+from rlbox.lint.rules import Finding, lint_text
+from rlbox.lint.shell import load_bash_parser
+from rlbox.planner.stack_check import (
+    format_stack_verdict,
+    load_target_and_current_lock,
+    plan_stack,
+    solve_problem,
+    stack_json,
+)
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -45,69 +52,59 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --target local --json
       rlbox lint --list
     """
-    from rlbox.lint.drift import load_drift_rules
-
     rules = load_drift_rules()
     if as_list:
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
         return 0
-    from rlbox.lint.files import list_spec_targets, load_spec_or_locked_versions, read_files
-    from rlbox.lint.rules import lint_text
-    from rlbox.lint.shell import load_bash_parser
 
     load_bash_parser()  # an error of its own where the extra is not installed
     specs = list_spec_targets(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
-    named = load_spec_or_locked_versions(app.project, target) if target else None
+    target_versions = load_spec_or_locked_versions(app.project, target) if target else None
     problems: list[str] = []
-    found: list[Finding] = []
-    read = 0
+    findings: list[Finding] = []
+    count = 0
     for name, text in read_files(files or own, problems):
-        read += 1
+        count += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
-            versions = named or (load_spec_or_locked_versions(app.project, owner) if owner else {})
+            versions = target_versions or (load_spec_or_locked_versions(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:
-            found += lint_text(name, text, rules, versions)
+            findings += lint_text(name, text, rules, versions)
         except SpecError as error:
             problems.append(error.what)
-    shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
     unread = SpecError(join("\n  ", problems), next_step=_("give the scripts, specs or notes to check"))
-    if problems and not read:
+    if problems and not count:
         raise unread
-    app.result({"files": read, "findings": _findings_to_json(found), "unread": problems}, _format_findings(shown))
-    if read:
-        app.print_status(_format_summary(found, read, app.verbosity > 0))
+    shown = [finding for finding in findings if finding.severity != "note" or app.verbosity > 0]
+    data = {"files": count, "findings": [_finding_to_json(finding) for finding in findings], "unread": problems}
+    app.result(data, _format_findings(shown))
+    if count:
+        app.print_status(_format_summary(findings, count, app.verbosity > 0))
     if problems and not app.as_json:
         raise unread
     if problems:  # the one JSON object is written
         return unread.exit_code
-    return int(any(one.severity == "error" for one in found))
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+def _finding_to_json(finding: Finding) -> dict[str, Any]:
+    row = asdict(finding)
+    row["next"] = row.pop("next_step")
+    return row
 
 
 def _format_findings(findings: Sequence[Finding]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
-    lines = []
-    for one in findings:
-        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
-        lines.append(f"  next: {one.next_step}")
-    return "\n".join(lines)
-
-
-def _findings_to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return findings as plain values."""
-    rows = []
-    for one in findings:
-        row = asdict(one)
-        row["next"] = row.pop("next_step")
-        rows.append(row)
-    return rows
+    return "\n".join(
+        f"{row.file}:{row.line}:{row.column}: {row.severity}: {row.what} [{row.rule}]\n  next: {row.next_step}"
+        for row in findings
+    )
 
 
 def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
-    """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in _SEVERITIES}
     parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
     text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
@@ -115,7 +112,6 @@ def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) 
 
 
 def _format_rules(rules: Sequence[DriftRule]) -> str:
-    """Return the table: rule, severity, versions, what is wrong and what works."""
     wide = max(len(rule.id) for rule in rules)
     lines = []
     for rule in rules:
@@ -131,7 +127,7 @@ def _version_ranges(rule: DriftRule) -> str:
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--solve", is_flag=True, help="Leave the lock aside, and print a set of versions that fits the spec.")
 @pass_app_with_shared_options
 def stack(app: App, name: str, solve: bool) -> int:
@@ -145,17 +141,8 @@ def stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090
       rlbox stack vast-5090 --solve
     """
-    from rlbox.planner.stack_check import (
-        format_stack_verdict,
-        load_target_and_current_lock,
-        plan_stack,
-        solve_problem,
-        stack_json,
-    )
-
     target, lock = load_target_and_current_lock(app, name, spec_alone=solve)
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
-    found = {"target": name, **stack_json(problem, verdict)}
-    app.result(found, format_stack_verdict(name, problem, verdict, solve))
+    app.result({"target": name, **stack_json(problem, verdict)}, format_stack_verdict(name, problem, verdict, solve))
     return 0 if verdict.fits else SpecError.exit_code

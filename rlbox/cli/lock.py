@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
+from rlbox.artifacts.egress import (
+    PHASES,
+    HostContact,
+    list_host_contacts,
+    list_unclosed_hosts_by_phase,
+    probe_redirect_hosts,
+)
+from rlbox.artifacts.locator import (
+    format_probes,
+    list_unavailable_source_kinds,
+    probe_mirrors,
+    read_machine_source_settings,
+)
+from rlbox.artifacts.profile import Profile, load_implicitly_contacted_hosts, load_profile
+from rlbox.artifacts.python_lock import UpgradeRequest
+from rlbox.artifacts.relock import (
+    count_group_packages,
+    require_identical_lock_text,
+    require_known_packages,
+    resolve_or_keep_lock_unwritten,
+    sum_group_bytes,
+    write_and_report_lock,
+)
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, place_option, sources_option
+from rlbox.cli.options import (
+    dry_run_option,
+    pass_app_with_shared_options,
+    place_option,
+    sources_option,
+    target_argument,
+)
+from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
+from rlbox.image.fetch import FetchOptions, fetch_target_files
 from rlbox.image.plan import load_image_plan
-
-if TYPE_CHECKING:
-    from rlbox.artifacts.egress import HostContact
-    from rlbox.artifacts.profile import Profile
-    from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.config.project import Project
-    from rlbox.target.artifact import Artifact
-    from rlbox.target.lock import Lock
-    from rlbox.target.target import Target
-
+from rlbox.planner.stack_check import require_consistent_stack, require_no_conflict
+from rlbox.system.network_settings import read_pip_and_proxy_settings
+from rlbox.target.artifact import Artifact, list_install_artifacts
+from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
+from rlbox.target.target import Target, load_target
 
 _DIRECTORY = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
 @click.option("--offline", is_flag=True, help="With --check: compare with the spec only, without asking an index.")
@@ -40,7 +71,7 @@ _DIRECTORY = click.Path(path_type=Path)
 @dry_run_option
 @pass_app_with_shared_options
 def lock(
-    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
+    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources_profile: str
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
 
@@ -55,23 +86,15 @@ def lock(
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
-    from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import require_known_packages, write_and_report_lock
-
     if check:
-        return _check(app, name, offline, sources)
+        return _check(app, name, offline, sources_profile)
     moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
-    before, lock = _relock(app, name, moved, sources)
+    before, lock = _relock(app, name, moved, sources_profile)
     require_known_packages(packages, before, lock)
-    return _tell(app, lock, changed=write_and_report_lock(app, before, lock))
+    return _report_lock(app, lock, changed=write_and_report_lock(app, before, lock))
 
 
-def _check(app: App, name: str, offline: bool, sources: str) -> int:
-    from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import require_identical_lock_text
-    from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.target.lock import choose_lock_or_compile_command
-
+def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
     require_consistent_stack(app, name)
     plan = load_image_plan(app.project, name)
     if plan.lock_fault:
@@ -80,25 +103,21 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
             next_step=choose_lock_or_compile_command(name, plan.lock_fault),
         )
     if not offline:
-        require_identical_lock_text(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
+        require_identical_lock_text(name, *_relock(app, name, UpgradeRequest(), sources_profile, again=True))
     app.result({"target": name, "lock": "current"}, f"{name}  lock is current")
     return 0
 
 
 def _relock(
-    app: App, name: str, moved: UpgradeRequest, sources: str, *, again: bool = False
+    app: App, name: str, moved: UpgradeRequest, sources_profile: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
-    from rlbox.artifacts.relock import resolve_or_keep_lock_unwritten
-    from rlbox.fixes.catalogue import load_target_with_fix_packages
-    from rlbox.planner.stack_check import require_no_conflict
-
     loaded = load_target_with_fix_packages(app.project, name)
     require_no_conflict(app, loaded.target, None)
     before, lock = resolve_or_keep_lock_unwritten(
         app,
         loaded.target,
         moved,
-        sources,
+        sources_profile,
         included_targets=loaded.included_target_names,
         resolve_even_if_unchanged=again,
     )
@@ -106,47 +125,34 @@ def _relock(
     return before, lock
 
 
-def _tell(app: App, lock: Lock, *, changed: bool) -> int:
-    from rlbox.amounts import decimal_size_text
-    from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
-
+def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
     counts, sizes = count_group_packages(lock), sum_group_bytes(lock)
     lines = [
         f"{group.ljust(12)} {count:>4} packages {decimal_size_text(sizes[group]):>9}" for group, count in counts.items()
     ]
-    told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
+    data = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.own_lock_file_to_write(lock.target)
     if app.dry_run:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
-        return app.planned(told, "\n".join(lines), would)
-    name = path.name
-    app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
+        return app.planned(data, "\n".join(lines), would)
+    app.result(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
     app.print_status(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--export", "export_dir", metavar="DIR", type=_DIRECTORY, help="Then put the files into DIR.")
 @click.option(
     "--import", "import_dir", metavar="DIR", type=_DIRECTORY, help="Take the files from an export; no other network."
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files to fetch in parallel.")
-@click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+@click.option("--store", "store_dir", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 @place_option
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def fetch(
-    app: App,
-    name: str,
-    export_dir: Path | None,
-    import_dir: Path | None,
-    jobs: int,
-    store: str | None,
-    place: str,
-    sources: str,
-) -> int:
+def fetch(app: App, name: str, place: str, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
     With --place here it is what `rlbox apply` takes, and no more: no file of the operating system and no base
@@ -160,27 +166,18 @@ def fetch(
       rlbox fetch local --import ./inputs
       rlbox fetch local --place here --export ./kit
     """
-    from rlbox.image.fetch import FetchOptions, fetch_target_files
-
-    if export_dir and import_dir:
+    options = FetchOptions(**given, inplace_only=place == "here")
+    if options.export_dir and options.import_dir:
         raise click.UsageError(_("--export and --import exclude each other."))
-    options = FetchOptions(
-        inplace_only=place == "here",
-        sources_profile=sources,
-        store_dir=store,
-        jobs=jobs,
-        export_dir=export_dir,
-        import_dir=import_dir,
-    )
     return fetch_target_files(app, name, options)
 
 
 @click.command()
-@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@target_argument
 @click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
 @pass_app_with_shared_options
-def egress(app: App, name: str, closed: bool, sources: str) -> None:
+def egress(app: App, name: str, closed: bool, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
     The list includes hosts that software contacts without being asked (usage statistics, kernels,
@@ -192,41 +189,26 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
       rlbox egress local
       rlbox egress local --sources cn --json
     """
-    from rlbox.artifacts.egress import list_unclosed_hosts_by_phase
-
-    profile, found = _list_target_contacts(app, name, sources)
-    shown = [one for one in found if closed or not one.closed_by]
-    rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
-    app.result(
-        {"target": name, "sources": profile, "hosts": list_unclosed_hosts_by_phase(found), "contacts": rows},
-        _table(shown),
-    )
-    if count := len(found) - len(shown):
-        one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
-        app.print_status(f"{one if count == 1 else more}: rlbox egress {name} --closed")
-
-
-def _list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
-    """Return the name of a sources profile (empty: the target's own), and the contacts of the target by it."""
-    from rlbox.artifacts.egress import list_host_contacts, probe_redirect_hosts
-    from rlbox.artifacts.locator import read_machine_source_settings
-    from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
-    from rlbox.system.network_settings import read_pip_and_proxy_settings
-
-    target, files = load_target_with_fix_env(app.project, target_name)
+    target, files = load_target_with_fix_env(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
-    facts = probe_redirect_hosts(target, files, profile, read_machine_source_settings(read_pip_and_proxy_settings()))
-    return profile.name, list_host_contacts(target, files, profile, load_implicitly_contacted_hosts(), facts)
+    machine = read_machine_source_settings(read_pip_and_proxy_settings())
+    hosts = probe_redirect_hosts(target, files, profile, machine)
+    contacts = list_host_contacts(target, files, profile, load_implicitly_contacted_hosts(), hosts)
+    shown = [contact for contact in contacts if closed or not contact.closed_by]
+    data = {
+        "target": name,
+        "sources": profile.name,
+        "hosts": list_unclosed_hosts_by_phase(contacts),
+        "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],
+    }
+    app.result(data, _format_contacts(shown))
+    if count := len(contacts) - len(shown):
+        closed_text = "1 more is closed" if count == 1 else f"{count} more are closed"
+        app.print_status(f"{closed_text} by settings of the target: rlbox egress {name} --closed")
 
 
 def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    from rlbox.fixes.catalogue import load_target_with_fix_packages
-    from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.render import select_and_render_fixes
-    from rlbox.target.artifact import list_install_artifacts
-    from rlbox.target.lock import load_lock
-
     fixed = load_target_with_fix_packages(project, target_name)
     lock = load_lock(project.own_or_shipped_lock_file(target_name))
     baked = select_and_render_fixes(fixed.all_fixes, fixed.target, list_stack_versions(fixed.target, lock))
@@ -234,21 +216,20 @@ def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 
-def _table(found: list[HostContact]) -> str:
-    from rlbox.amounts import columns
-    from rlbox.artifacts.egress import PHASES
-
+def _format_contacts(contacts: list[HostContact]) -> str:
+    contacts = sorted(contacts, key=lambda contact: (PHASES.index(contact.phases[0]), contact.kind, contact.host))
+    rows = []
+    for contact in contacts:
+        mark = f"  [closed by {contact.closed_by}]" if contact.closed_by else ""
+        phases = "+".join(map(str, contact.phases))
+        rows.append((contact.host or "?", str(contact.kind), phases, contact.declared, contact.why + mark))
+    width = max((len(row[0]) for row in rows), default=0)
     lines = []
-    for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
-        mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
-        names = map(str, (one.host or "?", one.kind, "+".join(one.phases)))
-        lines.append((*names, one.declared, one.why + mark, one.rule))
-    width = max((len(row[0]) for row in lines), default=0)
-    text = [
-        head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
-        for head, (*__, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)
-    ]
-    return "\n".join(text) or "no host is contacted"
+    for line, contact in zip(columns(rows), contacts, strict=True):
+        lines.append(line)
+        if contact.rule and contact.declared == "hidden":
+            lines.append(f"{'':{width}}    -> {contact.rule}")
+    return "\n".join(lines) or "no host is contacted"
 
 
 @click.command()
@@ -262,7 +243,7 @@ def _table(found: list[HostContact]) -> str:
 )
 @sources_option
 @pass_app_with_shared_options
-def mirrors(app: App, action: str, target: str, sources: str) -> int:
+def mirrors(app: App, action: str, target: str, sources_profile: str) -> int:
     """List the mirrors of a sources profile in the order in which they are tried, or ask each of them.
 
     `probe` asks every mirror for the smallest locked file of each kind, and reads the head of the answer. Exit code 1:
@@ -273,26 +254,16 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
       rlbox mirrors ls --sources cn
       rlbox mirrors probe --sources direct
     """
-    from rlbox.artifacts.profile import load_profile
-    from rlbox.target.target import load_target
-
     spec = load_target(app.project, target).target
-    profile = load_profile(app.project, sources or spec.sources)
-    if action == "probe":
-        return _probe(app, profile, spec.name)
-    _list(app, profile)
-    return 0
+    profile = load_profile(app.project, sources_profile or spec.sources)
+    return _probe_mirrors(app, profile, spec.name) if action == "probe" else _list_mirrors(app, profile)
 
 
-def _list(app: App, profile: Profile) -> None:
-    import datetime
-
-    from rlbox.amounts import columns
-
+def _list_mirrors(app: App, profile: Profile) -> int:
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = []
     for rule in profile.rule:
-        old = rule.expires is not None and rule.expires < today
+        is_expired = rule.expires is not None and rule.expires < today
         rows.append(
             {
                 "kind": rule.kind,
@@ -302,42 +273,33 @@ def _list(app: App, profile: Profile) -> None:
                 "match": rule.match,
                 "checked": rule.checked.isoformat() if rule.checked else "",
                 "expires": rule.expires.isoformat() if rule.expires else "",
-                "state": f"expired {rule.expires}: read it up again" if old else "",
+                "state": f"expired {rule.expires}: read it up again" if is_expired else "",
             }
         )
     lines = columns((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
     text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.print_status(f"next: rlbox mirrors probe --sources {profile.name}")
+    return 0
 
 
-def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.locator import (
-        format_probes,
-        list_unavailable_source_kinds,
-        probe_mirrors,
-        read_machine_source_settings,
-    )
-    from rlbox.system.network_settings import read_pip_and_proxy_settings
-    from rlbox.target.artifact import list_install_artifacts
-    from rlbox.target.lock import load_lock
-
+def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
     lock = load_lock(app.project.own_or_shipped_lock_file(target))
     if lock is None:
         raise SpecError(
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    probes = probe_mirrors(
-        profile, read_machine_source_settings(read_pip_and_proxy_settings()), list_install_artifacts(lock)
-    )
+    machine = read_machine_source_settings(read_pip_and_proxy_settings())
+    probes = probe_mirrors(profile, machine, list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
-    data = {"sources": profile.name, "probed": [asdict(one) for one in probes], "dead": dead}
-    app.result(data, format_probes(probes))
+    app.result(
+        {"sources": profile.name, "probed": [asdict(probe) for probe in probes], "dead": dead}, format_probes(probes)
+    )
     if dead and not app.as_json:  # one object on stdout: `dead` says it there
         raise WorkFailed(
             _("no place of profile {profile} gives {dead}").format(profile=profile.name, dead=", ".join(dead)),
-            where=", ".join(dict.fromkeys(one.mirror for one in probes if one.kind in dead)),
+            where=", ".join(dict.fromkeys(probe.mirror for probe in probes if probe.kind in dead)),
             next_step=_("check the network, or choose another profile with --sources NAME"),
         )
     return int(bool(dead))

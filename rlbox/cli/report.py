@@ -1,37 +1,38 @@
-"""`rlbox report` and `rlbox bundle`: a run as one file."""
+"""`rlbox report`, `watch` and `bundle`: a run as a page, and as an archive."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from rlbox.amounts import decimal_size_text, utc_now
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import (
     OpenMode,
     dry_run_option,
     open_auto_yes_no_option,
+    open_browser,
     pass_app_with_shared_options,
+    run_argument,
     target_and_data_options,
     write_page,
 )
-from rlbox.errors import RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.i18n import _
+from rlbox.report.html import render_report
+from rlbox.report.live import LivePage
+from rlbox.report.read import RunRecord, load_run_record
 from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
+from rlbox.supervise.bundle import build_summary_and_errors, require_bundle_path, select_files, write_bundle
 
-if TYPE_CHECKING:
-    from rlbox.record.run_store import RunStore
-    from rlbox.record.state import RunState
-
-
-POINTS = 400
+MAX_CHART_POINTS = 400
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@run_argument
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
 @open_auto_yes_no_option
@@ -43,7 +44,7 @@ def report(
     name: str | None,
     other: str | None,
     out: str | None,
-    opened: OpenMode,
+    open_mode: OpenMode,
     target: str,
     data: str | None,
 ) -> int:
@@ -58,36 +59,81 @@ def report(
       rlbox report smoke-20260101 --out smoke.html --lang zh
       rlbox report smoke-20260102 smoke-20260101
     """
-    from rlbox.amounts import utc_now
-    from rlbox.report.html import render_report
-    from rlbox.report.read import load_run_record
-
-    folder = _run_folder(app, name, target, data)
-    record = load_run_record(folder, load_run_masks(app, folder), max_points_per_series=POINTS)
-    before = _run_folder(app, other, target, data) if other else None
-    if before and os.path.realpath(before) == os.path.realpath(folder):
+    run_dir = _find_run_dir(app, name, target, data)
+    before = _find_run_dir(app, other, target, data) if other else None
+    if before and os.path.realpath(before) == os.path.realpath(run_dir):
         raise SpecError(
-            _("both names are of run {folder}, which does not differ from itself").format(folder=folder.name),
+            _("both names are of run {folder}, which does not differ from itself").format(folder=run_dir.name),
             where=f"{name} {other}",
             next_step=_("name another run as OTHER: rlbox runs"),
         )
-    beside = load_run_record(before, load_run_masks(app, before), max_points_per_series=POINTS) if before else None
-    html = render_report(record, made_at=utc_now(), other=beside)
+    record = _load_record(app, run_dir)
+    html = render_report(record, made_at=utc_now(), other=_load_record(app, before) if before else None)
     facts = {"run": record.state.run_id, "state": record.state.state}
-    return write_page(app, html, out, f"{folder.name}.html", facts, opened, record.gaps)
+    return write_page(app, html, out, f"{run_dir.name}.html", facts, open_mode, record.gaps)
 
 
-def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
+def _load_record(app: App, run_dir: Path) -> RunRecord:
+    return load_run_record(run_dir, load_run_masks(app, run_dir), max_points_per_series=MAX_CHART_POINTS)
+
+
+def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
     run_store = open_existing_store_or_exec_remotely(app, target, data)
-    folder = run_store.find_run(name)
+    run_dir = run_store.find_run(name)
     reconcile_runs(app, run_store)
-    return folder
+    return run_dir
 
 
 @click.command()
-@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@run_argument
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
+)
+@open_auto_yes_no_option
+@target_and_data_options
+@pass_app_with_shared_options
+def watch(app: App, name: str | None, port: int, open_mode: OpenMode, target: str, data: str | None) -> int:
+    """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
+
+    It shows the same content as the report, updates while the run is in progress, and never changes the run.
+
+    \b
+    Examples:
+      rlbox watch
+      rlbox watch smoke-20260101 --port 8300 --open no
+    """
+    run_dir = open_existing_store_or_exec_remotely(app, target, data).find_run(name)
+
+    def page() -> str:
+        return render_report(_load_record(app, run_dir), made_at=utc_now(), live=True)
+
+    try:
+        server = LivePage(run_dir, page, port)
+    except OSError as error:
+        raise NodeError(
+            _("cannot listen on the port: {strerror}").format(strerror=error.strerror),
+            where=str(port),
+            next_step=_("name another with --port"),
+        ) from error
+    port, address = server.port, f"http://127.0.0.1:{server.port}/"
+    try:
+        app.result({"run": run_dir.name, "address": address}, address)
+        app.print_status(f"run {run_dir.name} is shown there until Ctrl-C")
+        if os.environ.get("SSH_CONNECTION"):
+            app.print_status(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")
+        open_browser(app, open_mode, address)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        app.print_status(f"stopped showing run {run_dir.name}")
+    finally:
+        server.server_close()
+    return 0
+
+
+@click.command()
+@run_argument
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
 @click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @target_and_data_options
@@ -103,9 +149,6 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.supervise.bundle import build_summary_and_errors, require_bundle_path, select_files, write_bundle
-
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
     try:
@@ -127,21 +170,10 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         return app.planned(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep_last_bytes for taken in selection.taken)
     app.print_status(f"bundling {len(selection.taken)} files, {decimal_size_text(total)}; {len(left_out)} left out")
-    texts = build_summary_and_errors(run_dir, _state(run_store, run_dir), selection)
+    texts = build_summary_and_errors(run_dir, run_store.load_state_checked_with_host_record(run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
     app.result({**told, "left_out": left_out}, str(out))
     app.print_status(f"{decimal_size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0
-
-
-def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
-    from rlbox.record.run_dir import load_plan_file
-    from rlbox.record.state import find_readable_run_state
-
-    try:
-        load_plan_file(run_dir)  # a torn plan raises
-        return run_store.load_state_checked_with_host_record(run_dir)
-    except RlboxError:  # the plan is torn; the state may be whole
-        return find_readable_run_state(run_dir)

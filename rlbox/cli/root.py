@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from collections.abc import Sequence
@@ -109,6 +110,7 @@ MODULES = {
     "gpus": "doctor",
     "load": "images",
     "mirrors": "lock",
+    "onstart": "vast",
     "plan": "run",
     "prune": "store",
     "push": "images",
@@ -119,7 +121,7 @@ MODULES = {
     "stack": "lint",
     "stop": "run",
     "warm": "data",
-    "watch": "logs",
+    "watch": "report",
 }
 """Module of `rlbox.cli` that has a command; any other is in the module of its name."""
 
@@ -147,7 +149,9 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with a suggestion for a mistyped command."""
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(_("unknown command {command!r}{hint}").format(command=args[0], hint=_hint(args[0])))
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = _(" (did you mean {command!r}?)").format(command=near[0]) if near else ""
+            ctx.fail(_("unknown command {command!r}{hint}").format(command=args[0], hint=hint))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -163,13 +167,6 @@ class _LazyGroup(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{command:<{width}}", text) for command, text in sorted(commands.items())])
-
-
-def _hint(word: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    return _(" (did you mean {command!r}?)").format(command=near[0]) if near else ""
 
 
 @click.group(

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.cli.confirmation import require_confirmation
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.artifacts.store_upkeep import (
+    describe_object,
+    find_damaged_digests,
+    find_objects_unused_by_any_project,
+    find_unused_rlbox_cache_entries,
+    map_sha256_to_recorded_file,
+    remove_objects_and_records_without_lock,
+    remove_rlbox_cache_entries,
+)
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, require_confirmation, yes_option
 from rlbox.errors import EngineError, NodeError, WorkFailed
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.artifacts.object_store import ObjectStore
-    from rlbox.image.prune import EngineImage
+from rlbox.image.prune import (
+    EngineImage,
+    format_would_remove_lines,
+    list_all_rlbox_images,
+    sum_distinct_image_bytes,
+    untag_or_remove_images,
+)
 
 _store_option = click.option("--store", "store_dir", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 
@@ -32,13 +43,10 @@ def store() -> None:
 
 
 def _open_store(store_dir: str | None) -> ObjectStore:
-    from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-
     opened = ObjectStore(resolve_store_dir(store_dir))
     if store_dir and not opened.root.is_dir():
-        raise NodeError(
-            _("there is no such store"), where=str(opened.root), next_step=_("name a folder that rlbox fetch filled")
-        )
+        step = _("name a folder that rlbox fetch filled")
+        raise NodeError(_("there is no such store"), where=str(opened.root), next_step=step)
     return opened
 
 
@@ -47,9 +55,6 @@ def _open_store(store_dir: str | None) -> ObjectStore:
 @pass_app_with_shared_options
 def ls(app: App, store_dir: str | None) -> None:
     "List the objects in the store, with their kind and the targets that use them."
-    from rlbox.amounts import decimal_size_text
-    from rlbox.artifacts.store_upkeep import describe_object, map_sha256_to_recorded_file
-
     store = _open_store(store_dir)
     known = map_sha256_to_recorded_file(store)
     rows, lines, total = [], [], 0
@@ -72,8 +77,6 @@ def ls(app: App, store_dir: str | None) -> None:
 @pass_app_with_shared_options
 def verify(app: App, store_dir: str | None, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
-    from rlbox.artifacts.store_upkeep import describe_object, find_damaged_digests, map_sha256_to_recorded_file
-
     store = _open_store(store_dir)
     damaged, known = find_damaged_digests(store), map_sha256_to_recorded_file(store)
     count = len(list(store.list_digests()))
@@ -97,7 +100,7 @@ UNUSED_S = 30 * 86_400.0
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @dry_run_option
 @pass_app_with_shared_options
 def prune(app: App, yes: bool) -> int:
@@ -111,53 +114,36 @@ def prune(app: App, yes: bool) -> int:
       rlbox prune --dry-run
       rlbox prune --yes
     """
-    from rlbox.amounts import decimal_size_text
-    from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-    from rlbox.artifacts.store_upkeep import (
-        find_objects_unused_by_any_project,
-        find_unused_rlbox_cache_entries,
-        remove_objects_and_records_without_lock,
-        remove_rlbox_cache_entries,
-    )
-    from rlbox.image.prune import format_would_remove_lines, sum_distinct_image_bytes, untag_or_remove_images
-
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
     objects = find_objects_unused_by_any_project(store, app.project)
     caches = find_unused_rlbox_cache_entries(UNUSED_S)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
-    freed = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
     lines = format_would_remove_lines(images)
-    lines += (
-        [f"would remove {len(objects)} files of {store.root}, {decimal_size_text(object_bytes)}"] if objects else []
-    )
-    lines += (
-        [f"would remove {len(caches)} caches not used for 30 days, {decimal_size_text(cache_bytes)}"] if caches else []
-    )
-    found = {
-        "images": [row.name for row in images],
-        "files": len(objects),
-        "caches": len(caches),
-        "bytes": freed,
-    }
+    if objects:
+        lines.append(f"would remove {len(objects)} files of {store.root}, {decimal_size_text(object_bytes)}")
+    if caches:
+        lines.append(f"would remove {len(caches)} caches not used for 30 days, {decimal_size_text(cache_bytes)}")
+    size = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
+    freed = decimal_size_text(size)
+    names = [image.name for image in images]
+    data = {"images": names, "files": len(objects), "caches": len(caches), "bytes": size}
     if app.dry_run:
-        text = "\n".join([*lines, f"would free up to {decimal_size_text(freed)}"])
-        return app.planned(found, text, f"free up to {decimal_size_text(freed)}" if lines else "remove nothing")
+        text = "\n".join([*lines, f"would free up to {freed}"])
+        return app.planned(data, text, f"free up to {freed}" if lines else "remove nothing")
     if lines:
         for line in lines:
             app.print_status(line)
-        what = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
-        require_confirmation(app, yes, f"remove {what}, up to {decimal_size_text(freed)}")
+        counts = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
+        require_confirmation(app, yes, f"remove {counts}, up to {freed}")
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_records_without_lock(store, objects)
-    app.result(found | {"removed": True}, f"freed up to {decimal_size_text(freed)}")
+    app.result(data | {"removed": True}, f"freed up to {freed}")
     return 0
 
 
 def _find_spare_images(app: App) -> list[EngineImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
-    from rlbox.image.prune import list_all_rlbox_images
-
     try:
         return [image for image in list_all_rlbox_images(app.project) if image.spare and not image.containers]
     except EngineError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,13 +13,23 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.init import overwrite_project_file
 from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
+from rlbox.cli.schema import SpecKind, create_json_schema
+from rlbox.config.schema import suggest_similar
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.i18n import _
+from rlbox.image.buildkit import BuildOptions
+from rlbox.image.context import require_replaceable_context_dir
+from rlbox.image.inputs import BuildInputs
 from rlbox.image.plan import ImagePlan, load_image_plan
-
-if TYPE_CHECKING:
-    from rlbox.cli.schema import SpecKind
-    from rlbox.job.job import Job
+from rlbox.image.show import show_engine_image_if_found
+from rlbox.job.load import load_job
+from rlbox.job.params import format_declared_params
+from rlbox.system.files import require_writable_or_creatable_directory
+from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
+from rlbox.target.tested import describe_test_status
 
 
 @click.command()
@@ -33,17 +44,15 @@ def targets(app: App) -> int:
       rlbox targets
       rlbox targets --json
     """
-    from rlbox.config.toml_files import load_toml
-
     rows: list[dict[str, Any]] = []
-    for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
-        for name, path in found.items():
-            own = path.is_relative_to(app.project.folder)
-            row = {"kind": kind, "name": name, "source": "project" if own else "shipped", "problem": ""}
+    for kind, paths in (("target", app.project.targets()), ("job", app.project.jobs())):
+        for name, path in paths.items():
+            source = "project" if path.is_relative_to(app.project.folder) else "shipped"
+            row: dict[str, Any] = {"kind": kind, "name": name, "source": source, "problem": "", "title": ""}
             try:
                 row["title"] = str(load_toml(path, app.project).get("title", ""))
             except SpecError as error:  # the others are there all the same
-                row |= {"title": "", "problem": error.what}
+                row["problem"] = error.what
             rows.append({**row, "status": _test_status(app, name) if kind == "target" else None})
     width = max((len(row["name"]) for row in rows), default=0)
     app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
@@ -52,10 +61,6 @@ def targets(app: App) -> int:
 
 def _test_status(app: App, name: str) -> str | None:
     """Return where a target's lock ran, or that it is untested; None for one without GPUs or that cannot be loaded."""
-    from rlbox.target.lock import load_lock
-    from rlbox.target.target import load_target
-    from rlbox.target.tested import describe_test_status
-
     try:
         return describe_test_status(
             load_target(app.project, name).target, load_lock(app.project.own_or_shipped_lock_file(name))
@@ -88,48 +93,26 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
       rlbox show --schema target > target.schema.json
     """
     if schema:
-        from rlbox.cli.schema import create_json_schema
-
         click.echo(json.dumps(create_json_schema(schema), indent=2))
         return
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
-    if name not in app.project.targets() and name not in app.project.jobs():
-        from rlbox.image.show import show_engine_image_if_found
-
-        if show_engine_image_if_found(app, name):
-            return
-    kind, data = _load(app, name)
-    rest, job_lines = data, []
-    if kind == "job":
-        from rlbox.job.params import format_declared_params
-
-        job_lines = format_declared_params(_job(app, name))
-        rest = {key: value for key, value in data.items() if key != "params"}
-    app.result({kind: data}, "\n".join([f"# {kind} {name}", *job_lines, *map(str, _lines(rest))]))
-
-
-def _job(app: App, name: str) -> Job:
-    from rlbox.job.load import load_job
-
-    return load_job(app.project, name)
-
-
-def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.fixes.catalogue import load_target_with_fix_packages
-
     targets, jobs = app.project.targets(), app.project.jobs()
-    if name in jobs and name not in targets:
-        return "job", _job(app, name).model_dump(mode="json")
-    if name not in targets:
-        from rlbox.config.schema import suggest_similar
-
+    if name in targets:
+        data = load_target_with_fix_packages(app.project, name).target.model_dump(mode="json")
+        app.result({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
+    elif name in jobs:
+        job = load_job(app.project, name)
+        data = job.model_dump(mode="json")
+        rest = {key: value for key, value in data.items() if key != "params"}
+        lines = [f"# job {name}", *format_declared_params(job), *_lines(rest)]
+        app.result({"job": data}, "\n".join(lines))
+    elif not show_engine_image_if_found(app, name):
         known = [*targets, *jobs]
         raise SpecError(
             _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
-    return "target", load_target_with_fix_packages(app.project, name).target.model_dump(mode="json")
 
 
 def _lines(data: Any, path: str = "") -> list[str]:
@@ -166,31 +149,20 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
     stale = {name: text for plan in plans for name, text in plan.rendered_files.items() if _differs(app, name, text)}
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
-    if not (check or app.dry_run):
-        for name, text in stale.items():
+    for name, text in stale.items():
+        if not app.dry_run:
             overwrite_project_file(app.project, name, text)
     if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
-    text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
+    written = "stale" if app.dry_run else "written"
+    text = "\n".join(f"{name}  {written if name in stale else 'unchanged'}" for name in files)
     if app.dry_run:
-        return app.planned(data, text, _would(sorted(stale), context))
+        would = [*sorted(stale), *([f"the build context to {context}"] if context else [])]
+        return app.planned(data, text, f"write {', '.join(would) or 'nothing'}")
     app.result(data, text)
     return 0
-
-
-def _state(stale: bool, only_look: bool) -> str:
-    return ("stale" if only_look else "written") if stale else "unchanged"
-
-
-def _would(stale: list[str], context: str | None) -> str:
-    names, folder = ", ".join(stale), (context or "")
-    if context and stale:
-        return f"write {names}, and the build context to {folder}"
-    if context:
-        return f"write the build context to {folder}"
-    return f"write {names}" if stale else "write nothing"
 
 
 def _differs(app: App, name: str, text: str) -> bool:
@@ -202,25 +174,18 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     """Write the build context; a dry run checks what could be in its way."""
-    from rlbox.image.buildkit import BuildOptions
-    from rlbox.image.context import require_replaceable_context_dir
-    from rlbox.image.inputs import BuildInputs
-    from rlbox.system.files import require_writable_or_creatable_directory
-
-    wish = BuildOptions(hermetic=hermetic)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)
-    if not app.dry_run:
-        BuildInputs(app, plan, wish).fetch_and_write_context(folder)
-        return
     with app.collecting_refusals_if_dry_run("lock"):
-        BuildInputs(app, plan, wish).plan_dry_run_request()
+        inputs = BuildInputs(app, plan, BuildOptions(hermetic=hermetic))
+        if app.dry_run:
+            inputs.plan_dry_run_request()
+        else:
+            inputs.fetch_and_write_context(folder)
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:
-    import difflib
-
     lines: list[str] = []
     for name, text in sorted(stale.items()):
         path = app.project.folder / name

@@ -1,58 +1,320 @@
-"""`rlbox vast up` and `rlbox vast fetch`: a job on a rented machine, from renting to the results."""
+"""`rlbox vast` and `rlbox onstart`: rent, list and delete instances of vast.ai, and run a job on one."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from rlbox.amounts import columns, counted, decimal_size_text
 from rlbox.app import App
 from rlbox.cli.completers import complete_job
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, force_option, pass_app_with_shared_options, target_profile_and_set_options
-from rlbox.cli.vast_instances import (
-    RentalOptions,
-    confirm_and_rent,
-    create,
-    describe_rent_action,
-    destroy,
-    list_them,
-    logs,
-    plan_rental,
-    render_instance_onstart,
-    rental_options_as_terms,
-    search,
-    ssh,
-    start,
-    stop,
-    wait_for_instance,
+from rlbox.cli.options import (
+    NON_NEGATIVE,
+    dry_run_option,
+    force_option,
+    pass_app_with_shared_options,
+    require_confirmation,
+    target_argument,
+    target_profile_and_set_options,
+    yes_option,
 )
+from rlbox.errors import Interrupted, NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
+from rlbox.image.forms import ONSTART_FIELD_LIMIT
+from rlbox.job.load import load_job
+from rlbox.job.params import parse_settings_last_wins, resolve_params
+from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
+from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.suggest import RunCommand
+from rlbox.run.inputs import plan_container_run, require_matching_source
+from rlbox.ssh.connection import ConnectionLost, SshConnection, run_terminal
+from rlbox.ssh.files import DownloadDirectory, Listing, list_files, total_bytes
+from rlbox.system.files import require_writable_or_creatable_directory
+from rlbox.system.progress import show_byte_progress
+from rlbox.target.target import load_target
+from rlbox.vast.api import (
+    Instance,
+    create_instance,
+    destroy_instance,
+    list_instances,
+    require_api_key,
+    require_rlbox_instances,
+    search_offers,
+    set_instance_state,
+    wait_until_running,
+)
+from rlbox.vast.instance import (
+    RentedJob,
+    list_result_files,
+    open_download_directory,
+    prevent_instance_stop,
+    ssh_address,
+    start_job,
+    wait_for_onstart,
+    wait_for_run,
+)
+from rlbox.vast.offers import Offer, format_offers, make_offer_filter, require_fitting_offers
+from rlbox.vast.remote_job import RemoteJob, format_rlbox_tool_assignment_shell, strip_disk_prefix_or_raise
+from rlbox.vast.rental import (
+    RentalOptions,
+    load_vast_target,
+    make_quote,
+    render_instance_onstart,
+    render_target_onstart,
+)
+from rlbox.vast.request import Quote, parse_docker_options
 
-if TYPE_CHECKING:
-    from rlbox.ssh.connection import SshConnection
-    from rlbox.ssh.files import DownloadDirectory, RemoteFile
-    from rlbox.vast.remote_job import RemoteJob
-    from rlbox.vast.request import Instance
+_RETRY_PAUSE_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchResult:
-    """What was fetched: the files that count as fetched now, how many were brought, what could not be."""
+@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
+def vast() -> None:
+    """Rent a machine on vast.ai, run a job there, download the results, and stop the machine.
 
-    files: int
-    brought: int
-    summary: str
-    troubles: tuple[str, ...]
+    The API key is read from VAST_API_KEY, or from the file of the platform's own client.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
+    """
 
 
 @click.command()
-@click.argument("number", metavar="ID", type=int)
+@target_argument
+@pass_app_with_shared_options
+def onstart(app: App, name: str) -> None:
+    """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
+
+    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. It
+    writes its log to onstart.log on the data disk, and its outcome to onstart.status in the same folder.
+
+    \b
+    Examples:
+      rlbox onstart vast-5090 > onstart.sh
+      rlbox onstart vast-5090 --json
+    """
+    target = load_vast_target(app, name)
+    script = render_target_onstart(app, target)
+    parse_docker_options(target)  # for what it refuses
+    data = {
+        "target": name,
+        "form": script.encoding,
+        "characters": script.field_characters,
+        "bytes": script.field_bytes,
+        "limit": ONSTART_FIELD_LIMIT,
+        "options": target.vast.options,
+        "mode": target.vast.mode,
+        "disk_gb": target.disk.need_gib,
+        "script": script.field_text,
+    }
+    app.result(data, script.field_text.rstrip("\n"))
+    app.print_status(
+        f"{script.field_characters} of {ONSTART_FIELD_LIMIT} characters ({script.encoding}); "
+        f"log: {target.disk.mount}/onstart.log"
+    )
+    app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+
+
+@vast.command()
+@target_argument
+@click.option("--price", type=NON_NEGATIVE, default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
+@click.option("--disk", type=NON_NEGATIVE, default=0.0, help="GB of disk [disk.need_gib].")
+@dry_run_option
+@pass_app_with_shared_options
+def search(app: App, name: str, price: float, disk: float) -> int:
+    """List the offers that fit TARGET, the cheapest first, priced with its disk.
+
+    Exit code 1: no offer fits; the missing resources of the nearest offers are listed.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast search vast-5090 --price 2.2 --dry-run
+    """
+    target = load_vast_target(app, name)
+    needs = make_offer_filter(target, parse_docker_options(target), price=price, disk_gb=disk)
+    data = {"target": name, "query": needs.query()}
+    if app.dry_run:
+        with app.collecting_refusals_if_dry_run("API key"):
+            require_api_key()
+        return app.planned({**data, "request": needs.body(), "offers": []}, needs.query(), "ask vast.ai for its offers")
+    offers = require_fitting_offers(search_offers(needs), needs)
+    app.result({**data, "offers": [offer.as_json() for offer in offers]}, format_offers(offers))
+    app.print_status(f"next: rlbox vast create {name} --offer {offers[0].id} --image IMAGE")
+    return 0
+
+
+_timeout_option = click.option(
+    "--timeout",
+    type=NON_NEGATIVE,
+    default=1800.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait until it runs; 0: do not wait.",
+)
+
+
+def _rental_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the fields of `RentalOptions`."""
+    for option in (
+        yes_option,
+        _timeout_option,
+        click.option(
+            "--disk", type=NON_NEGATIVE, default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
+        ),
+        click.option(
+            "--bid", type=NON_NEGATIVE, default=0.0, help="Bid per hour, in dollars, for an interruptible instance."
+        ),
+        click.option(
+            "--price", type=NON_NEGATIVE, default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
+        ),
+        click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
+        click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
+    ):
+        function = option(function)
+    return function
+
+
+@vast.command()
+@target_argument
+@_rental_options
+@dry_run_option
+@pass_app_with_shared_options
+def create(app: App, name: str, **given: Any) -> int:
+    """Create an instance for TARGET with its on-start script, after printing the price.
+
+    Nothing is rented without a price limit. With --dry-run nothing is rented. Without an API key, the dry run
+    uses the price limit as the price, and a real run would fail.
+
+    \b
+    Examples:
+      rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
+    """
+    options = RentalOptions(**given)
+    quote = make_quote(app, load_vast_target(app, name), options)
+    if app.dry_run or quote.offer is None:
+        return app.planned(quote.as_json(), quote.format(), _describe_rent(quote, options))
+    created = _confirm_and_rent(app, quote, quote.offer, options)
+    ssh = _wait_for_instance(app, created, options.timeout).ssh_command if options.timeout else ""
+    app.result({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
+    app.print_status(f"next: {ssh or 'rlbox vast ls'}")
+    return 0
+
+
+def _describe_rent(quote: Quote, options: RentalOptions) -> str:
+    asking = "without asking" if options.yes else "once you said yes"
+    return f"rent offer {quote.offer.id}, {asking}" if quote.offer else "rent"
+
+
+def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptions) -> int:
+    """Print what it costs, ask, rent, and return the id of the instance."""
+    for line in quote.cost_lines():
+        app.print_status(line)
+    require_confirmation(app, options.yes, f"rent offer {offer.id} for target {quote.request.target}")
+    created = create_instance(offer.id, quote.request)
+    app.print_status(f"instance {created} is created and billed until: rlbox vast destroy {created}")
+    return created
+
+
+def _wait_for_instance(app: App, instance_id: int, timeout_s: float, *, is_restart: bool = False) -> Instance:
+    """Wait until an instance runs; Ctrl-C leaves it."""
+    try:
+        return wait_until_running(instance_id, timeout_s, app.print_status, restarted=is_restart)
+    except KeyboardInterrupt:
+        unfetched = "" if is_restart else " --unfetched"  # nothing is on its disk yet
+        what = _("instance {number} is still running and billed").format(number=instance_id)
+        raise Interrupted(what, next_step=f"rlbox vast destroy {instance_id}{unfetched}") from None
+
+
+_instance_argument = click.argument("number", metavar="ID", type=int)
+
+
+def _load_disk_mount(app: App, instance: Instance) -> str:
+    return load_target(app.project, instance.target).target.disk.mount
+
+
+@vast.command("ls")
+@pass_app_with_shared_options
+def list_own(app: App) -> None:
+    """List the instances that rlbox created, with their prices; instances of other users are not shown."""
+    own = [instance for instance in list_instances() if instance.is_rlbox_made]
+    rows = [(str(row.id), row.label, row.status, f"{row.price:.3f}", row.ssh_command) for row in own]
+    data = [
+        {"id": row.id, "label": row.label, "status": row.status, "price": row.price, "ssh": row.ssh_command}
+        for row in own
+    ]
+    text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
+    app.result({"instances": data}, text)
+
+
+@vast.command(context_settings={"ignore_unknown_options": True})
+@_instance_argument
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@pass_app_with_shared_options
+def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
+    """Open a shell on instance ID, or run one command there and return its exit code."""
+    address = ssh_address(*require_rlbox_instances([number]))
+    return run_terminal(address, words[0] if len(words) == 1 else shlex.join(words))
+
+
+@vast.command()
+@_instance_argument
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
+@pass_app_with_shared_options
+def logs(app: App, number: int, follow: bool) -> int:
+    """Print the logs of the latest run on instance ID."""
+    (instance,) = require_rlbox_instances([number])
+    disk = _load_disk_mount(app, instance)
+    command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
+    return run_terminal(ssh_address(instance), command + " -f" * follow)
+
+
+@vast.command()
+@_instance_argument
+@dry_run_option
+@pass_app_with_shared_options
+def stop(app: App, number: int) -> int:
+    """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it."""
+    (instance,) = require_rlbox_instances([number])
+    if app.dry_run:
+        text = f"{number}  {instance.label}  {instance.status}"
+        return app.planned({"instance": number}, text, f"stop instance {number}")
+    set_instance_state(number, "stopped")
+    app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
+    app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    return 0
+
+
+@vast.command()
+@_instance_argument
+@_timeout_option
+@dry_run_option
+@pass_app_with_shared_options
+def start(app: App, number: int, timeout: float) -> int:
+    """Start instance ID again, and wait until it is ready; an interrupted job of `vast up` resumes automatically."""
+    (instance,) = require_rlbox_instances([number])
+    if app.dry_run:
+        text = f"{number}  {instance.label}  {instance.status}"
+        return app.planned({"instance": number}, text, f"start instance {number}")
+    set_instance_state(number, "running")
+    ready = _wait_for_instance(app, number, timeout, is_restart=True)
+    with SshConnection(ssh_address(ready), timeout) as connection:
+        wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
+    app.result({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
+    app.print_status(f"next: rlbox vast logs {number} -f")
+    return 0
+
+
+@vast.command()
+@_instance_argument
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option(
     "--to",
@@ -61,116 +323,108 @@ class FetchResult:
     type=click.Path(path_type=Path),
     help="Folder to fetch into [vast-ID, or the one used before].",
 )
-@click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
 @dry_run_option
 @pass_app_with_shared_options
-def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
-    """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
+def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) -> int:
+    """Fetch every run and every complete checkpoint of instance ID, or only PATH on its data disk.
 
     A file counts as fetched once its sha256 matches the file on the instance. A repeated call fetches changed
     files and continues where it was cut off. DIR is then a data disk: `rlbox runs --data DIR`. Links are not
     fetched.
-
-    \b
-    Example:
-      rlbox vast fetch --help
     """
-    from rlbox.cli.vast_instances import load_instance_target_data_mount
-    from rlbox.ssh.connection import SshConnection
-    from rlbox.ssh.files import list_files
-    from rlbox.system.files import require_writable_or_creatable_directory
-    from rlbox.vast.api import find_rlbox_instance
-    from rlbox.vast.instance import list_result_files, ssh_address
-    from rlbox.vast.remote_job import strip_disk_prefix_or_raise
-
-    if only and not paths:
-        raise click.UsageError(_("--only downloads the named paths: add a PATH on the instance's data disk."))
-    one = find_rlbox_instance(number)
-    disk = load_instance_target_data_mount(app, one)
-    more = [strip_disk_prefix_or_raise(path, disk) for path in paths]
-    home = _choose_download_dir(number, folder)
+    (instance,) = require_rlbox_instances([number])
+    disk = _load_disk_mount(app, instance)
+    roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
+    home = open_download_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "another with --to")
-    with SshConnection(ssh_address(one)) as connection:
-        files, troubles = list_files(connection, disk, more) if only else list_result_files(connection, disk, more)
+    with SshConnection(ssh_address(instance)) as connection:
+        listing = list_files(connection, disk, roots) if roots else list_result_files(connection, disk)
         if app.dry_run:
-            return _would_fetch(app, home, files)
-        done = fetch_files(app, connection, disk, home, files, troubles)
-    data = {"instance": number, "folder": str(home.path), "files": done.files, "brought": done.brought}
-    app.result({**data, "troubles": list(done.troubles)}, f"{home.path}  {done.summary}, proven")
+            missing = home.find_missing(listing.files)
+            lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in missing)
+            would = f"bring {_summarize(home, listing)}, to {home.path}"
+            return app.planned({"files": [asdict(file) for file in missing]}, lines, would)
+        fetched, summary = _fetch_files(app, connection, disk, home, listing)
+    app.result({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
     app.print_status(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
-    return 1 if done.troubles else 0
+    return 1 if fetched["troubles"] else 0
 
 
-def _choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
-    """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
-    from rlbox.vast.instance import load_recorded_download_directory
-
-    home = load_recorded_download_directory(instance_number, directory_option.absolute() if directory_option else None)
-    if not home.was_used and directory_option is None:
-        home = load_recorded_download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
-    return home
+def _summarize(home: DownloadDirectory, listing: Listing) -> str:
+    missing = home.find_missing(listing.files)
+    return f"{len(missing)} of {len(listing.files)} files, {decimal_size_text(total_bytes(missing))}"
 
 
-def _would_fetch(app: App, home: DownloadDirectory, files: Sequence[RemoteFile]) -> int:
-    from rlbox.amounts import decimal_size_text
-
-    lacking = home.find_missing(files)
-    lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in lacking)
-    would = f"bring {_summary(lacking, files)}, to {home.path}"
-    return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
-
-
-def fetch_files(
-    app: App,
-    connection: SshConnection,
-    disk: str,
-    home: DownloadDirectory,
-    files: Sequence[RemoteFile],
-    troubles: Sequence[str],
-) -> FetchResult:
-    """Bring home what is not there yet of the listed files; say what cannot be brought."""
-    from rlbox.ssh.files import list_files, total_bytes
-    from rlbox.system.progress import show_byte_progress
-
-    lacking = home.find_missing(files)
-    summary = _summary(lacking, files)
+def _fetch_files(
+    app: App, connection: SshConnection, disk: str, home: DownloadDirectory, listing: Listing
+) -> tuple[dict[str, Any], str]:
+    """Fetch what is missing at home, say what cannot be fetched, and return it as JSON and as a summary."""
+    summary = _summarize(home, listing)
     app.print_status(f"bringing {summary}, to {home.path}")
-    summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], with_sums=True)
-    with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
-        home.fetch(connection, disk, summed, tell)
-    for trouble in (*troubles, *more_troubles):
+    missing = [file.path for file in home.find_missing(listing.files)]
+    summed, errors = list_files(connection, disk, missing, with_sums=True)
+    with show_byte_progress(app, "fetch", total_bytes(summed)) as report_bytes:
+        home.fetch(connection, disk, summed, report_bytes)
+    troubles = [*listing.errors, *errors]
+    for trouble in troubles:
         app.print_status(f"not brought: {trouble}")
-    return FetchResult(files=len(files), brought=len(summed), summary=summary, troubles=(*troubles, *more_troubles))
+    data = {"folder": str(home.path), "files": len(listing.files), "brought": len(summed), "troubles": troubles}
+    return data, summary
 
 
-def _summary(lacking: Sequence[RemoteFile], files: Sequence[RemoteFile]) -> str:
-    from rlbox.amounts import decimal_size_text
-    from rlbox.ssh.files import total_bytes
+@vast.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
+@click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
+@yes_option
+@dry_run_option
+@pass_app_with_shared_options
+def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
+    """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
 
-    return f"{len(lacking)} of {len(files)} files, {decimal_size_text(total_bytes(lacking))}"
+    Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
+    """
+    chosen = require_rlbox_instances(list(dict.fromkeys(ids)))
+    for instance in chosen if not unfetched else ():
+        with app.collecting_refusals_if_dry_run("what is on the disk"):
+            _require_fetched(app, instance)
+    lines = [f"{row.id}  {row.label}  {row.status}  ${row.price:.3f} an hour" for row in chosen]
+    data = {"instances": [instance.id for instance in chosen], "destroyed": not app.dry_run}
+    count = counted(len(chosen), "instance", "instances")
+    if app.dry_run:
+        return app.planned(data, "\n".join(lines), f"destroy {count}")
+    for line in lines:
+        app.print_status(line)
+    require_confirmation(app, yes, f"destroy {count} with everything on the disk")
+    for instance in chosen:
+        destroy_instance(instance.id)
+    app.result(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))
+    return 0
 
 
-_QUICK_S, _MOST_BREAKS, _RETRY_PAUSE_S = 30.0, 5, 10.0
+def _require_fetched(app: App, instance: Instance) -> None:
+    step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=instance.id)
+    if instance.status != "running":
+        raise NodeError(
+            _("instance {id} is {status}: its disk cannot be checked").format(id=instance.id, status=instance.status),
+            next_step=_("rlbox vast start {id}, {step}").format(id=instance.id, step=step),
+        )
+    with SshConnection(ssh_address(instance)) as connection:
+        listing = list_result_files(connection, _load_disk_mount(app, instance))
+    if missing := open_download_directory(instance.id).find_missing(listing.files):
+        shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise NodeError(
+            _("instance {id} has {count} files ({size}) not at home: {shown}").format(
+                id=instance.id, count=len(missing), size=decimal_size_text(total_bytes(missing)), shown=shown
+            ),
+            next_step=step,
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RentedRun:
-    """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
-
-    number: int
-    remote_job: RemoteJob
-    data: Sequence[tuple[Path, str]]
-    env_file: Path | None
-    onstart: str
-    timeout: float
-    detach: bool
-
-
-@click.command()
+@vast.command()
 @click.argument("job", metavar="JOB", shell_complete=complete_job)
 @target_profile_and_set_options
-@rental_options_as_terms
+@_rental_options
 @click.option(
     "--upload", "uploads", metavar="PATH[=DEST]", multiple=True, help="Copy to DEST on the data disk; may be repeated."
 )
@@ -194,13 +448,13 @@ def up(
     target: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
-    terms: RentalOptions,
     uploads: tuple[str, ...],
     env_file: Path | None,
-    then: str,
+    then: Any,
     force: bool,
     detach: bool,
     number: int | None,
+    **given: Any,
 ) -> int:
     """Rent a machine for JOB, bring your specs and data there, run it, and fetch its runs and checkpoints.
 
@@ -214,162 +468,101 @@ def up(
       rlbox vast up sft --bid 1.2 --then stop --detach --dry-run
       rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.onstart import require_vast_target_by_name
-    from rlbox.job.load import load_job
-    from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.vast.remote_job import RemoteJob
-
+    options = RentalOptions(**given)
     name = target or load_job(app.project, job).target
-    disk = require_vast_target_by_name(app, name, advise_target_option=True).disk.mount
-    words = _run_words(profiles, settings, target, force=force)
+    loaded = load_vast_target(app, name)
     require_consistent_stack(app, name, force=force)
-    remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep")
-    brought = _uploads(uploads)
+    local_uploads = _parse_uploads(uploads)
+    command = RunCommand(
+        command_words=("vast", "up", job), profiles=profiles, settings=parse_settings_last_wins(settings)
+    )
     with app.collecting_refusals_if_dry_run("job"):
-        _require_fit(app, job, profiles, settings, target or "", force=force)
+        _require_fit(app, job, command, name, force=force)
     with app.collecting_refusals_if_dry_run("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        deal = plan_rental(app, name, terms, job=job, ignore_stack_conflicts=force)
-        if app.dry_run or deal.offer is None:
+        quote = make_quote(app, loaded, options, job, force=force)
+        if app.dry_run or quote.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
-            would = f"{describe_rent_action(deal, terms)}, {then_run}"
-            return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
-        number = confirm_and_rent(app, deal, deal.offer, terms)
+            would = f"{_describe_rent(quote, options)}, {then_run}"
+            return app.planned({**quote.as_json(), "job": job}, quote.format(), would)
+        number = _confirm_and_rent(app, quote, quote.offer, options)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    onstart = render_instance_onstart(app, name, uploads_rlbox=True, ignore_stack_conflicts=force)[1].field_text
-    rented = _RentedRun(
-        number=number,
-        remote_job=remote_job,
-        data=brought,
-        env_file=env_file,
-        onstart=onstart,
-        timeout=terms.timeout,
-        detach=detach,
-    )
-    return _carry_out(app, rented)
-
-
-def _run_words(
-    profiles: tuple[str, ...], settings: tuple[str, ...], target: str | None, *, force: bool
-) -> tuple[str, ...]:
-    """Return the options of `rlbox run` on the instance."""
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
-    words += ["--target", target] if target else []
-    return (*words, *(["--force"] if force else []))
+    words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
+    rented = RentedJob(
+        number=number,
+        job=RemoteJob(job=job, disk=loaded.disk.mount, words=tuple(words), then=then),
+        uploads=local_uploads,
+        env_file=env_file,
+        onstart=render_instance_onstart(app, loaded, uploads_rlbox=True, force=force).field_text,
+        timeout_s=options.timeout,
+    )
+    return _run_rented_job(app, rented, detach=detach)
 
 
-def _carry_out(app: App, rented: _RentedRun) -> int:
+def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
     """Do all that is to be done on a rented instance, over a connection that is made again when it breaks.
 
     Whatever cuts this, the instance is named, and the run goes on once it has started.
     """
-    from rlbox.errors import Interrupted
-    from rlbox.ssh.connection import ConnectionLost, SshConnection
-    from rlbox.vast.instance import ssh_address
-
-    number, run, breaks = rented.number, "", 0
+    number, run = rented.number, ""
+    end = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
     try:
-        instance = wait_for_instance(app, number, rented.timeout)
+        instance = _wait_for_instance(app, number, rented.timeout_s)
         while True:
-            with ExitStack() as stack:
-                connection = stack.enter_context(SshConnection(ssh_address(instance), rented.timeout))
-                opened = time.monotonic()
+            with SshConnection(ssh_address(instance), rented.timeout_s) as connection:
                 try:
-                    run = run or _start(app, connection, rented)
-                    return _left(app, instance, rented, run) if rented.detach else _finish(app, connection, rented, run)
+                    run = run or start_job(app, connection, rented)
+                    if detach:
+                        ssh = instance.ssh_command
+                        app.result({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
+                        app.print_status(f"next: {end}")
+                        return 0
+                    return _follow_and_fetch(app, connection, rented, run)
                 except ConnectionLost as error:
-                    breaks = breaks + 1 if time.monotonic() - opened < _QUICK_S else 1
-                    if breaks == _MOST_BREAKS:
-                        raise
                     app.print_status(f"{error.what}; connecting again")
-            instance = _wait_again(app, number, rented.timeout)
+            time.sleep(_RETRY_PAUSE_S)
+            instance = _wait_again(app, number, rented.timeout_s)
     except (Exception, KeyboardInterrupt) as error:
         app.print_status(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
         if isinstance(error, KeyboardInterrupt):
-            if run:
-                step = _(
-                    "rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
-                ).format(number=number)
-                raise Interrupted(_("left: run {run} goes on").format(run=run), next_step=step) from None
-            raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
+            what = _("left: run {run} goes on").format(run=run) if run else "left"
+            raise Interrupted(what, next_step=end if run else f"rlbox vast destroy {number}") from None
         raise
 
 
-def _start(app: App, connection: SshConnection, rented: _RentedRun) -> str:
-    """Bring all that the job needs, and start it, unless all that was done before; return its run."""
-    from rlbox.system.progress import show_byte_progress
-    from rlbox.vast.instance import (
-        start_agent_and_await_run,
-        sync_rlbox_unless_in_image,
-        upload_job,
-        upload_to_data_disk,
-        wait_for_onstart,
-    )
-
-    number, remote_job = rented.number, rented.remote_job
-    sync_rlbox_unless_in_image(connection, remote_job, app.project, rented.onstart, number, app.print_status)
-    wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.print_status)
-    total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
-    with show_byte_progress(app, "upload", total) as tell:
-        upload_to_data_disk(connection, remote_job, rented.data, tell)
-    upload_job(connection, remote_job, app.project, rented.env_file, number)
-    return start_agent_and_await_run(connection, remote_job, number)
-
-
-def _left(app: App, instance: Instance, rented: _RentedRun, run: str) -> int:
-    number = rented.number
-    app.result({"instance": number, "run": run, "ssh": instance.ssh_command}, f"{number}  {run}")
-    app.print_status(
-        f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
-    )
-    return 0
-
-
-def _finish(app: App, connection: SshConnection, rented: _RentedRun, run: str) -> int:
+def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
-    from rlbox.vast.instance import list_result_files, prevent_instance_stop, wait_for_onstart, wait_for_run
-
-    number, remote_job = rented.number, rented.remote_job
-    wait_for_onstart(
-        connection, remote_job.disk, number, rented.timeout, app.print_status
-    )  # after a stop of the instance it takes a while
+    number, job = rented.number, rented.job
+    # after a stop of the instance it takes a while
+    wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = wait_for_run(connection, remote_job, run, app.print_status)
-    with prevent_instance_stop(connection, remote_job):
-        home = _choose_download_dir(number)
-        files, troubles = list_result_files(connection, remote_job.disk)
-        done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
-    state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
+    end = wait_for_run(app, connection, job, run)
+    with prevent_instance_stop(connection, job):
+        home = open_download_directory(number)
+        fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
+    state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:
         app.print_status(f"cause: {cause}")
-    data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.path)}
-    told = f"{number}  {run}  {state}: {home.path}  {done.summary}, proven"
-    app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
+    data = {"instance": number, "run": run, "state": state, "cause": cause, **fetched}
+    app.result(data, f"{number}  {run}  {state}: {home.path}  {summary}, proven")
     app.print_status(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
-    return code or (1 if done.troubles else 0)
+    return int(end.get("exit_code") or 0) or (1 if fetched["troubles"] else 0)
 
 
 def _wait_again(app: App, number: int, timeout: float) -> Instance:
-    """Wait until an instance runs again that could not be reached; this machine may have no network meanwhile.
-
-    Raises
-    ------
-    WorkFailed
-        Somebody stopped it.
-    """
-    from rlbox.errors import NodeError, WorkFailed
-    from rlbox.vast.api import find_rlbox_instance
-
+    """Wait until an instance runs again that could not be reached; this machine may have no network meanwhile."""
     end = time.monotonic() + timeout
     while True:
         try:
-            if find_rlbox_instance(number).intended_status == "stopped":
+            (instance,) = require_rlbox_instances([number])
+            if instance.intended_status == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
-            return wait_for_instance(app, number, timeout, is_restart=True)
+            return _wait_for_instance(app, number, timeout, is_restart=True)
         except NodeError as error:
             if time.monotonic() >= end:
                 raise
@@ -377,13 +570,10 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
             time.sleep(_RETRY_PAUSE_S)
 
 
-def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
+def _parse_uploads(texts: Sequence[str]) -> list[tuple[Path, str]]:
     """Return files and folders of this machine with their places below the data disk."""
-    from rlbox.errors import SpecError
-    from rlbox.vast.remote_job import strip_disk_prefix_or_raise
-
-    found = []
-    for text in options:
+    uploads = []
+    for text in texts:
         source, __, goal = text.partition("=")
         path = Path(source)
         if not path.exists():
@@ -391,66 +581,33 @@ def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
                 _("--upload {text}: there is no {source}").format(text=text, source=source),
                 next_step=_("name a file or a folder of this machine"),
             )
-        found.append((path, strip_disk_prefix_or_raise(goal or path.resolve().name, "/")))
-    return found
+        uploads.append((path, strip_disk_prefix_or_raise(goal or path.resolve().name, "/")))
+    return uploads
 
 
-def _files(path: Path) -> list[Path]:
-    return [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-
-
-def _require_fit(
-    app: App, job: str, profiles: tuple[str, ...], settings: tuple[str, ...], target: str, *, force: bool
-) -> None:
+def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str, *, force: bool) -> None:
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
-    from rlbox.job.load import load_job
-    from rlbox.job.params import parse_settings_last_wins, resolve_params
-    from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
-    from rlbox.planner.suggest import RunCommand
-    from rlbox.run.inputs import plan_container_run, require_matching_source
-
-    wish = RunCommand(command_words=("vast", "up", job), profiles=profiles, settings=parse_settings_last_wins(settings))
-    loaded = load_job(app.project, job)
-    values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
-    require_matching_source(app, loaded, values, is_local_run=False, accept_other_version=False)
-    plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
-    fit = check_fit(loaded, values, load_declared_capacity(app, name, ""))
-    require_fit(app, loaded, fit, wish, force=force)
+    job = load_job(app.project, job_name)
+    values = resolve_params(job, command.profiles, command.settings)
+    require_matching_source(app, job, values, is_local_run=False, accept_other_version=False)
+    secrets = tuple(map(str, job.secrets))
+    plan_container_run(job, values, "/data", f"{job_name}-PLAN", "here", target_name, secrets)
+    require_fit(app, job, check_fit(job, values, load_declared_capacity(app, target_name, "")), command, force=force)
 
 
-def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
-    """Raise `SpecError` when the job wants secrets and no file has them, or the file is no text."""
-    from rlbox.errors import SpecError
-    from rlbox.job.load import load_job
-
+def _require_secrets(app: App, job_name: str, env_file: Path | None) -> None:
+    """Raise `SpecError`, before anything costs money, when the job wants secrets and no readable file has them."""
     if env_file is not None:
         try:
-            env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
+            env_file.read_text("utf-8")
         except (OSError, ValueError) as error:
             raise SpecError(
                 _("the file of --env-file cannot be read: {error}").format(error=error),
                 where=str(env_file),
                 next_step=_("name a file of text that you may read"),
             ) from error
-    elif wanted := load_job(app.project, job).secrets:
+    elif wanted := load_job(app.project, job_name).secrets:
         raise SpecError(
-            _("job {job} wants secrets: {names}").format(job=job, names=", ".join(map(str, wanted))),
+            _("job {job} wants secrets: {names}").format(job=job_name, names=", ".join(map(str, wanted))),
             next_step=_("--env-file FILE with a line NAME=VALUE for each"),
         )
-
-
-@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
-def vast() -> None:
-    """Rent a machine on vast.ai, run a job there, download the results, and stop the machine.
-
-    The API key is read from VAST_API_KEY, or from the file of the platform's own client.
-
-    \b
-    Examples:
-      rlbox vast search vast-5090 --dry-run
-      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
-    """
-
-
-for command in (up, list_them, logs, ssh, stop, start, fetch, destroy, search, create):
-    vast.add_command(command)

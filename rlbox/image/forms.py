@@ -15,7 +15,6 @@ from rlbox.engine.gpu_access import GpuRequest, parse_gpus_option
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.templates import quote_compose, render_template
-from rlbox.secrets.masks import find_secret_line_numbers
 from rlbox.target.target import Target
 
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
@@ -162,23 +161,13 @@ def render_onstart(
 ) -> OnstartScript:
     """Return the on-start script of a target.
 
-    `added_script`: The user's own shell text: carried out at every start, after everything else.
+    `added_script`: Shell text that is carried out at every start, after everything else.
     `upload_dir`: Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without
       rlbox.
     `ignore_stack_conflicts`: Install a stack there that contradicts itself.
-    Raises SpecError: the target is not for vast.ai, `added_script` has what looks like a secret, or it is too large
-      even packed.
+    Raises SpecError: the target is not for vast.ai, or the script is too large even packed.
     """
     require_vast_target(target)
-    if found := find_secret_line_numbers(added_script):
-        raise SpecError(
-            _("line {found} of the added text looks like a secret, and the platform keeps the script").format(
-                found=found[0]
-            ),
-            next_step=_("put the value into .env on the data disk, or into the account's variables ({page})").format(
-                page=get_docs_url("vast")
-            ),
-        )
     values = {
         "name": target.name,
         "page": get_docs_url("vast"),
@@ -216,6 +205,7 @@ def require_vast_target(target: Target) -> None:
                 target=target.name, platform=target.hardware.platform
             ),
             where=f"images/{target.name}/target.toml",
+            next_step=_('choose a target of vast.ai, as vast-5090; or in your own, hardware.platform = "vast"'),
         )
 
 

@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlbox.foreign import whole_number
-from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
-def list_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_attempt: int | None = None) -> list[Path]:
+def list_logs(run_dir: Path, stage: str | None, log_name: str | None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
     `stage`, `log_name`: Only those of this stage, and of this name (`stage`, or the name of a service).
-    `earlier_attempt`: Those of an earlier attempt, which lie in a folder of their own.
     """
-    attempt = f"{ATTEMPT_PREFIX}{earlier_attempt}/" if earlier_attempt else ""
     root = run_dir / "stages"
     found = []
-    for path in sorted(root.glob(f"*/{attempt}[!.]*.log")):
+    for path in sorted(root.glob("*/[!.]*.log")):
         number, _, stage_name = path.relative_to(root).parts[0].partition("-")
         if stage in (None, stage_name) and log_name in (None, path.stem):
             found.append((whole_number(number) or 0, path.name, path))

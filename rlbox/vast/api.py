@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -26,20 +27,64 @@ from rlbox.system.http import (
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.vast.offers import OfferFilter
-from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, require_rlbox_instances
+from rlbox.vast.request import LABEL_PREFIX, CreateRequest
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
 _CREATION = "the creation"
 _SEARCH = _("rlbox vast search TARGET tells what can be rented now")
-SEARCH_PATH = "/api/v0/bundles/"
 _KEYS = _("https://cloud.vast.ai/manage-keys/ makes one")
 _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
+_DEAD_STATES = frozenset({"exited", "unknown", "offline"})
+"""States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """An instance as the platform tells of it; `status` is `created` before it has one, `price` dollars an hour.
+
+    `intended_status` is the state that somebody asked for, `host` and `port` where its sshd is reached.
+    """
+
+    id: int
+    label: str
+    status: str
+    message: str
+    price: float
+    intended_status: str
+    host: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
+
+    @property
+    def ssh_command(self) -> str:
+        """How a person reaches it; empty while it has no address."""
+        return f"ssh -p {self.port} root@{self.host}" if self.host and self.port else ""
+
+    @property
+    def is_rlbox_made(self) -> bool:
+        return self.label.startswith(LABEL_PREFIX)
+
+
+def _parse_instance(row: Mapping[str, Any]) -> Instance:
+    return Instance(
+        id=int(row["id"]),
+        label=str(row.get("label") or ""),
+        status=str(row.get("actual_status") or "created"),
+        message=str(row.get("status_msg") or "").strip(),
+        price=float(row.get("dph_total") or 0.0),
+        intended_status=str(row.get("intended_status") or ""),
+        host=str(row.get("ssh_host") or ""),
+        port=int(row.get("ssh_port") or 0),
+    )
 
 
 def search_offers(needs: OfferFilter) -> list[dict[str, Any]]:
-    return list(_ask("the search", "POST", SEARCH_PATH, needs.body()).get("offers") or ())
+    return list(_ask("the search", "POST", "/api/v0/bundles/", needs.body()).get("offers") or ())
 
 
 def create_instance(offer: int, request: CreateRequest) -> int:
@@ -52,53 +97,67 @@ def create_instance(offer: int, request: CreateRequest) -> int:
         "image": request.image,
         "disk": request.disk,
         "label": request.label,
-        "env": dict(request.env),
+        "env": request.env,
         "onstart": request.onstart,
         "cancel_unavail": True,
         "runtype": _RUN_TYPES[request.mode],
         **({"price": request.bid} if request.bid else {}),
     }
-    sent = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
-    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
-    if not answer.get("success") or not answer.get("new_contract"):
+    step = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
+    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, step_if_unanswered=step)
+    if not answer.get("new_contract"):
         raise _refused(_CREATION, answer)
     return int(answer["new_contract"])
 
 
-def list_instances() -> dict[int, Instance]:
-    return {one.id: one for one in map(parse_instance, _pages())}
-
-
-def find_rlbox_instance(instance_id: int) -> Instance:
-    """Return an instance that rlbox created; `SpecError` where there is none of that number."""
-    return require_rlbox_instances(list_instances(), (instance_id,))[0]
-
-
-def _pages() -> Iterator[Mapping[str, Any]]:
-    asked: dict[str, Any] = {"select_filters": "{}", "order_by": '[{"col": "id", "dir": "asc"}]', "limit": 25}
+def list_instances() -> list[Instance]:
+    rows: list[Mapping[str, Any]] = []
+    query: dict[str, Any] = {"select_filters": "{}", "order_by": '[{"col": "id", "dir": "asc"}]', "limit": 25}
     while True:
-        page = _ask("the list of instances", "GET", f"/api/v1/instances/?{urlencode(asked)}")
-        yield from page.get("instances") or ()
+        page = _ask("the list of instances", "GET", f"/api/v1/instances/?{urlencode(query)}")
+        rows += page.get("instances") or ()
         if not page.get("next_token"):
-            return
-        asked["after_token"] = page["next_token"]
+            return [_parse_instance(row) for row in rows]
+        query["after_token"] = page["next_token"]
+
+
+def require_rlbox_instances(ids: Sequence[int]) -> list[Instance]:
+    """Return the instances of these ids; `SpecError` where one is not there, or rlbox did not create it."""
+    instances = {instance.id: instance for instance in list_instances()}
+    problems = [f"there is no instance {number} of this account" for number in ids if number not in instances]
+    chosen = [instances[number] for number in ids if number in instances]
+    problems += [
+        f"instance {instance.id} (label {instance.label!r}) was not created by rlbox"
+        for instance in chosen
+        if not instance.is_rlbox_made
+    ]
+    if problems:
+        own = ", ".join(str(instance.id) for instance in instances.values() if instance.is_rlbox_made) or _("none")
+        raise SpecError(
+            "\n  ".join(problems),
+            where="the account's instances",
+            next_step=_("instances of rlbox: {own}; for others there is the platform's own client, vastai").format(
+                own=own
+            ),
+        )
+    return chosen
 
 
 def destroy_instance(instance_id: int) -> None:
-    what = f"the end of instance {instance_id}"
-    answer = _ask(
-        what, "DELETE", f"/api/v0/instances/{instance_id}/", {}, sent="rlbox vast ls tells whether it is still there"
+    step = "rlbox vast ls tells whether it is still there"
+    _ask(
+        f"the end of instance {instance_id}",
+        "DELETE",
+        f"/api/v0/instances/{instance_id}/",
+        {},
+        step_if_unanswered=step,
     )
-    if not answer.get("success"):
-        raise _refused(what, answer)
 
 
 def set_instance_state(instance_id: int, state: Literal["running", "stopped"], *, api_key: str = "") -> None:
     """Ask for an instance to run, or to stop; it keeps its disk. `api_key` is another than the account's."""
     what = f"that instance {instance_id} be {state}"
-    answer = _ask(what, "PUT", f"/api/v0/instances/{instance_id}/", {"state": state}, key=api_key)
-    if not answer.get("success"):
-        raise _refused(what, answer)
+    _ask(what, "PUT", f"/api/v0/instances/{instance_id}/", {"state": state}, api_key=api_key)
 
 
 def wait_until_running(
@@ -107,38 +166,29 @@ def wait_until_running(
     """Wait until an instance runs and return it; `say` hears each change of its state.
 
     One that was stopped before (`restarted`) is `exited` until it gets its GPUs back, which others may have meanwhile.
-
-    Raises
-    ------
-    WorkFailed
-        It is gone, or in a state from which it never comes to run.
-    TimedOut
-        It did not run in time. It is there and costs money in both cases; the message says how to end it.
+    An error leaves it there and billed; its message says how to end it.
     """
-    end, told = time.monotonic() + timeout_s, ""
+    end, last_state = time.monotonic() + timeout_s, ""
     ending = f"rlbox vast destroy {instance_id} --unfetched --yes"  # nothing is on its disk that could be fetched
     if restarted:
         ending = _(
             "rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
         ).format(number=instance_id)
     while True:
-        row = _ask(f"the state of instance {instance_id}", "GET", f"/api/v0/instances/{instance_id}/?owner=me").get(
-            "instances"
-        )
+        what, path = f"the state of instance {instance_id}", f"/api/v0/instances/{instance_id}/?owner=me"
+        row = _ask(what, "GET", path).get("instances")
         if row is None:
             raise WorkFailed(_("instance {number} is gone").format(number=instance_id), next_step=_SEARCH)
-        one = parse_instance({"id": instance_id, **row})
-        if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
-            told = state
+        instance = _parse_instance({"id": instance_id, **row})
+        state = f"{instance.status} {instance.message}".strip()
+        if state != last_state:
+            last_state = state
             say(f"instance {instance_id}: {state}")
-        if one.status == "running":
-            return one
-        if one.status in DEAD_STATES and not restarted:
+        if instance.status == "running":
+            return instance
+        if instance.status in _DEAD_STATES and not restarted:
             raise WorkFailed(
-                _("instance {number} is {status}: {message}").format(
-                    number=instance_id, status=one.status, message=one.message or _("no reason given")
-                ),
-                next_step=ending,
+                _("instance {number} is {state}").format(number=instance_id, state=state), next_step=ending
             )
         if time.monotonic() >= end:
             raise TimedOut(
@@ -163,13 +213,8 @@ def find_api_key() -> str | None:
 def require_api_key() -> str:
     if key := find_api_key():
         return key
-    raise SpecError(
-        _("no API key of vast.ai is set"), next_step=_("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
-    )
-
-
-def _platform_url() -> str:
-    return os.environ.get("VAST_URL") or "https://console.vast.ai"
+    step = _("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
+    raise SpecError(_("no API key of vast.ai is set"), next_step=step)
 
 
 class _Busy(Exception):
@@ -180,14 +225,20 @@ class _Busy(Exception):
 
 
 def _ask(
-    what: str, method: str, path: str, body: Mapping[str, Any] | None = None, *, sent: str = "", key: str = ""
+    what: str,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    step_if_unanswered: str = "",
+    api_key: str = "",
 ) -> dict[str, Any]:
     """Return the platform's answer to one request, sent again when it fails for a reason that may pass.
 
-    One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
+    One that may have been carried out is sent once: it has a `step_if_unanswered`.
     """
-    key, url = key or require_api_key(), _platform_url()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    url = os.environ.get("VAST_URL") or "https://console.vast.ai"
+    headers = {"Authorization": f"Bearer {api_key or require_api_key()}", "Content-Type": "application/json"}
     data = b"" if body is None else json.dumps(body).encode()
 
     def ask() -> HttpResponse:
@@ -198,33 +249,29 @@ def _ask(
 
     with HttpClient(make_tls_context_factory(find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
         try:
-            answer = retry(ask, (NoResponseError, _Busy), attempts=1 if sent else 3)
+            answer = retry(ask, (NoResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
         except _Busy as busy:
             answer = busy.answer
         except NoResponseError as error:
-            step = sent or _("look at the network, and try again")
             raise NodeError(
                 _("vast.ai does not answer {what}: {explain_no_response}").format(
                     what=what, explain_no_response=explain_no_response(error)
                 ),
                 where=url,
-                next_step=step,
+                next_step=step_if_unanswered or _("look at the network, and try again"),
             ) from error
-    if answer.status != 200:
-        raise _refused(what, _told(answer), answer.status)
-    return _told(answer)
-
-
-def _told(answer: HttpResponse) -> dict[str, Any]:
     try:
-        found = answer.read_json()
+        told = answer.read_json()
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        told = {}
+    told = told if isinstance(told, dict) else {}
+    if answer.status != 200 or told.get("success") is False:
+        raise _refused(what, told, answer.status)
+    return told
 
 
 def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
-    told = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or _("no reason given")
+    reason = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or _("no reason given")
     gone = _SEARCH if what == _CREATION else _("rlbox vast ls tells what instances there are")
     steps = {
         401: _("the API key is not taken; export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS),
@@ -232,6 +279,6 @@ def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFai
         410: gone,
     }
     return WorkFailed(
-        _("vast.ai refused {what} ({status}): {told}").format(what=what, status=status, told=told),
+        _("vast.ai refused {what} ({status}): {told}").format(what=what, status=status, told=reason),
         next_step=steps.get(status, _("read the reason")),
     )

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError, WorkFailed
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.state import RunState, find_run_cause, load_run_state
+from rlbox.record.state import find_run_cause, load_run_state
 from rlbox.system.command import run_command
 from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import write_atomic
@@ -35,7 +34,6 @@ from rlbox.vast.remote_job import (
 )
 
 _POLL_S = 2.0
-_ENDED = ("passed", "failed", "interrupted")
 _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
 
@@ -45,114 +43,93 @@ def run_agent(folder: Path) -> int:
     handle = open_lock_unless_held(folder / "lock", create_else_raise=True)  # held until this process ends
     if handle is None:
         return 0
+    job = parse_remote_job((folder / JOB_FILE).read_text("utf-8"))
+    ended, run_file = folder / ENDED_FILE, folder / RUN_FILE
+    earlier_end = ended.read_text("utf-8") if ended.exists() else ""
+    ended.unlink(missing_ok=True)
     try:
-        job = parse_remote_job((folder / JOB_FILE).read_text("utf-8"))
+        facts = _follow_run_to_end(_start_or_resume_run(folder, job))
     except RlboxError as error:
         _say(str(error))
-        return error.exit_code
-    told = folder / "told"
-    (folder / ENDED_FILE).unlink(missing_ok=True)
-    try:
-        run_dir = _run_dir(folder, job)
-        state = _follow(run_dir)
-        cause = find_run_cause(state)
-        facts = {
-            "run": state.run_id,
-            "job": state.job,
-            "state": state.state,
-            "exit_code": state.exit_code,
-            "cause": cause.what if cause else "",
-        }
-        write_atomic(folder / ENDED_FILE, json.dumps(facts))
-        end = f"{state.run_id} {state.attempt}\n"
-        if told.exists() and told.read_text("utf-8") == end:  # the instance was started again to look at it
-            return state.exit_code or 0
-        write_atomic(told, end)
-    except RlboxError as error:
-        _say(str(error))
-        if not (folder / RUN_FILE).exists():  # it never ran: who types `vast up` is told, and mends it
+        if not run_file.exists():  # it never ran: who types `vast up` is told, and mends it
             write_atomic(folder / REFUSED_FILE, f"{error}\n")
             return error.exit_code
-        code = error.exit_code
-        refused = {"job": job.job, "state": "refused", "exit_code": code, "cause": error.what}
-        write_atomic(
-            folder / ENDED_FILE, json.dumps({"run": (folder / RUN_FILE).read_text("utf-8").strip(), **refused})
-        )
-    else:
-        _say(json.dumps(facts))
-        code = state.exit_code or 0
-    if job.then == "stop":
-        _wait_followers(folder / FOLLOWED_FILE)
-        _stop()
-    return code
+        run = run_file.read_text("utf-8").strip()
+        facts = {"run": run, "job": job.job, "state": "refused", "exit_code": error.exit_code, "cause": error.what}
+    end = json.dumps(facts)
+    _say(end)
+    write_atomic(ended, end)
+    # with the same end as before, the instance was started again to look at it
+    if job.then == "stop" and end != earlier_end:
+        _wait_for_followers(folder / FOLLOWED_FILE)
+        _stop_instance()
+    return int(facts["exit_code"] or 0)
 
 
-def _wait_followers(touched: Path) -> None:
+def _wait_for_followers(touched: Path) -> None:
     """Wait while a client that follows the run still fetches what it made."""
     while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWER_TIMEOUT_S:
         time.sleep(_POLL_S)
 
 
-def _run_dir(folder: Path, job: RemoteJob) -> Path:
+def _start_or_resume_run(folder: Path, job: RemoteJob) -> Path:
     """Return the directory of the run, which goes on, has ended by itself, or is started now."""
-    noted = folder / RUN_FILE
-    runs = [str(row["run"]) for row in _rlbox("runs", "--data", job.disk)["runs"]]  # which settles dead ones
-    if not noted.exists() and (begun := [run for run in runs if _is_of(Path(job.disk) / "runs" / run, folder, job)]):
-        write_atomic(noted, f"{begun[0]}\n")  # killed before it was noted
-    run_dir = Path(job.disk) / "runs" / noted.read_text("utf-8").strip() if noted.exists() else None
+    run_file, all_runs = folder / RUN_FILE, Path(job.disk) / "runs"
+    runs = [str(row["run"]) for row in _run_rlbox("runs", "--data", job.disk)["runs"]]  # which settles dead ones
+    if not run_file.exists():
+        begun = (folder / JOB_FILE).stat().st_mtime
+        own = [run for run in runs if run.startswith(f"{job.job}-") and (all_runs / run).stat().st_ctime >= begun]
+        if own:
+            write_atomic(run_file, f"{own[0]}\n")  # killed before it was noted
+    run = run_file.read_text("utf-8").strip() if run_file.exists() else ""
     project = ("--project", str(folder / PROJECT_DIRECTORY)) if (folder / PROJECT_DIRECTORY).is_dir() else ()
-    beside = ("--data", job.disk, "--detach", *project)
-    if run_dir is None or run_dir.name not in runs:
-        told = _rlbox("run", job.job, "--place", "here", *beside, *job.words)
-        write_atomic(noted, f"{told['run']}\n")
-        _say(f"run {told['run']} is started")
-        return Path(job.disk) / "runs" / str(told["run"])
-    state = load_run_state(run_dir)
+    options = ("--data", job.disk, "--detach", *project)
+    if run not in runs:
+        run = str(_run_rlbox("run", job.job, "--place", "here", *options, *job.words)["run"])
+        write_atomic(run_file, f"{run}\n")
+        _say(f"run {run} is started")
+        return all_runs / run
+    state = load_run_state(all_runs / run)
     cause = find_run_cause(state)
     if state.state == "failed" and cause and cause.kind == "lost":
-        _say(f"run {run_dir.name} was cut ({cause.what}), and goes on")
-        _rlbox("run", "--resume", run_dir.name, *beside)
-    return run_dir
+        _say(f"run {run} was cut ({cause.what}), and goes on")
+        _run_rlbox("run", "--resume", run, *options)
+    return all_runs / run
 
 
-def _is_of(run_dir: Path, folder: Path, job: RemoteJob) -> bool:
-    """Whether a run was started for this job."""
-    return run_dir.name.startswith(f"{job.job}-") and run_dir.stat().st_ctime >= (folder / JOB_FILE).stat().st_mtime
-
-
-def _rlbox(*words: str) -> Mapping[str, Any]:
+def _run_rlbox(*words: str) -> Mapping[str, Any]:
     """Return what a command line of rlbox says as JSON; if it fails, `WorkFailed` with its error and next step."""
-    done = run_command(Command(argv=(sys.executable, "-m", "rlbox", *words, "--json")))
+    outcome = run_command(Command(argv=(sys.executable, "-m", "rlbox", *words, "--json")))
     try:
-        told = parse_json(done.stdout)
+        data = json.loads(outcome.stdout)
     except ValueError:  # it came to no end of its own
-        told = None
-    told = told if isinstance(told, dict) else {}
-    if not done.ok:
-        error = told.get("error") or {"what": done.stderr.strip()}
+        data = {}
+    if not outcome.ok:
+        error = data.get("error") or {"what": outcome.stderr.strip()}
         what = _("rlbox {words}: {what}").format(words=" ".join(words[:2]), what=error["what"])
         raise WorkFailed(what, where=str(error.get("where", "")), next_step=str(error.get("next", "")))
-    return told
+    return data  # type: ignore[no-any-return]
 
 
-def _follow(run_dir: Path) -> RunState:
-    """Return the state of the run at its end."""
-    while True:
-        state = load_run_state(run_dir)
-        if state.state in _ENDED:
-            return state
+def _follow_run_to_end(run_dir: Path) -> dict[str, Any]:
+    """Return the end of the run, as `ENDED_FILE` holds it."""
+    while (state := load_run_state(run_dir)).state not in ("passed", "failed", "interrupted"):
         time.sleep(_POLL_S)
+    cause = find_run_cause(state)
+    return {
+        "run": state.run_id,
+        "job": state.job,
+        "state": state.state,
+        "exit_code": state.exit_code,
+        "cause": cause.what if cause else "",
+    }
 
 
-def _stop() -> None:
+def _stop_instance() -> None:
     """Ask the platform to stop this instance, so that it costs no more than its disk."""
-    number = os.environ.get(_ID, "")
-    if not number.isdecimal():
-        _say(f"this instance is not stopped: {_ID} is not its number")
-        return
     try:
-        set_instance_state(int(number), "stopped", api_key=os.environ.get(_KEY, ""))
-    except RlboxError as error:
+        set_instance_state(int(os.environ.get(_ID, "")), "stopped", api_key=os.environ.get(_KEY, ""))
+    except (RlboxError, ValueError) as error:
         _say(f"this instance is not stopped: {error}")
     else:
         _say("this instance stops")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from rlbox.amounts import columns, decimal_size_text
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
+from rlbox.target.target import Target
 
-if TYPE_CHECKING:
-    from rlbox.target.target import Target
-
-_REPORTED = 0.97
+_REPORTED_MEMORY = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8."""
 _HOURS_A_MONTH = 30 * 24
-_MOST_OFFERS = 64
-Gigabytes = float
-UsdPerHour = float
+_MAX_OFFERS = 64
+_MAX_NAMED = 5
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
@@ -70,13 +67,16 @@ class OfferFilter:
             name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
             for name, sign, value in self._rows()
         }
-        fixed = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}}
-        order = {
+        return {
+            "verified": {"eq": True},
+            "external": {"eq": False},
+            "rentable": {"eq": True},
+            **filters,
             "type": "bid" if self.bid_hourly_usd else "on-demand",
             "order": [["dph_total", "asc"]],
-            "limit": _MOST_OFFERS,
+            "limit": _MAX_OFFERS,
+            "allocated_storage": self.disk_gb,
         }
-        return {**fixed, **filters, **order, "allocated_storage": self.disk_gb}
 
     def query(self) -> str:
         """Return the query as people read it."""
@@ -97,12 +97,12 @@ class Offer:
     gpu_name: str
     gpus: int
     cuda: float
-    disk: Gigabytes
+    disk: float
     cores: float
-    ram: Gigabytes
+    ram: float
     reliability: float
-    price: UsdPerHour
-    storage: UsdPerHour
+    price: float
+    storage: float
     traffic: float
     down_mbps: float
     place: str
@@ -112,47 +112,40 @@ class Offer:
 
 
 def make_offer_filter(
-    target: Target,
-    *,
-    disk_gb_override: float = 0.0,
-    max_hourly_usd_override: float = 0.0,
-    extra_port_count: int = 0,
-    bid_hourly_usd: float = 0.0,
+    target: Target, env: Mapping[str, str], *, price: float = 0.0, disk_gb: float = 0.0, bid: float = 0.0
 ) -> OfferFilter:
-    """Return what a target needs of an offer; disk and price above 0 override its own.
+    """Return what a target needs of an offer; price and disk above 0 override its own.
 
-    Raises
-    ------
-    SpecError
-        The target does not say which GPU it is for, or asks for less disk than it says it needs.
+    `env` is the platform's object, which names ports; `price` and `bid` are dollars an hour.
     """
+    where = f"images/{target.name}/target.toml"
     name = target.vast.gpu_name or convert_to_vast_gpu_name(target.hardware.gpu)
     if not name or not target.hardware.gpus:
         raise SpecError(
             _("target {target} names no GPU to search for").format(target=target.name),
-            where=f"images/{target.name}/target.toml: hardware",
+            where=f"{where}: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    if 0 < disk_gb_override < target.disk.need_gib:
+    if 0 < disk_gb < target.disk.need_gib:
         raise SpecError(
             _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
-                disk=disk_gb_override, gb_text=format_gb(target.disk.need_gib)
+                disk=disk_gb, gb_text=format_gb(target.disk.need_gib)
             ),
-            where=f"images/{target.name}/target.toml: disk.need_gib",
+            where=f"{where}: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
         )
     return OfferFilter(
         gpu_name=name,
         gpus=target.hardware.gpus,
-        gpu_ram_gb=int(target.hardware.gpu_memory_gib * _REPORTED),
+        gpu_ram_gb=int(target.hardware.gpu_memory_gib * _REPORTED_MEMORY),
         min_cuda=target.hardware.cuda_driver,
-        disk_gb=disk_gb_override or target.disk.need_gib,
+        disk_gb=disk_gb or target.disk.need_gib,
         cores=target.hardware.cores,
         ram_gb=target.hardware.memory_gib,
         min_reliability=target.vast.min_reliability,
-        direct_ports=1 + extra_port_count,  # ssh
-        max_hourly_usd=bid_hourly_usd or max_hourly_usd_override or target.vast.max_price,
-        bid_hourly_usd=bid_hourly_usd,
+        direct_ports=1 + sum(key.startswith("-p ") for key in env),  # ssh
+        max_hourly_usd=bid or price or target.vast.max_price,
+        bid_hourly_usd=bid,
     )
 
 
@@ -168,24 +161,27 @@ def parse_offer(row: Mapping[str, Any], disk_gb: float, bid_hourly_usd: float = 
     With a `bid_hourly_usd` that is the price, beside the disk. An instance gets its share of the machine's memory,
     and what it takes beyond may be killed at any moment.
     """
-    share = float(row.get("gpu_frac") or 1.0)
-    storage = float(row.get("storage_cost") or 0.0) * disk_gb / _HOURS_A_MONTH
-    counted = row.get("storage_total_cost")
-    total = float(row.get("dph_total") or 0.0)
-    total = total if counted is None else total - float(counted) + storage
+
+    def number(field: str) -> float:
+        return float(row.get(field) or 0.0)
+
+    storage = number("storage_cost") * disk_gb / _HOURS_A_MONTH
+    price = number("dph_total")
+    if row.get("storage_total_cost") is not None:
+        price += storage - number("storage_total_cost")
     return Offer(
         id=int(row["id"]),
         gpu_name=str(row.get("gpu_name") or ""),
-        gpus=int(row.get("num_gpus") or 0),
-        cuda=float(row.get("cuda_max_good") or 0),
-        disk=float(row.get("disk_space") or 0),
-        cores=float(row.get("cpu_cores_effective") or 0),
-        ram=float(row.get("cpu_ram") or 0) / 1000 * share,
-        reliability=float(row.get("reliability2") or row.get("reliability") or 0),
-        price=bid_hourly_usd + storage if bid_hourly_usd else total,
+        gpus=int(number("num_gpus")),
+        cuda=number("cuda_max_good"),
+        disk=number("disk_space"),
+        cores=number("cpu_cores_effective"),
+        ram=number("cpu_ram") / 1000 * (number("gpu_frac") or 1.0),
+        reliability=number("reliability2") or number("reliability"),
+        price=bid_hourly_usd + storage if bid_hourly_usd else price,
         storage=storage,
-        traffic=max(float(row.get("inet_down_cost") or 0), float(row.get("inet_up_cost") or 0)),
-        down_mbps=float(row.get("inet_down") or 0),
+        traffic=max(number("inet_down_cost"), number("inet_up_cost")),
+        down_mbps=number("inet_down"),
         place=str(row.get("geolocation") or ""),
     )
 
@@ -195,30 +191,28 @@ def format_gb(size_gb: float) -> str:
     return decimal_size_text(size_gb * 1e9)
 
 
-class RankedOffers(NamedTuple):
-    """Offers that fit, the cheapest first, and what each of the others lacks, by id."""
+def require_fitting_offers(rows: Sequence[Mapping[str, Any]], needs: OfferFilter) -> list[Offer]:
+    """Return the offers that fit, the cheapest first, among those that the platform's filter let through.
 
-    fitting: tuple[Offer, ...]
-    mismatch_by_offer_id: dict[int, str]
-
-
-def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> RankedOffers:
-    """Sort out the offers that fit, among those that the platform's filter let through.
-
-    That knows neither shares of memory nor the price with this disk.
+    That knows neither shares of memory nor the price with this disk. `WorkFailed` where none fits.
     """
-    fitting, mismatches = [], {}
-    for offer in offers:
+    fitting, mismatches = [], []
+    for offer in (parse_offer(row, needs.disk_gb, needs.bid_hourly_usd) for row in rows):
         if offer.ram < needs.ram_gb:
-            mismatches[offer.id] = f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram_gb)} needed"
+            share, need = format_gb(offer.ram), format_gb(needs.ram_gb)
+            mismatches.append(f"  offer {offer.id}: {share} of memory in its share, {need} needed")
         elif 0 < needs.max_hourly_usd < offer.price and not needs.bid_hourly_usd:
-            mismatches[offer.id] = f"${offer.price:.3f} an hour, at most ${needs.max_hourly_usd:g}"
+            mismatches.append(f"  offer {offer.id}: ${offer.price:.3f} an hour, at most ${needs.max_hourly_usd:g}")
         else:
             fitting.append(offer)
-    return RankedOffers(tuple(sorted(fitting, key=lambda offer: offer.price)), mismatches)
+    if not fitting:
+        head = f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}"
+        step = _("raise --price, or try again later: offers change by the minute")
+        raise WorkFailed("\n".join([head, *mismatches[:_MAX_NAMED]]), next_step=step)
+    return sorted(fitting, key=lambda offer: offer.price)
 
 
-def format_offers(offers: tuple[Offer, ...]) -> str:
+def format_offers(offers: Sequence[Offer]) -> str:
     head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
     rows = [
         (

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from rlbox.errors import SpecError
 from rlbox.evaluation.checkpoints import TRACKER_FILES
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
 JOB_DIRECTORY = ".rlbox-up"
@@ -21,7 +20,6 @@ ENDED_FILE, FOLLOWED_FILE = "ended.json", "followed"
 """What the agent writes when the run has ended, and what a client touches that follows it."""
 FOLLOWER_TIMEOUT_S = 120.0
 """How long after the last touch a client still counts: the instance is stopped only after it has fetched."""
-ENV_FILE = ".env"
 _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 """Where an image, and a machine brought to a lock, have rlbox."""
 
@@ -46,20 +44,8 @@ class RemoteJob:
 
 
 def parse_remote_job(json_text: str) -> RemoteJob:
-    """Return the job that a `JOB_FILE` holds; `SpecError` when it holds none."""
-    try:
-        row = parse_json(json_text)
-        return RemoteJob(
-            job=str(row["job"]),
-            disk=str(row["disk"]),
-            words=tuple(map(str, row["words"])),
-            then="stop" if row["then"] == "stop" else "keep",
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(
-            _("{stay} is not what `rlbox vast up` writes: {error}").format(stay=JOB_FILE, error=error),
-            next_step="rlbox vast up JOB --instance NUMBER",
-        ) from None
+    row = json.loads(json_text)
+    return RemoteJob(job=row["job"], disk=row["disk"], words=tuple(row["words"]), then=row["then"])
 
 
 def format_rlbox_tool_assignment_shell(data_disk: str) -> str:
@@ -85,15 +71,14 @@ def list_runs_and_complete_checkpoints(
 
     `runs` and `checkpoint_series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
-    found = [f"runs/{row['run']}" for row in runs]
-    for one in checkpoint_series:
-        whole = [strip_disk_prefix_or_raise(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
-        trackers = (
-            [f"{strip_disk_prefix_or_raise(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
-        )
-        found += [*whole, *trackers]
-    kept = sorted(set(found))
-    return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
+    paths = {f"runs/{row['run']}" for row in runs}
+    for series in checkpoint_series:
+        whole = [strip_disk_prefix_or_raise(row["path"], disk) for row in series["checkpoints"] if row["whole"]]
+        paths.update(whole)
+        if whole:
+            folder = strip_disk_prefix_or_raise(series["path"], disk)
+            paths.update(f"{folder}/{name}" for name in TRACKER_FILES)
+    return tuple(path for path in sorted(paths) if not any(path.startswith(f"{other}/") for other in paths))
 
 
 def strip_disk_prefix_or_raise(path: str, disk: str) -> str:

@@ -1,43 +1,30 @@
-"""An instance of vast.ai to be created or destroyed: its options and request, within the platform's limits."""
+"""The request that creates an instance of vast.ai, within the platform's limits, and what it costs."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.secrets.masks import looks_like_secret
-from rlbox.vast.offers import Gigabytes, UsdPerHour, format_gb
-
-if TYPE_CHECKING:
-    from rlbox.image.forms import OnstartScript
-    from rlbox.target.target import Target
-    from rlbox.vast.offers import Offer, OfferFilter
-
+from rlbox.target.target import Target
+from rlbox.vast.offers import Offer, OfferFilter, format_gb
 
 # vast-ai/docs guides/instances/docker-environment.mdx, networking.mdx; create_instance.yaml, x-input-validation.
-MAX_PORTS, MAX_ENV_VALUE = 64, 256
-_TAKEN = {"ssh": (22,), "jupyter": (22, 8080)}
-_PORTAL = (1111, 6006, 8080, 8384, 11111, 16006, 18080, 18384)
+MAX_ENV_VALUE = 256
+_MODE_PORTS = {"ssh": (22,), "jupyter": (22, 8080)}
+_PORTAL_PORTS = (1111, 6006, 8080, 8384, 11111, 16006, 18080, 18384)
 """Ports of the portal in the platform's own images. Source: vast-ai/base-image README."""
-_HONOURED = {"-e": "-e", "--env": "-e", "-p": "-p", "--publish": "-p", "-h": "-h", "--hostname": "-h", "-n": "-n"}
-_SWITCH = re.compile(r"--(?:privileged|rm|detach|init|read-only|publish-all)|-(?:d|i|t|it|P)")
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class ContainerOptions(NamedTuple):
-    """What an instance is started with: the platform's object of variables and options, and the number of ports."""
-
-    env_and_docker_flags: dict[str, str]
-    port_count: int
-
-
-def parse_docker_options(target: Target, image_for_port_check: str = "") -> ContainerOptions:
+def parse_docker_options(target: Target, image: str = "") -> dict[str, str]:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -49,52 +36,31 @@ def parse_docker_options(target: Target, image_for_port_check: str = "") -> Cont
         There is an option that the platform ignores, a port that it has itself, a value that it does not take or that
         looks like a secret; all of them are named.
     """
-    where = f"images/{target.name}/target.toml: vast.options"
-    values: dict[str, list[str]] = {"-e": [], "-p": [], "-h": [], "-n": []}
-    problems = []
-    for option, value in _split(target.vast.options, where):
-        if option in _HONOURED:
-            values[_HONOURED[option]].append(value)
-        else:
-            problems.append(f"{option} is ignored by vast.ai: it takes -e, -p, -h and -n alone")
-    problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in values["-e"] if "=" not in row]
-    env = dict(row.split("=", 1) for row in values["-e"] if "=" in row)
-    problems += _env_problems(env)
-    problems += _port_problems(values["-p"], target.vast.mode, image_for_port_check or target.vast.image)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-e", "--env", action="append", default=[])
+    parser.add_argument("-p", "--publish", action="append", default=[])
+    parser.add_argument("-n", dest="networks", action="append", default=[])
+    parser.add_argument("-h", "--hostname", default="")
+    try:
+        given, ignored = parser.parse_known_args(shlex.split(target.vast.options))
+        problems = [f"{' '.join(ignored)}: ignored by vast.ai, it takes -e, -p, -h and -n alone"] if ignored else []
+        problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in given.env if "=" not in row]
+        env = dict(row.split("=", 1) for row in given.env if "=" in row)
+        problems += _find_env_problems(env)
+        problems += _find_port_problems(given.publish, target.vast.mode, image or target.vast.image)
+    except (ValueError, argparse.ArgumentError) as error:
+        problems = [f"{target.vast.options!r}: {error}"]
     if problems:
         raise SpecError(
             "\n  ".join(problems),
-            where=where,
+            where=f"images/{target.name}/target.toml: vast.options",
             next_step=_("change them: {page} says more").format(page=get_docs_url("vast")),
         )
-    env |= {f"-p {port}": "1" for port in values["-p"]}
-    env |= {f"-n {name}": "1" for name in values["-n"]}
-    if values["-h"]:
-        env["-h"] = values["-h"][-1]
-    return ContainerOptions(env, len(values["-p"]))
+    env |= {f"-p {port}": "1" for port in given.publish} | {f"-n {name}": "1" for name in given.networks}
+    return env | ({"-h": given.hostname} if given.hostname else {})
 
 
-def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of a line with their values; docker writes `--name value`, `--name=value` and `-pvalue`."""
-    try:
-        words = iter(shlex.split(text))
-    except ValueError as error:
-        raise SpecError(
-            _("{text!r}: {error}").format(text=text, error=error), where=where, next_step=_("close the quotes")
-        ) from error
-    for word in words:
-        if word.startswith("--"):
-            option, equals, value = word.partition("=")
-            yield option, value if equals or _SWITCH.fullmatch(option) else next(words, "")
-        elif _SWITCH.fullmatch(word):
-            yield word, ""
-        elif word.startswith("-") and len(word) > 1:
-            yield word[:2], word[2:].removeprefix("=") or next(words, "")
-        else:
-            yield word, ""
-
-
-def _env_problems(env: Mapping[str, str]) -> Iterator[str]:
+def _find_env_problems(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
         if not _NAME.fullmatch(name):
             yield f"-e {name}=...: not the name of a variable"
@@ -104,16 +70,14 @@ def _env_problems(env: Mapping[str, str]) -> Iterator[str]:
             yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
 
 
-def _port_problems(ports: Sequence[str], mode: str, image: str) -> Iterator[str]:
-    taken = {*_TAKEN[mode], *(_PORTAL if image.startswith("vastai/") else ())}
+def _find_port_problems(ports: Sequence[str], mode: str, image: str) -> Iterator[str]:
+    own = {*_MODE_PORTS[mode], *(_PORTAL_PORTS if image.startswith("vastai/") else ())}
     for port in ports:
         match = _PORT.fullmatch(port)
         if not match:
             yield f"-p {port}: PORT:PORT is taken, or PORT:PORT/udp (from 70000 on: one number on both sides)"
-        elif int(match[2]) in taken:
+        elif int(match[2]) in own:
             yield f"-p {port}: {match[2]} is the platform's own in {mode} mode"
-    if (count := len(set(ports)) + len(_TAKEN[mode])) > MAX_PORTS:
-        yield f"{count} ports with those of {mode} mode, and {MAX_PORTS} can be had"
 
 
 LABEL_PREFIX = "rlbox-"
@@ -130,10 +94,7 @@ _PLAIN_IMAGES = (
 
 
 def choose_plain_image(cuda_driver: str) -> str:
-    """Return the CUDA image for an instance that gets the target's lock over ssh.
-
-    It is the newest that a driver for `cuda_driver` starts; without a version, the oldest.
-    """
+    """Return the newest CUDA image that a driver for `cuda_driver` starts; without a version, the oldest."""
     driver = tuple(map(int, cuda_driver.split("."))) if cuda_driver else (0,)
     fitting = [image for cuda, image in _PLAIN_IMAGES if tuple(map(int, cuda.split("."))) <= driver]
     return fitting[0] if fitting else _PLAIN_IMAGES[-1][1]
@@ -148,24 +109,18 @@ class CreateRequest:
 
     target: str
     image: str
-    disk: Gigabytes
+    disk: float
     label: str
-    env: Mapping[str, str]
+    env: dict[str, str]
     onstart: str
     mode: Literal["ssh", "jupyter"]
-    bid: UsdPerHour = 0.0
+    bid: float = 0.0
 
 
 def make_create_request(
-    target: Target, needs: OfferFilter, options: ContainerOptions, onstart: OnstartScript, *, image: str, job: str = ""
+    target: Target, needs: OfferFilter, env: dict[str, str], onstart: str, *, image: str, job: str = ""
 ) -> CreateRequest:
-    """Return the request for an instance of a target; `job` is what it is for.
-
-    Raises
-    ------
-    SpecError
-        No image or no price ceiling is named.
-    """
+    """Return the request for an instance of a target; `job` is what it is for."""
     problems = []
     if not image:
         problems.append("no image is named that the platform could pull: --image, or vast.image")
@@ -183,9 +138,9 @@ def make_create_request(
         target=target.name,
         image=image,
         disk=needs.disk_gb,
-        label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
-        env=options.env_and_docker_flags,
-        onstart=onstart.field_text,
+        label=f"{LABEL_PREFIX}{target.name} {job}".rstrip(),
+        env=env,
+        onstart=onstart,
         mode=target.vast.mode,
         bid=needs.bid_hourly_usd,
     )
@@ -203,18 +158,14 @@ class Quote:
     offer: Offer | None
     setup_summary: str = ""
 
-    def lines(self) -> list[str]:
-        return [
-            f"image    {self.request.image}",
-            *([f"setup    {self.setup_summary}"] if self.setup_summary else []),
-            f"disk     {format_gb(self.request.disk)}",
-            f"label    {self.request.label}",
-            f"mode     {self.request.mode}",
-            *(f"env      {name}={value}" for name, value in self.request.env.items()),
-            f"onstart  {len(self.request.onstart)} characters",
-            f"query    {self.needs.query()}",
-            *(f"cost     {line}" for line in self.cost_lines()),
-        ]
+    def format(self) -> str:
+        request = self.request
+        rows = [("image", request.image), *([("setup", self.setup_summary)] if self.setup_summary else [])]
+        rows += [("disk", format_gb(request.disk)), ("label", request.label), ("mode", request.mode)]
+        rows += [("env", f"{name}={value}") for name, value in request.env.items()]
+        rows += [("onstart", f"{len(request.onstart)} characters"), ("query", self.needs.query())]
+        rows += [("cost", line) for line in self.cost_lines()]
+        return "\n".join(f"{key:<8} {value}" for key, value in rows)
 
     def cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
@@ -234,81 +185,9 @@ class Quote:
         return {
             "target": self.request.target,
             "created": False,
-            "request": {**asdict(self.request), "env": dict(self.request.env)},
+            "request": asdict(self.request),
             "setup": self.setup_summary,
             "query": self.needs.query(),
             "offer": offer,
             "cost": cost,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instance:
-    """An instance as the platform tells of it; `status` is empty before it has one, `price` dollars an hour.
-
-    `intended_status` is the state that somebody asked for, `host` and `port` where its sshd is reached.
-    """
-
-    id: int
-    label: str
-    status: str
-    message: str
-    price: float
-    intended_status: str
-    host: str
-    port: int
-
-    @property
-    def target(self) -> str:
-        return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
-
-    @property
-    def ssh_command(self) -> str:
-        """How a person reaches it; empty while it has no address."""
-        return f"ssh -p {self.port} root@{self.host}" if self.host and self.port else ""
-
-    @property
-    def is_rlbox_made(self) -> bool:
-        return self.label.startswith(LABEL_PREFIX)
-
-
-def parse_instance(row: Mapping[str, Any]) -> Instance:
-    return Instance(
-        id=int(row["id"]),
-        label=str(row.get("label") or ""),
-        status=str(row.get("actual_status") or ""),
-        message=str(row.get("status_msg") or "").strip(),
-        price=float(row.get("dph_total") or 0.0),
-        intended_status=str(row.get("intended_status") or ""),
-        host=str(row.get("ssh_host") or ""),
-        port=int(row.get("ssh_port") or 0),
-    )
-
-
-DEAD_STATES = frozenset({"exited", "unknown", "offline"})
-"""States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
-
-
-def require_rlbox_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
-    """Return the instances of these ids.
-
-    Raises
-    ------
-    SpecError
-        One of them is not there, or rlbox did not create it.
-    """
-    problems = [f"there is no instance {number} of this account" for number in ids if number not in instances]
-    found = [instances[number] for number in ids if number in instances]
-    problems += [
-        f"instance {one.id} (label {one.label!r}) was not created by rlbox" for one in found if not one.is_rlbox_made
-    ]
-    if problems:
-        own = ", ".join(str(one.id) for one in instances.values() if one.is_rlbox_made) or _("none")
-        raise SpecError(
-            "\n  ".join(problems),
-            where="the account's instances",
-            next_step=_("instances of rlbox: {own}; for others there is the platform's own client, vastai").format(
-                own=own
-            ),
-        )
-    return tuple(found)

@@ -81,12 +81,12 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.engine.setup.install_and_start_engine", lambda say: None)
+    monkeypatch.setattr("rlbox.cli.doctor.install_and_start_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.cli.lock.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
-        "rlbox.artifacts.locator.read_machine_source_settings",
-        lambda site, **more: MachineSourceSettings(network_settings=site),
+        "rlbox.cli.lock.read_machine_source_settings",
+        lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts())
+    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts())

@@ -157,7 +157,7 @@ def test_a_build_comes_first(
         "the engine has no image rlbox/mine:tests"
     ]
     monkeypatch.setenv("DOCKER_HOST", f"unix://{ground.path}/none.sock")
-    monkeypatch.setattr("rlbox.engine.setup.describe_missing_setup_steps", lambda: ("start the engine",))
+    monkeypatch.setattr("rlbox.cli.doctor.describe_missing_setup_steps", lambda: ("start the engine",))
     found = verdict(rlbox, "run", "two", "--build")
     assert found["first"][:2] == [
         "an engine: start the engine",

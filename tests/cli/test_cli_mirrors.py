@@ -19,10 +19,10 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.target.artifact.list_install_artifacts", lambda lock: (SIX, DEB))
+    monkeypatch.setattr("rlbox.cli.lock.list_install_artifacts", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
-        "rlbox.artifacts.locator.read_machine_source_settings",
-        lambda site, **more: MachineSourceSettings(network_settings=site),
+        "rlbox.cli.lock.read_machine_source_settings",
+        lambda site: MachineSourceSettings(network_settings=site),
     )
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})

@@ -83,9 +83,6 @@ def test_logs(rlbox: Rlbox, disk: Path) -> None:
         rlbox("logs", "smoke-1", *more, *data).check_error(
             2, "no such log", "--stage rollout-only --log stage, --log vllm"
         )
-    assert rlbox("logs", "smoke-1", "--attempt", "3", *data).err.splitlines()[0] == (
-        "rlbox: error: no log of attempt 3: the latest is kept without a number"
-    )
 
 
 def test_the_last_lines_of_each_log(rlbox: Rlbox, disk: Path) -> None:

@@ -25,9 +25,9 @@ def test_fetch_brings_what_is_missing_and_destroy_waits_for_it(
     (instance / "large").write_bytes(b"w" * (3 << 20))
     refused = rlbox("vast", "destroy", f"{NUMBER}", "--yes")
     assert (refused.code, "not at home: runs/own-1/" in refused.err) == (5, True), refused.err
-    planned = rlbox("vast", "fetch", f"{NUMBER}", "notes", "--only", "--to", f"{home}", "--dry-run")
+    planned = rlbox("vast", "fetch", f"{NUMBER}", "notes", "--to", f"{home}", "--dry-run")
     assert (planned.code, planned.out.splitlines()[0].split()) == (0, ["7", "B", "notes"]), planned.out
-    some = rlbox("vast", "fetch", f"{NUMBER}", "notes", "large", "--only", "--to", f"{home}", "--json")
+    some = rlbox("vast", "fetch", f"{NUMBER}", "notes", "large", "--to", f"{home}", "--json")
     assert (some.code, some.data["brought"], (home / "notes").read_text()) == (0, 2, "by hand"), some.err
     brought = rlbox("vast", "fetch", f"{NUMBER}", "--to", f"{home}", "--json")
     assert (brought.code, (home / "runs/own-1/run.json").is_file()) == (0, True), brought.err

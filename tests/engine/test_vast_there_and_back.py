@@ -133,9 +133,9 @@ def rented(tmp_path: Path) -> Iterator[Rented]:
 
 def come_home(rented: Rented, number: int, run: str, home: Path) -> None:
     """Fetch all, lose a file of it, and destroy: which is refused until it is at home again."""
-    some = rented.rlbox("fetch", str(number), "phase_1_ SFT", "--only", "--to", str(home), "--json")
-    assert (some.code, some.data["brought"], (home / "phase_1_ SFT/text.txt").read_text()) == (0, 1, "42\n"), some.err
-    fetched = rented.rlbox("fetch", str(number), "at", "--to", str(home), "--json")
+    some = rented.rlbox("fetch", str(number), "phase_1_ SFT", "at", "--to", str(home), "--json")
+    assert (some.code, some.data["brought"], (home / "phase_1_ SFT/text.txt").read_text()) == (0, 2, "42\n"), some.err
+    fetched = rented.rlbox("fetch", str(number), "--to", str(home), "--json")
     assert fetched.code == 0, fetched.err
     last = int((home / "at").read_text())
     steps = sorted(int(path.name.rpartition("-")[2]) for path in (home / "ckpts").iterdir())

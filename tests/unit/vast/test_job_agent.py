@@ -28,7 +28,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
     def refuse(*words: str) -> None:
         raise WorkFailed("no room")
 
-    monkeypatch.setattr(job_agent, "_rlbox", refuse)
+    monkeypatch.setattr(job_agent, "_run_rlbox", refuse)
     assert job_agent.run_agent(tmp_path) == 1
     assert stopped == [4711] * stops
     assert (tmp_path / REFUSED_FILE).exists() != ran
@@ -44,6 +44,6 @@ def test_one_keeps(tmp_path: Path) -> None:
 def test_what_rlbox_refuses_there_is_told_with_its_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     with pytest.raises(WorkFailed) as refused:
-        job_agent._rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
+        job_agent._run_rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
     assert refused.value.what.startswith("rlbox run nosuch: unknown job 'nosuch'")
     assert refused.value.next_step
