@@ -25,7 +25,6 @@ _LIKELY = 16  # characters from which on the value of an undeclared variable is 
 _POSSIBLE = 8
 _SHORTEST_BASE64 = 6
 _SHORTEST_LINE = 8
-_ASSIGNED = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|)]+)")
 # Tokens that tell what they are by how they begin; what follows `wandb login` has the form of a commit.
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
@@ -153,20 +152,10 @@ def _whole(text: str) -> bool:
     return True
 
 
-def find_secret_line_numbers(shell_text: str) -> tuple[int, ...]:
-    """Return the numbers of the lines of shell text that hold what looks like a secret; the first line is 1."""
-    return tuple(number for number, line in enumerate(shell_text.splitlines(), start=1) if _holds_secret(line))
-
-
 def looks_like_secret(name: str, value: str) -> bool:
     """Whether the value of a variable looks like a secret; one that refers to another variable is none."""
     value = value.strip("\"'")
     return "$" not in value and (bool(_TOKEN.search(value)) or bool(SecretMasker({name: value}).values))
-
-
-def _holds_secret(line: str) -> bool:
-    assigned = any(looks_like_secret(name, value) for name, value in _ASSIGNED.findall(line))
-    return assigned or bool(_TOKEN.search(line)) or mask_url_and_header_credentials(line) != line
 
 
 def _pieces(value: str) -> set[str]:
