@@ -99,6 +99,7 @@ target_argument = click.argument("name", metavar="TARGET", shell_complete=comple
 optional_target_argument = click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
 run_argument = click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 NON_NEGATIVE = click.FloatRange(min=0, max=1_000_000_000)
+NON_NEGATIVE.name = "number"  # in help and errors
 
 
 def target_and_data_options(function: Callable[..., Any]) -> Callable[..., Any]:
