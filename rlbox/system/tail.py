@@ -109,7 +109,16 @@ class FileFollower:
         if not data and self._begins_again():
             data = os.pread(self._handle, BLOCK, 0)
         self._offset += len(data)
+        if len(data) == BLOCK and not data.strip(b"\0"):
+            self._skip_hole()
         return data
+
+    def _skip_hole(self) -> None:
+        """Go on at the next data: a log that was truncated under its writer begins with a hole of the old length."""
+        try:
+            self._offset = os.lseek(self._handle, self._offset, os.SEEK_DATA)
+        except OSError:  # nothing behind this place, or a file system that does not tell
+            self._offset = max(self._offset, os.fstat(self._handle).st_size)
 
     def skip_to_end(self) -> None:
         if self._handle >= 0 or self._open():
