@@ -31,25 +31,23 @@ _TOKEN = re.compile(
     r"|A[KS]IA[0-9A-Z]{16}|(?:rpa|dckr_pat|nvapi|gsk|r8|npm|api_org)[-_][A-Za-z0-9_-]{20,}"
     r"|wandb login (?:\S+ )*[0-9a-f]{40})\b"
 )
-# Beginnings of other services' tokens, and forms that show no randomness: too short for what is written to be run.
+# Tokens of other services whose random part is too short to be told from a name, and private keys.
 _SERVICE_TOKEN = re.compile(
-    r"\b(?:(?:sk|pk|rk)_(?:test_|live_|prod_)?|(?:live|test)_|xox[a-z]{1,6}-|xapp-|gl[a-z]{2,6}-|glagent-|FLW[A-Z]+_TEST-"
-    r"|pscale_\w+_|sm_\w{3}_|sc_|sl\.|su(?=[A-Za-z0-9]{12}\b)|tfp_|squ_|sqp_|fio-u-|gls?[ac]_|HRKU-|GR1348941|pplx-|SG\.|sntrys_|AKCp|AIza|EAAA|ABSK|fm[12]\w?_|ey(?=[A-Za-z0-9]+\.ey)|s\.(?=[a-z0-9]{24}\b)|AGE-SECRET-|dapi|p8e-|pypi-|api_org_|bedrock-)"
-    r"(?=[^\s'\"]*[A-Z0-9])[^\s'\"<>;,]{6,}"
+    r"\b(?:(?:sk|pk|rk)_(?:test_|live_|prod_)?|(?:live|test)_|xox[a-z]{1,6}-|xapp-|gl[a-z]{2,6}-|gls?[ac]_|glagent-"
+    r"|FLW[A-Z]+_TEST-|pscale_\w+_|sm_\w{3}_|sc_|sl\.|su(?=[A-Za-z0-9]{12}\b)|s\.(?=[a-z0-9]{24}\b)|sntrys_"
+    r"|squ_|sqp_|SG\.|tfp_|fio-u-|fm[12]\w?_|HRKU-|GR1348941|pplx-|pypi-|AKCp|AIza|EAAA|ABSK|AGE-SECRET-|dapi|p8e-"
+    r"|bedrock-|ey(?=[A-Za-z0-9]+\.ey))(?=[^\s'\"]*[A-Z0-9])[^\s'\"<>;,]{6,}"
     r"|\b\d{5,16}:[A-Za-z0-9_-]{30,}|\b[a-f0-9]{8}:[a-f0-9]{8}\b"
+    r"|\b[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b"
     r"|-----BEGIN[^-]*PRIVATE KEY[\s\S]*?(?:KEY(?: BLOCK)?-----(?![\s\S]*KEY-----)|\Z)"
 )
 _NAMED_VALUE = re.compile(
-    r"(?i)((?:key(?!word)|token(?!iz)|secret|passw|pwd\b|login|credential)[\w-]*[\"'`\s]{0,4}(?:value)?[:=>?,|][\"'`\s:=>|]{0,8})"
-    r"([^\s\"'`<>,;]{6,})"
+    r"(?i)((?:key(?!word)|token(?!iz)|secret|passw|pwd\b|login|credential)[\w-]*[\"'`\s]{0,4}(?:value)?[:=>?,|]"
+    r"[\"'`\s:=>|]{0,8})([^\s\"'`<>,;]{6,})"
 )
-_UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 _ASSIGNED_VALUE = re.compile(r"(\w[\"'`\s.-]{0,6}(?:=>|>|\|\||\?=|:{1,3}=?|=|,)[\"'`\s=]{0,6})([A-Za-z0-9=_~-]{16,})")
-_JOINED = re.compile(r"[A-Za-z0-9+=_~$%-]{16,}")
+_WORD = re.compile(r"[A-Za-z0-9+=_~$%.*-]{14,}")
 _RUN = re.compile(r"[A-Za-z0-9]{14,}")
-_AROUND_MASK = re.compile(
-    r"(?:[A-Za-z0-9+=_~-]{4,}[.=+_~-])*\*\*\*(?:[.+=_~/*-]*[A-Za-z0-9+=_~-]{4,}(?=[\s\"'`;,)]|$))*"
-)
 
 
 def mask_random_text(text: str) -> str:
@@ -57,17 +55,26 @@ def mask_random_text(text: str) -> str:
 
     Meant for what strangers get to read, where a hidden identifier costs less than a token that is shown.
     """
-    for pattern in (_TOKEN, _SERVICE_TOKEN, _UUID):
-        text = pattern.sub(MASK, text)
+    text = _SERVICE_TOKEN.sub(MASK, _TOKEN.sub(MASK, text))
     text = _NAMED_VALUE.sub(rf"\1{MASK}", text)
     text = _ASSIGNED_VALUE.sub(lambda found: found[1] + (MASK if _is_random(found[2], 0.12) else found[2]), text)
-    text = _JOINED.sub(lambda found: MASK if _has_random_part(found[0]) else found[0], text)
-    text = _RUN.sub(lambda found: MASK if _is_random(found[0], 0.15) else found[0], text)
-    return _AROUND_MASK.sub(MASK, text)
+    return _WORD.sub(lambda found: _mask_word(found[0]), text)
+
+
+def _mask_word(word: str) -> str:
+    """Mask a word of which a part is random; a token may have several parts. The name before `=` stays."""
+    name, equals, value = word.partition("=")
+    if not equals or _has_random_part(name):
+        name, equals, value = "", "", word
+    return f"{name}{equals}{MASK if _has_random_part(value) else value}"
 
 
 def _has_random_part(word: str) -> bool:
-    return _is_random(word, 0.2) or any(_is_random(run, 0.2) for run in _RUN.findall(word))
+    return (
+        MASK in word
+        or ("." not in word and _is_random(word, 0.2))
+        or any(_is_random(run, 0.15) for run in _RUN.findall(word))
+    )
 
 
 def _is_random(word: str, least_changes: float) -> bool:

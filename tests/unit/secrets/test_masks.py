@@ -187,3 +187,10 @@ def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
 )
 def test_words_of_logs_are_not_taken_for_tokens(text: str) -> None:
     assert mask_random_text(text) == text
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["=" * 300, "-_" * 200, "abcd_efgh-" * 60, "***" + "_a-b=c~" * 60])
+def test_rules_and_long_words_are_read_once(text: str) -> None:
+    """A pattern that tried every way to part them did not end within a minute."""
+    assert mask_random_text(f"{text}!").endswith("!")
