@@ -46,10 +46,14 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {
 }
 _SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".bz2": "bzip2", ".zip": "zip", ".7z": "7z"}
 _LONGEST_MAGIC = max(map(len, _MAGIC))
+_LOST_BLOCK = bytes(512)
+"""What a file holds where the disk never got its data."""
+_MOST_TEXT_PER_ZERO = 500
+"""Bytes of text for each zero byte: compressed or compiled data has one in 256, a terminal's log a stray one."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LOG = re.compile(
-    r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd))?$|^(?:nohup|stdout|stderr|output|console|messages"
-    r"|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
+    r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd|xz|bz2))?$|^(?:nohup|stdout|stderr|output"
+    r"|console|messages|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
 )
 _LEFT = {"evidence", "__pycache__", ".git", "node_modules", "site-packages", ".venv"}
 _ARCHIVE = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -204,14 +208,15 @@ def _read_text(file: Any, suffix: str) -> Iterator[bytes]:
     if packed and packed not in _OPENERS:
         raise DamagedLogError(_("it is a {format} archive: unpack it, and name the log").format(format=packed))
     blocks = _blocks(_OPENERS[packed](file) if packed else file, packed)
-    has_text, zeros = False, 0
+    has_text, size, zeros, has_lost_block = False, 0, 0, False
     for block in _decode_utf_16(blocks):
         has_text = has_text or bool(block.strip(b"\0 \t\r\n"))
-        zeros += block.count(0)
+        size, zeros = size + len(block), zeros + block.count(0)
+        has_lost_block = has_lost_block or _LOST_BLOCK in block
         yield block
     if not has_text:
         raise EmptyLogError(_("it is empty"))
-    if zeros:
+    if has_lost_block or zeros * _MOST_TEXT_PER_ZERO > size:
         raise DamagedLogError(_("{count} bytes are zero: binary data, or blocks that were lost").format(count=zeros))
     if (named := _SUFFIXES.get(suffix, packed)) != packed:
         raise DamagedLogError(

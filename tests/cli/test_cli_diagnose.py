@@ -243,3 +243,8 @@ def test_empty_log_beside_another_is_no_damage(rlbox: Rlbox, tmp_path: Path) -> 
     (tmp_path / "logs/a.log").write_text("step 1\nstep 2\nTraining finished\n")
     (tmp_path / "logs/stderr.log").write_text("")
     assert rlbox("diagnose", str(tmp_path / "logs")).code == 0
+
+
+def test_stray_zero_byte_does_not_damage_a_log(rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"step 1\n" * 200 + b"step 201\0\nTraining finished\n")
+    assert rlbox("diagnose", str(tmp_path / "a.log")).code == 0
