@@ -53,7 +53,8 @@ _MOST_TEXT_PER_ZERO = 500
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LOG = re.compile(
     r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd|xz|bz2))?$|^(?:nohup|stdout|stderr|output"
-    r"|console|messages|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
+    r"|console|messages|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+"
+    r"|slurm-\d+)[\w.-]*\.txt$"
 )
 _LEFT = {"evidence", "__pycache__", ".git", "node_modules", "site-packages", ".venv"}
 _ARCHIVE = (".tar", ".tar.gz", ".tgz", ".tar.zst")
