@@ -12,7 +12,6 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -23,6 +22,7 @@ from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
+from rlbox.target.lock import GitTree
 from rlbox.values import Command
 
 TAR_MTIME = 315_532_800
@@ -77,14 +77,6 @@ class _Sink(Protocol):
         """Take `data`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GitTreeInfo:
-    commit: str
-    tree_id: str
-    tar_sha256: str
-    tar_bytes: int
-
-
 class _Sum:
     def __init__(self) -> None:
         self.sha256, self.size = hashlib.sha256(), 0
@@ -94,8 +86,8 @@ class _Sum:
         self.size += len(data)
 
 
-def resolve_git_ref(url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTreeInfo:
-    """Return the facts of what `ref` (branch, tag or commit) means now at the first of `clone_urls` that has it.
+def resolve_git_ref(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTree:
+    """Return what `ref` (branch, tag or commit) of `url` means now at the first of `clone_urls` that has it.
 
     Raises WorkFailed: no place has it, or its tree has submodules.
     """
@@ -106,9 +98,8 @@ def resolve_git_ref(url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle
                 tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
                 total = _Sum()
                 _write_tree_tar(repository, commit, total)
-                return GitTreeInfo(
-                    commit=commit, tree_id=tree, tar_sha256=total.sha256.hexdigest(), tar_bytes=total.size
-                )
+                digest = total.sha256.hexdigest()
+                return GitTree(name=name, url=url, ref=ref, commit=commit, tree=tree, sha256=digest, size=total.size)
         except _NotThere as error:
             tries.append(f"\n  {place.mirror}: {error}")
     raise WorkFailed(

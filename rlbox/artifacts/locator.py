@@ -32,13 +32,10 @@ from rlbox.artifacts.mirrors import (
     is_same_file_name,
     list_file_urls,
     list_git_urls,
-    list_http_urls,
-    list_image_urls,
     map_archive_names_to_urls,
     map_suites_to_archive_names,
     plan_package_indexes,
 )
-from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -254,9 +251,6 @@ class FileLocator:
                     self._dead.add(_host(source.url))
                 if not source.url.startswith("file:"):  # a folder of this machine need not have every file
                     self.record_skipped_mirror(source.mirror, str(error))
-
-    def list_http_urls(self, url: str) -> tuple[FileUrl, ...]:
-        return list_http_urls(url, self._profile)
 
     def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_git_urls(url, self._profile)
@@ -478,17 +472,12 @@ def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Ar
 
 @dataclass(frozen=True, kw_only=True)
 class LockSources:
-    """Where a lock is resolved from: settings for uv, apt archives by name, who knows the mirrors of other files.
-
-    `base_image_urls` are the references that the base image may be pulled by; it goes into `store`, to be read.
-    """
+    """Where a lock is resolved from: settings for uv, apt archives by name, the mirrors of other files."""
 
     index_settings: PackageIndexSettings
     url_by_apt_archive: Mapping[str, str]
-    locator: FileLocator
+    profile: Profile
     network_settings: NetworkSettings
-    store: ObjectStore
-    base_image_urls: Sequence[FileUrl]
 
 
 def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
@@ -504,8 +493,6 @@ def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") ->
     return LockSources(
         index_settings=plan_package_indexes(list_torch_wheel_groups(target), site, profile),
         url_by_apt_archive=found,
-        locator=FileLocator(profile, machine, create_client(site)),
+        profile=profile,
         network_settings=site,
-        store=ObjectStore(resolve_store_dir(None)),
-        base_image_urls=list_image_urls(target.base.image, profile) if target.base.image else (),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +15,12 @@ from rlbox.artifacts.apt_lock import resolve_bootstrap_debs, resolve_debs_onto_s
 from rlbox.artifacts.base_image import fetch_base_files
 from rlbox.artifacts.git_tree import resolve_git_ref
 from rlbox.artifacts.locator import LockSources, prepare_lock_sources
+from rlbox.artifacts.mirrors import list_git_urls, list_http_urls, list_image_urls
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.python_lock import (
     PINS,
     ResolverInputs,
+    ResolverOutput,
     UpgradeRequest,
     build_python_lock,
     list_kept_versions,
@@ -26,6 +28,7 @@ from rlbox.artifacts.python_lock import (
     resolve_packages,
     select_package_files,
 )
+from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
@@ -37,7 +40,7 @@ from rlbox.target.lock import (
     GitTree,
     HttpFile,
     Lock,
-    LockedGroup,
+    LockedPatch,
     Package,
     compute_lock_spec_checksum,
     compute_recipe_digest,
@@ -60,80 +63,115 @@ def resolve_lock(
     `patch_texts`: The target's patches, file name to text.
     Raises WorkFailed: uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
-    kept = list_kept_versions(previous_lock, upgrade)
-    sizes = {package.sha256: package.size for package in previous_lock.list_packages()} if previous_lock else {}
-    resolved = {
-        inputs.name: resolve_packages(
-            target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
-        )
-        for inputs in plan_resolver_inputs(target, rlbox_requirements, kept)
-    }
-    planned = build_python_lock(target, rlbox_requirements, resolved)
-    toolchain, compiled = resolve_compiled_inputs(target, planned, previous_lock, upgrade, lock_sources)
+    resolver = _Resolver(target, previous_lock, upgrade, lock_sources)
+    lock = resolver.resolve_python(rlbox_requirements)
     lock = replace(
-        planned,
-        debs=_debs(target, kept.get("apt", {}), lock_sources),
-        toolchain=toolchain,
-        compiled=compiled,
-        git=tuple(_git(source, previous_lock, upgrade, lock_sources) for source in target.git),
-        http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
-        patches=tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches),
+        lock,
+        debs=resolver.resolve_debs(),
+        toolchain=resolver.resolve_toolchain(),
+        git=tuple(resolver.resolve_git_source(source) for source in target.git),
+        http=tuple(resolver.resolve_http_file(source) for source in target.http),
+        patches=_hash_patches(target, patch_texts),
     )
+    lock = replace(lock, compiled=tuple(resolver.resolve_compile_inputs(lock)))
     return keep_matching_compiled_wheels(lock, previous_lock)
 
 
-def _refresh_lock_patches(
-    target: Target, rlbox_requirements: tuple[str, ...], lock: Lock, patch_texts: Mapping[str, str]
-) -> Lock | None:
-    """Return the lock with its patches as they are now, or None when the spec wants more than that."""
-    made_for = (lock.target, lock.python, lock.platform, lock.spec)
-    if made_for != (
-        target.name,
-        target.python.version,
-        target.python.platform,
-        compute_lock_spec_checksum(target, rlbox_requirements),
-    ):
-        return None
-    return replace(lock, patches=tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches))
+class _Resolver:
+    def __init__(
+        self, target: Target, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+    ) -> None:
+        self._target, self._previous, self._upgrade, self._sources = target, previous_lock, upgrade, lock_sources
+        self._ca_bundle = lock_sources.network_settings.ca_bundle
+        self._kept = list_kept_versions(previous_lock, upgrade)
 
+    def resolve_python(self, rlbox_requirements: tuple[str, ...]) -> Lock:
+        locked = self._previous.list_packages() if self._previous else ()
+        plan = plan_resolver_inputs(self._target, rlbox_requirements, self._kept)
+        outputs = {inputs.name: self._resolve(inputs, locked) for inputs in plan}
+        return build_python_lock(self._target, rlbox_requirements, outputs)
 
-def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) -> tuple[Deb, ...]:
-    base, platform, ca_bundle = target.base, target.python.platform, lock_sources.network_settings.ca_bundle
-    if base.bootstrap:
-        return resolve_bootstrap_debs(base, platform, lock_sources.url_by_apt_archive, pins, ca_bundle)
-    if not base.packages:
-        return ()
-    fetch_base_files(base.image, platform, lock_sources.store, lock_sources.base_image_urls, ca_bundle)
-    return resolve_debs_onto_stored_image(
-        base, platform, lock_sources.store, lock_sources.url_by_apt_archive, pins, ca_bundle
-    )
+    def _resolve(self, inputs: ResolverInputs, locked: Iterable[Package | GitTree]) -> ResolverOutput:
+        sizes = {row.sha256: row.size for row in locked}
+        return resolve_packages(
+            self._target, inputs, self._sources.index_settings, self._ca_bundle, self._upgrade, sizes
+        )
 
+    def resolve_debs(self) -> tuple[Deb, ...]:
+        base, platform, urls = self._target.base, self._target.python.platform, self._sources.url_by_apt_archive
+        pins = self._kept.get("apt", {})
+        if base.bootstrap:
+            return resolve_bootstrap_debs(base, platform, urls, pins, self._ca_bundle)
+        if not base.packages:
+            return ()
+        store = ObjectStore(resolve_store_dir(None))
+        fetch_base_files(
+            base.image, platform, store, list_image_urls(base.image, self._sources.profile), self._ca_bundle
+        )
+        return resolve_debs_onto_stored_image(base, platform, store, urls, pins, self._ca_bundle)
 
-def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> GitTree:
-    return resolve_git_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, lock_sources)
+    def resolve_toolchain(self) -> tuple[Deb, ...]:
+        """Return the apt packages of the system that wheels are compiled in."""
+        base = derive_bootstrapped_compiler_base(self._target)
+        if base is None:
+            return ()
+        before = self._previous.toolchain if self._previous else ()
+        kept = {deb.name: deb.version for deb in before if not self._upgrade.allows(deb.name)}
+        platform, urls = self._target.python.platform, self._sources.url_by_apt_archive
+        return resolve_bootstrap_debs(base, platform, urls, kept, self._ca_bundle)
 
+    def resolve_git_source(self, source: GitSource) -> GitTree:
+        return self._resolve_git(source.name, source.url, source.ref, self._previous.git if self._previous else ())
 
-def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> HttpFile:
-    for known in before.http if before else ():
-        if (known.name, known.url) == (source.name, source.url) and not upgrade.allows(source.name):
-            return known
-    tries = []
-    for link in lock_sources.locator.list_http_urls(source.url):
-        digest, size = hashlib.sha256(), 0
-        try:
-            with create_client(lock_sources.network_settings) as http, http.stream("GET", link.url) as answer:
-                if answer.status == 200:
-                    for block in answer.iter_bytes():
-                        digest.update(block)
-                        size += len(block)
-                    return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
-            tries.append(f"\n  {link.mirror}: answered {answer.status}")
-        except NoResponseError as error:
-            tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
-    raise WorkFailed(
-        _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
-        where=f"http.{source.name}",
-    )
+    def _resolve_git(self, name: str, url: str, ref: str, locked_trees: Iterable[GitTree]) -> GitTree:
+        for tree in locked_trees:
+            if (tree.name, tree.url, tree.ref) == (name, url, ref) and not self._upgrade.allows(name):
+                return tree
+        return resolve_git_ref(name, url, ref, list_git_urls(url, self._sources.profile), self._ca_bundle)
+
+    def resolve_http_file(self, source: HttpSource) -> HttpFile:
+        for known in self._previous.http if self._previous else ():
+            if (known.name, known.url) == (source.name, source.url) and not self._upgrade.allows(source.name):
+                return known
+        tries = []
+        for link in list_http_urls(source.url, self._sources.profile):
+            digest, size = hashlib.sha256(), 0
+            try:
+                with create_client(self._sources.network_settings) as http, http.stream("GET", link.url) as answer:
+                    if answer.status == 200:
+                        for block in answer.iter_bytes():
+                            digest.update(block)
+                            size += len(block)
+                        return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
+                tries.append(f"\n  {link.mirror}: answered {answer.status}")
+            except NoResponseError as error:
+                tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
+        raise WorkFailed(
+            _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
+            where=f"http.{source.name}",
+        )
+
+    def resolve_compile_inputs(self, lock: Lock) -> Iterator[CompileInputs]:
+        """Yield what each wheel is compiled from; `lock` has the stack's packages and the toolchain."""
+        target, upgrade = self._target, self._upgrade
+        previous = {row.name: row for row in self._previous.compiled} if self._previous else {}
+        stack = [package for group in lock.groups for package in group.packages if package.is_from_index]
+        for group, entry in target.list_compile_entries:
+            name = entry.distribution_name
+            row = previous.get(name)
+            locked = (row.source, *row.tools) if row else ()
+            plan = plan_tool_resolver_inputs(entry, stack, None if upgrade.all_packages else row, upgrade.packages)
+            packages = select_package_files(target, self._resolve(plan, locked)).values()
+            tools = tuple(sorted(packages, key=lambda package: package.name))
+            source: Package | GitTree
+            if entry.url:
+                trees = [row.source] if row and isinstance(row.source, GitTree) else []
+                source = self._resolve_git(name, entry.url, entry.ref, trees)
+            else:
+                output = self._resolve(plan_inputs_to_find_sdist(entry), locked)
+                (source,) = select_package_files(target, output).values()
+            digest = compute_recipe_digest(target, entry, source, tools, lock.toolchain)
+            yield CompileInputs(name=name, group=group.name, recipe=digest, source=source, tools=tools)
 
 
 # A C++ compiler with what it needs, and Python's headers.
@@ -203,106 +241,6 @@ def keep_matching_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Loc
     return lock
 
 
-def _list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
-    return tuple(package for group in groups for package in group.packages if package.is_from_index)
-
-
-class ResolvedInputs(NamedTuple):
-    toolchain: tuple[Deb, ...]
-    compiled: tuple[CompileInputs, ...]
-
-
-def resolve_compiled_inputs(
-    target: Target, lock: Lock, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
-) -> ResolvedInputs:
-    """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
-
-    `lock`: The new lock, as far as it has the stack's packages.
-    Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
-    """
-    toolchain = _toolchain(target, previous_lock, upgrade, lock_sources)
-    return ResolvedInputs(toolchain, tuple(_rows(target, lock, previous_lock, upgrade, lock_sources, toolchain)))
-
-
-def _toolchain(
-    target: Target, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
-) -> tuple[Deb, ...]:
-    base = derive_bootstrapped_compiler_base(target)
-    if base is None:
-        return ()
-    kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.allows(deb.name)}
-    return resolve_bootstrap_debs(
-        base, target.python.platform, lock_sources.url_by_apt_archive, kept, lock_sources.network_settings.ca_bundle
-    )
-
-
-def _rows(
-    target: Target,
-    lock: Lock,
-    before: Lock | None,
-    upgrade: UpgradeRequest,
-    lock_sources: LockSources,
-    toolchain: Iterable[Deb],
-) -> Iterator[CompileInputs]:
-    known = {row.name: row for row in before.compiled} if before else {}
-    for group, entry in target.list_compile_entries:
-        row = known.get(entry.distribution_name)
-        source = _source(target, entry, row, upgrade, lock_sources)
-        plan = plan_tool_resolver_inputs(
-            entry, _list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
-        )
-        tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
-        digest = compute_recipe_digest(target, entry, source, tools, toolchain)
-        yield CompileInputs(name=entry.distribution_name, group=group.name, recipe=digest, source=source, tools=tools)
-
-
-def _source(
-    target: Target, entry: Compile, before: CompileInputs | None, upgrade: UpgradeRequest, lock_sources: LockSources
-) -> Package | GitTree:
-    if entry.url:
-        known = [before.source] if before and isinstance(before.source, GitTree) else []
-        return resolve_git_tree(entry.distribution_name, entry.url, entry.ref, known, upgrade, lock_sources)
-    (source,) = _packages(target, plan_inputs_to_find_sdist(entry), before, upgrade, lock_sources)
-    return source
-
-
-def _packages(
-    target: Target,
-    inputs: ResolverInputs,
-    before: CompileInputs | None,
-    upgrade: UpgradeRequest,
-    lock_sources: LockSources,
-) -> tuple[Package, ...]:
-    rows = (before.source, *before.tools) if before else ()
-    sizes = {row.sha256: row.size for row in rows}
-    resolution = resolve_packages(
-        target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
-    )
-    return tuple(select_package_files(target, resolution).values())
-
-
-def resolve_git_tree(
-    name: str, url: str, ref: str, locked_trees: Iterable[GitTree], upgrade: UpgradeRequest, lock_sources: LockSources
-) -> GitTree:
-    """Return the tree that `ref` of a repository means now, or the `locked_trees` one that `upgrade` does not move.
-
-    Raises WorkFailed: no place has the repository or the ref.
-    """
-    for tree in locked_trees:
-        if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.allows(name):
-            return tree
-    facts = resolve_git_ref(url, ref, lock_sources.locator.list_git_urls(url), lock_sources.network_settings.ca_bundle)
-    return GitTree(
-        name=name,
-        url=url,
-        ref=ref,
-        commit=facts.commit,
-        tree=facts.tree_id,
-        sha256=facts.tar_sha256,
-        size=facts.tar_bytes,
-    )
-
-
 _MOST_NAMED = 8
 
 
@@ -352,12 +290,9 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
         for name in sorted({*olds, *news}):
             before, after = olds.get(name), news.get(name)
             if before != after:
-                is_same_version = before and after and get_version(before) == get_version(after)
-                texts = [
-                    ("" if entry is None else "" if is_same_version else get_version(entry))
-                    or (entry.sha256[:12] if entry else "")
-                    for entry in (before, after)
-                ]
+                texts = ["" if entry is None else get_version(entry) or entry.sha256[:12] for entry in (before, after)]
+                if texts[0] == texts[1]:  # another file of the same version
+                    texts = [entry.sha256[:12] for entry in (before, after) if entry]
                 changes.append(LockChange(group=group, name=name, before=texts[0], after=texts[1]))
     return tuple(changes)
 
@@ -379,33 +314,23 @@ def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, 
     locks = [known for known in (previous_lock, lock) if known]
     found = {entry.name for known in locks for entries in _map_all_entries(known).values() for entry in entries}
     if unknown := sorted(set(packages) - found):
-        near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(
             _("the lock has no package {unknown!r}{near}").format(
-                unknown=unknown[0], near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+                unknown=unknown[0], near=suggest_similar(unknown[0], sorted(found))
             ),
             next_step=f"rlbox show {lock.target}",
         )
 
 
-def count_group_packages(lock: Lock) -> dict[str, int]:
-    """Return how many packages each group has; groups of the stack only where they have some."""
-    counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
-    counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
-    return counts | ({"compile": len(_compile_sizes(lock))} if lock.compiled else {})
-
-
-def sum_group_bytes(lock: Lock) -> dict[str, int]:
-    groups = (lock.runtime, lock.build, *lock.groups)
-    return {
-        "os": sum(deb.size for deb in lock.debs),
-        **{group.name: sum(package.size for package in group.packages) for group in groups},
-    } | ({"compile": sum(_compile_sizes(lock).values())} if lock.compiled else {})
-
-
-def _compile_sizes(lock: Lock) -> dict[str, int]:
-    rows = [row for one in lock.compiled for row in (one.source, *one.tools)]
-    return {row.sha256: row.size for row in (*lock.toolchain, *rows)}
+def map_groups_to_file_sizes(lock: Lock) -> dict[str, list[int]]:
+    """Return the bytes of every file by layer group; groups without files are among them."""
+    sizes = {"os": [deb.size for deb in lock.debs]}
+    for group in (lock.runtime, lock.build, *lock.groups):
+        sizes[group.name] = [package.size for package in group.packages]
+    if lock.compiled:
+        rows = [row for inputs in lock.compiled for row in (inputs.source, *inputs.tools)]
+        sizes["compile"] = list({row.sha256: row.size for row in (*lock.toolchain, *rows)}.values())
+    return sizes
 
 
 class LockUpdate(NamedTuple):
@@ -431,19 +356,25 @@ def resolve_or_keep_lock_unwritten(
       that its spec leaves as it is.
     `resolve_even_if_unchanged`: Ask the sources even when the spec did not change.
     """
-    own = _before(app, target.name)
+    own = _load_lock_if_readable(app, target.name)
     before = own or _inherited(app, target.name, included_targets)
     files = app.project.require_patch_files(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
+    requirements = own_requirements()
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
-        refreshed = _refresh_lock_patches(target, own_requirements(), before, patches)
-        if refreshed:
-            return LockUpdate(own, refreshed)
+        checksum = compute_lock_spec_checksum(target, requirements)
+        spec = (target.name, target.python.version, target.python.platform, checksum)
+        if spec == (before.target, before.python, before.platform, before.spec):  # at most a patch has changed
+            return LockUpdate(own, replace(before, patches=_hash_patches(target, patches)))
     lock_sources = prepare_lock_sources(app, target, sources_profile)
-    return LockUpdate(own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches))
+    return LockUpdate(own, resolve_lock(target, requirements, before, upgrade, lock_sources, patches))
 
 
-def _before(app: App, name: str) -> Lock | None:
+def _hash_patches(target: Target, patch_texts: Mapping[str, str]) -> tuple[LockedPatch, ...]:
+    return tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches)
+
+
+def _load_lock_if_readable(app: App, name: str) -> Lock | None:
     try:
         return load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
@@ -453,7 +384,7 @@ def _before(app: App, name: str) -> Lock | None:
 
 def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
     for included in includes:
-        if lock := _before(app, included):
+        if lock := _load_lock_if_readable(app, included):
             app.print_status(f"{name} has no lock yet: it begins with that of {included}, which it includes")
             return replace(lock, target=name)
     return None

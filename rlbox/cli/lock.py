@@ -27,11 +27,10 @@ from rlbox.artifacts.locator import (
 from rlbox.artifacts.profile import Profile, load_implicitly_contacted_hosts, load_profile
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.artifacts.relock import (
-    count_group_packages,
+    map_groups_to_file_sizes,
     require_identical_lock_text,
     require_known_packages,
     resolve_or_keep_lock_unwritten,
-    sum_group_bytes,
     write_and_report_lock,
 )
 from rlbox.cli.completers import complete_target
@@ -126,7 +125,9 @@ def _relock(
 
 
 def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
-    counts, sizes = count_group_packages(lock), sum_group_bytes(lock)
+    groups = map_groups_to_file_sizes(lock)
+    counts = {name: len(sizes) for name, sizes in groups.items() if sizes or name in ("os", "runtime")}
+    sizes = {name: sum(sizes) for name, sizes in groups.items()}
     lines = [
         f"{group.ljust(12)} {count:>4} packages {decimal_size_text(sizes[group]):>9}" for group, count in counts.items()
     ]

@@ -12,11 +12,12 @@ import pytest
 from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_artifacts
-from rlbox.artifacts.git_tree import GitTreeInfo, resolve_git_ref
+from rlbox.artifacts.git_tree import resolve_git_ref
 from rlbox.artifacts.mirrors import FileUrl
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
+from rlbox.target.lock import GitTree
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 # sha256 of the archive of `project`, so that a lock made years ago still fits.
@@ -52,35 +53,35 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def lock(folder: Path, ref: str = "main") -> GitTreeInfo:
-    return resolve_git_ref(f"file://{folder}", ref, [FileUrl(url=f"file://{folder}", mirror="direct")])
+def lock(folder: Path, ref: str = "main") -> GitTree:
+    return resolve_git_ref("project", f"file://{folder}", ref, [FileUrl(url=f"file://{folder}", mirror="direct")])
 
 
-def artifact(facts: GitTreeInfo, name: str = "project") -> Artifact:
+def artifact(facts: GitTree, name: str = "project") -> Artifact:
     return Artifact(
         kind="git",
         name=name,
         file=f"{name}-{facts.commit[:12]}.tar",
-        sha256=facts.tar_sha256,
-        size=facts.tar_bytes,
+        sha256=facts.sha256,
+        size=facts.size,
         group="git",
         origin=f"https://example.org/{name}.git {facts.commit}",
     )
 
 
-def fetched(store: ObjectStore, facts: GitTreeInfo, **places: Path) -> bytes:
+def fetched(store: ObjectStore, facts: GitTree, **places: Path) -> bytes:
     bases = {name: f"file://{folder}" for name, folder in places.items()}
     fetch_artifacts([artifact(facts)], FakeLocator(**bases), store, target="mine")
-    return store.path(facts.tar_sha256).read_bytes()
+    return store.path(facts.sha256).read_bytes()
 
 
 def test_the_archive(project: Path, tmp_path: Path) -> None:
     facts = lock(project)
     assert facts.commit == git(project, "rev-parse", "HEAD")
-    assert facts.tree_id == git(project, "rev-parse", "HEAD^{tree}")
+    assert facts.tree == git(project, "rev-parse", "HEAD^{tree}")
     body = fetched(ObjectStore(tmp_path / "s"), facts, direct=project)
-    assert (hashlib.sha256(body).hexdigest(), len(body)) == (facts.tar_sha256, facts.tar_bytes)
-    with tarfile.open(tmp_path / "s/objects/sha256" / facts.tar_sha256[:2] / facts.tar_sha256) as tar:
+    assert (hashlib.sha256(body).hexdigest(), len(body)) == (facts.sha256, facts.size)
+    with tarfile.open(tmp_path / "s/objects/sha256" / facts.sha256[:2] / facts.sha256) as tar:
         rows = [(m.name, oct(m.mode), m.type, m.size, m.linkname, m.mtime, m.uid, m.gname) for m in tar]
         assert tar.extractfile("a.txt").read() == b"$Format:%H$\n"  # type: ignore[union-attr]
     names = [row[0] for row in rows]
@@ -90,7 +91,7 @@ def test_the_archive(project: Path, tmp_path: Path) -> None:
     assert by_name["b/c.sh"] == ("0o755", tarfile.REGTYPE, 10, "")
     assert by_name["b"] == ("0o755", tarfile.DIRTYPE, 0, "")
     assert by_name["link"] == ("0o777", tarfile.SYMTYPE, 0, "b/c.sh")
-    assert facts.tar_sha256 == EXPECTED
+    assert facts.sha256 == EXPECTED
 
 
 @pytest.mark.parametrize("ref", ["main", "v1", "annotated", "COMMIT", "SHORT", "refs/heads/main"])
@@ -108,7 +109,7 @@ def test_two_clones_give_the_same_bytes(project: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     before = os.umask(0o077)
     try:
-        assert lock(tmp_path / "copy.git") == facts
+        assert lock(tmp_path / "copy.git").sha256 == facts.sha256
     finally:
         os.umask(before)
 
@@ -118,7 +119,7 @@ def test_a_branch_that_moved(project: Path, tmp_path: Path) -> None:
     (project / "new").write_text("")
     commit(project, "second")
     assert lock(project).commit != facts.commit
-    assert hashlib.sha256(fetched(ObjectStore(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.tar_sha256
+    assert hashlib.sha256(fetched(ObjectStore(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.sha256
 
 
 def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
     assert caught.value.what.startswith(f"1 file cannot be fetched\n  project-{facts.commit[:12]}.tar\n    behind: ")
     assert list(store.list_partials()) == []
     fetched(store, facts, behind=tmp_path / "behind.git", missing=tmp_path / "none", direct=project)
-    assert store.is_intact(facts.tar_sha256, facts.tar_bytes)
+    assert store.is_intact(facts.sha256, facts.size)
 
 
 def test_no_such_ref(project: Path) -> None:
@@ -164,7 +165,7 @@ def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:
 def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as caught:
         resolve_git_ref(
-            "http://me:secret@127.0.0.1:9/x", "main", [FileUrl(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
+            "x", "http://me:secret@127.0.0.1:9/x", "main", [FileUrl(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
         )
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
