@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from rlbox.diagnose.clock import is_earlier
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, count_resumed_lines, is_traceback_from_logger
 from rlbox.diagnose.lines import (
@@ -19,6 +18,7 @@ from rlbox.diagnose.lines import (
     LEVEL_WARNING,
     POSSIBLE_FAILURE,
     LogLine,
+    is_earlier,
     parse_line,
     rate_failure_certainty,
 )
@@ -40,7 +40,7 @@ _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked de
 
 
 class EventTime(NamedTuple):
-    """Seconds on the first log's clock, and how far they may be off."""
+    """Seconds since 1970 by the log's own clock, and how far they may be off."""
 
     seconds: float
     uncertainty_s: float

@@ -29,16 +29,11 @@ _CHAIN_MOST = 200
 
 @dataclass(frozen=True, kw_only=True)
 class LogStats:
-    """One log that was read.
-
-    `skew_s` is how far its clock is ahead of the first log's; `problem` says why not all of it was read, or that it is
-    no log.
-    """
+    """One log that was read; `problem` says why not all of it was read, or that it is no log."""
 
     name: str
     lines: int
     bytes: int = 0
-    skew_s: float = 0.0
     problem: str = ""
 
 
@@ -108,14 +103,7 @@ class Diagnosis:
             "node": self.location.node,
             "rank": self.location.rank,
             "files": [
-                {
-                    "file": one.name,
-                    "lines": one.lines,
-                    "bytes": one.bytes,
-                    "skew_s": round(one.skew_s, 3),
-                    "problem": one.problem,
-                }
-                for one in self.files
+                {"file": one.name, "lines": one.lines, "bytes": one.bytes, "problem": one.problem} for one in self.files
             ],
             "placed": asdict(self.raised_in) if self.raised_in else None,
             "signatures": self.signature_count,
@@ -170,7 +158,7 @@ def get_clipped_full_line(candidate: Candidate) -> str:
 
 
 def diagnose_paths(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
-    """Return what logs say: files, folders or archives, all of one job.
+    """Return what logs say: files or folders, all of one job.
 
     Raises SpecError: there is no log of such a name. Raises NodeError: one cannot be opened.
     """
@@ -201,7 +189,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
     names = [one.name for one in stats]
     analysis = analyze(logs, catalogue, names)
     root = analysis.root
-    files = tuple(replace(one, skew_s=skew) for one, skew in zip(stats, analysis.skews_s, strict=True))
+    files = tuple(stats)
     signature_count = len(catalogue.signatures)
     if root is None:
         last_signs = [log.progress_marks[-1].sign for log in logs if log.progress_marks]

@@ -14,11 +14,10 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
-from rlbox.diagnose.clock import is_earlier
 from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.events import make_line_event
-from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.lines import is_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, is_plain_text
@@ -160,7 +159,7 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     event = diagnosis.root.event
     source, (block, offset) = sources[event.log_index], event.block_first_line_and_byte
     path = source.path_unless_stdin
-    if path is None or source.archive_member or not is_plain_text(path):
+    if path is None or not is_plain_text(path):
         return ""
     text = get_clipped_full_line(diagnosis.root)
     position = FatalPosition(

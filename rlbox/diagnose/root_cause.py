@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -19,10 +18,9 @@ from rlbox.diagnose.candidates import (
     find_benign_reason,
     has_work_resumed,
 )
-from rlbox.diagnose.clock import NO_YEAR, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
-from rlbox.diagnose.lines import CERTAIN_FAILURE, POSSIBLE_FAILURE
+from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
 from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_text_for_near_regex, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
@@ -30,13 +28,11 @@ from rlbox.diagnose.signatures import SignatureSet
 SIMULTANEOUS_S = 1.0
 """Clocks that are no further apart say nothing of an order: many are written to a second."""
 _FINE_S = 0.002
-_STEP = re.compile(r"(?:global_step|step|iteration|Epoch)[ :=]{1,3}(\d+)", re.IGNORECASE)
 _NUMBERS = re.compile(r"(\d{1,18})")
-_SKEW_LEAST_S = 2.0
 
 
 class CrossLogTimeline:
-    """The times of several logs brought together; `skews_s`: how far each log's clock is ahead of the first one's.
+    """The times of several logs brought together.
 
     `log_orders` are the places of the logs by their names, numbers in these as numbers: which log was named first says
     nothing of what came first, and another order of the same logs is to give the same root.
@@ -48,10 +44,9 @@ class CrossLogTimeline:
         if log_names:
             places.sort(key=lambda place: _split_numbers(log_names[place]))
         self.log_orders = {place: order for order, place in enumerate(places)}
-        self.skews_s = self._compute_skews_s(logs)
 
     def get_time(self, event: Event) -> EventTime | None:
-        """Return when an event was, on the first log's clock.
+        """Return when an event was.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
         """
@@ -60,29 +55,11 @@ class CrossLogTimeline:
         if at is None:
             return None
         uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-        return EventTime(at - self.skews_s[event.log_index], uncertainty_s)
+        return EventTime(at, uncertainty_s)
 
     def _parse_unix_s(self, clock: str) -> float | None:
         moment = parse_clock(clock)
         return to_unix_seconds_as_utc(moment, self._year) if moment else None
-
-    def _compute_skews_s(self, logs: Sequence[LogEvents]) -> list[float]:
-        """Return how far each clock is ahead, by training steps that several logs report."""
-        steps = [
-            {
-                step[1]: at
-                for mark in reversed(log.progress_marks)  # of a step that is told twice the first time counts
-                if (step := _STEP.search(mark.text)) and (at := self._parse_unix_s(mark.clock)) is not None
-            }
-            for log in logs
-        ]
-        most = max(steps, key=len, default={})
-        skews = []
-        for own in steps:
-            shared = own.keys() & most.keys()
-            skew = statistics.median(own[step] - most[step] for step in shared) if shared else 0.0
-            skews.append(skew if abs(skew) >= _SKEW_LEAST_S else 0.0)
-        return [skew - skews[0] for skew in skews]
 
 
 def _split_numbers(name: str) -> list[int | str]:
@@ -158,7 +135,6 @@ class Analysis:
     root: Candidate | None
     candidates: list[Candidate]
     benign: list[Candidate]
-    skews_s: list[float]
 
 
 def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
@@ -177,7 +153,7 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
             (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
     candidates, alive = _split_recovered(candidates, logs)
     noise += alive
-    return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise, timeline.skews_s)
+    return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise)
 
 
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
@@ -226,7 +202,6 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
     if not candidates or max(one.score for one in candidates) < 0:
         return None
     solid = [one for one in candidates if one.causal_role == "root" and one.score >= 1]
-    solid = [one for one in solid if not _follows_victim(one, candidates)]
     solid, apart = _split_unrelated(solid, candidates)
     candidates = [one for one in candidates if one not in apart]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
@@ -290,18 +265,6 @@ def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> 
         return None
     own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_rank_calls(one.text)]
     return find_first(own) if own else None
-
-
-def _follows_victim(candidate: Candidate, candidates: list[Candidate]) -> bool:
-    if candidate.match:
-        return False
-    return any(
-        other.causal_role in ("victim", "death", "relayed")
-        and other.match is not None
-        and other.event.writer == candidate.event.writer
-        and other.event.first_number < candidate.event.first_number
-        for other in candidates
-    )
 
 
 LinkReason = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]

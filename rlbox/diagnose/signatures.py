@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,8 +16,6 @@ from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
 from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
-from rlbox.logs.lines import make_line_block
-from rlbox.logs.patterns import find_matching_line_indexes
 from rlbox.system.safe_files import read_bytes
 
 CausalRoleOrBenign = Literal["root", "relayed", "victim", "death", "benign"]
@@ -205,7 +203,7 @@ def load_signatures(fix_files: Mapping[str, Path], pack_directories: Sequence[Pa
     A pack adds to the catalogue and takes no one's place: its fix of a known id keeps its own signatures beside those
     that are there.
 
-    Raises SpecError: A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
+    Raises SpecError: A file cannot be read, or a pattern of a pack is wrong.
     """
     rows = extract_signatures(_read_fixes(fix_files))
     for pack in pack_directories:
@@ -233,34 +231,13 @@ def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
             _("{folder}: no signatures in it").format(folder=directory),
             next_step=_("name a folder with files like templates/fixes/*.toml"),
         )
-    fixes = _read_fixes(files)
-    problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _find_problems(fix)]
-    if problems:
-        raise SpecError(
-            _("{folder}: wrong signatures\n  {problems}").format(folder=directory, problems="\n  ".join(problems)),
-            next_step=_("correct the pack"),
-        )
-    return extract_signatures(fixes)
-
-
-def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
-    """Yield problems of a pack's signatures; shipped ones are validated by the fix schema and tests."""
-    for signature, row in zip(extract_signatures([fix]), fix.get("signature", ()), strict=True):
-        example = row.get("example", "")
+    signatures = extract_signatures(_read_fixes(files))
+    for signature in signatures:
         try:
             validate_selective_re2_pattern(signature.pattern)
         except ValueError as error:
-            yield str(error)
-            continue
-        known = SignatureSet([signature])
-        if example and not known.has_match(example):
-            yield f"{signature.pattern!r} does not fit its own example"
-        elif (
-            example
-            and signature.role != "benign"
-            and not find_matching_line_indexes(known.scan_expressions, make_line_block([example]))
-        ):
-            yield "no scan finds its example: name a text of it as `anchor`"
+            raise SpecError(str(error), where=str(files[signature.fix]), next_step=_("correct the pattern")) from error
+    return signatures
 
 
 def read_signature_file_or_empty(path: Path) -> SignatureSet:

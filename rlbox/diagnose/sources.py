@@ -1,4 +1,4 @@
-"""The logs that a path means: a file, a folder of them, a run, an archive, standard input; and their bytes."""
+"""The logs that a path means: a file, a folder of them, a run, standard input; and their bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import lzma
 import os
 import re
 import sys
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ _LOG = re.compile(
     r"|slurm-\d+)[\w.-]*\.txt$"
 )
 _LEFT = {"evidence", "__pycache__", ".git", "node_modules", "site-packages", ".venv"}
-_ARCHIVE = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,6 @@ class LogSource:
 
     name: str
     path_unless_stdin: Path | None = None
-    archive_member: str = ""
 
 
 def find_sources(paths: list[str]) -> list[LogSource]:
@@ -82,8 +79,6 @@ def find_sources(paths: list[str]) -> list[LogSource]:
         path = Path(name)
         if path.is_dir():
             found += _in_folder(path, name if len(paths) > 1 else "")
-        elif name.endswith(_ARCHIVE) and path.is_file():
-            found += _in_archive(path)
         elif path.exists():
             found.append(LogSource(name=name, path_unless_stdin=path))
         else:
@@ -134,35 +129,6 @@ def _in_folder(directory: Path, before: str = "") -> list[LogSource]:
     return found
 
 
-def _in_archive(archive: Path) -> list[LogSource]:
-    with _opened_archive(archive) as tar:
-        names = [member.name for member in tar if member.isfile() and _LOG.search(Path(member.name).name)]
-    if not names:
-        raise SpecError(
-            _("{archive}: no log in it").format(archive=archive), next_step=_("unpack it, and name the log")
-        )
-    return [
-        LogSource(name=name, path_unless_stdin=archive, archive_member=name)
-        for name in names
-        if not _LEFT & set(Path(name).parts)
-    ]
-
-
-@contextlib.contextmanager
-def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
-    try:
-        with tarfile.open(archive) as tar:
-            yield tar
-    except (EOFError, zlib.error) as error:
-        raise SpecError(
-            _("{archive}: the archive ends early, or is damaged").format(archive=archive), next_step=_("copy it again")
-        ) from error
-    except (tarfile.TarError, OSError) as error:
-        raise SpecError(
-            _("{archive}: not an archive").format(archive=archive), next_step=_("name a log or a folder")
-        ) from error
-
-
 class DamagedLogError(Exception):
     """What of a log could be read is not all of it, or is no log; the message says why."""
 
@@ -178,11 +144,6 @@ def read_blocks(source: LogSource) -> Iterator[bytes]:
     """
     if source.path_unless_stdin is None:
         yield from _read_text(io.BufferedReader(sys.stdin.buffer), "")
-        return
-    if source.archive_member:
-        with _opened_archive(source.path_unless_stdin) as tar:
-            member = tar.extractfile(source.archive_member)
-            yield from _read_text(member, Path(source.archive_member).suffix) if member else ()
         return
     try:
         handle = open_regular_fd(source.path_unless_stdin, follow_links=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> No
         ("root", 4, -1, ""),
         ("relayed", 5, 0, "quoted"),
     ]
-    assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "skew_s": 0.0, "problem": ""}]
+    assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "problem": ""}]
 
 
 def test_what_went_on_is_no_failure(rlbox: Rlbox, folder: Folder) -> None:
@@ -109,16 +108,13 @@ def test_packed_logs_and_standard_input(rlbox: Rlbox, folder: Folder, monkeypatc
         assert (said.code, first["file"], first["line"]) == (1, name, 4)
 
 
-def test_folders_and_archives_are_one_job(rlbox: Rlbox, folder: Folder) -> None:
+def test_folders_are_one_job(rlbox: Rlbox, folder: Folder) -> None:
     folder.write(
         "job/node-0/out.log", "2026-01-01 00:00:09 step 1 loss 1.0\n2026-01-01 00:00:20 ERROR gone: EOFError: x\n"
     )
     folder.write("job/node-1/err.log", f"2026-01-01 00:00:10 {OOM}\n")
-    with tarfile.open(folder.path / "job.tar.gz", "w:gz") as tar:
-        tar.add(folder.path / "job", "job")
-    for name, before in (("job", ""), ("job.tar.gz", "job/")):
-        said = rlbox("diagnose", name, "--json")
-        assert (said.data["first_fatal"]["file"], said.data["node"]) == (f"{before}node-1/err.log", "node-1")
+    said = rlbox("diagnose", "job", "--json")
+    assert (said.data["first_fatal"]["file"], said.data["node"]) == ("node-1/err.log", "node-1")
     said = rlbox("diagnose", "job/node-0", "job/node-1", "--json")
     assert said.data["first_fatal"]["file"] == "job/node-1/err.log"
 
@@ -149,12 +145,8 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     follow.again(empty, code=2)
     wrong = follow("diagnose", "train.log", "--signatures", "pack")
     assert "look-ahead" in wrong.said.err
-    folder.write("pack/mine.toml", PACK.replace("reward model .{1,40} is not there", "reward model is gone"))
-    follow.again(wrong, code=2)
-    assert "does not fit its own example" in rlbox("diagnose", "train.log", "--signatures", "pack").err
-    folder.write("pack/mine.toml", PACK.replace("ValueError: ", ""))
-    assert "no scan finds its example" in rlbox("diagnose", "train.log", "--signatures", "pack").err
     folder.write("pack/mine.toml", "title = ")
+    follow.again(wrong, code=2)
     torn = follow("diagnose", "train.log", "--signatures", "pack")
     folder.write("pack/mine.toml", PACK)
     follow.again(torn, code=1)
@@ -212,7 +204,6 @@ DAMAGED = {
     "archive.log": (b"PK\x03\x04rest", "it is a zip archive"),
     "archive.7z": (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
     "cut.log.xz": (lzma.compress(b"step 1\n" * 900)[:40], "ends early"),
-    "cut.tar.gz": (PACKED[:30], "archive"),
 }
 
 

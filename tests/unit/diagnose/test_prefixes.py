@@ -10,9 +10,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.clock import parse_clock
 from rlbox.diagnose.diagnosis import diagnose_paths
-from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.lines import parse_clock, parse_line
 from rlbox.diagnose.patterns import classify_causal_role
 from rlbox.diagnose.signatures import load_signatures
 
