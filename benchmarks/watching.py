@@ -149,8 +149,6 @@ def bare_run(run_id: str, folder: Path, data: Path, stages: tuple[StagePlan, ...
         paths=RunPaths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
         env={},
         stages=stages,
-        plot=(),
-        curves="",
     )
 
 

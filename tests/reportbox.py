@@ -210,7 +210,7 @@ def plan_of(run_id: str, job: str, **params: Any) -> dict[str, Any]:
     """Return the plan of a run without stages, as its directory holds it."""
     plan = RunPlan(
         run_id=run_id, job=job, target="a800-cn", place="docker", profile="", params=params,
-        paths=RunPaths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(), plot=(), curves="",
+        paths=RunPaths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(),
     )  # fmt: skip
     return dict(plan.as_json())
 

@@ -182,8 +182,6 @@ class Job(SpecModel):
     )
     services: tuple[Service, ...] = Field((), description="processes that run next to stages")
     stages: tuple[Stage, ...] = Field(min_length=1, description="steps of the job, in order")
-    plot: tuple[Word, ...] = Field((), description="command that draws curves after the last stage, passed or failed")
-    curves: str = Field("", description="path of the image file that plot writes")
 
     @model_validator(mode="before")
     @classmethod

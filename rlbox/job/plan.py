@@ -157,8 +157,6 @@ class RunPlan:
     paths: RunPaths
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
-    plot: tuple[str, ...]
-    curves: str
     digest: str = ""
     attempt: int = 1
     begin_at: str = ""
@@ -223,8 +221,6 @@ def plan_run(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
-        plot=fill.fill_argv_dropping_empty("plot", job.plot),
-        curves=fill.fill_text("curves", job.curves),
         origins=dict(values.origins),
         units=list_params_with_unit(job),
         secrets=secrets,

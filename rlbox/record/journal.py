@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
-from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, replace_service, replace_stage, write_run_state
+from rlbox.record.state import EVENTS_FILE, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.json_files import OpenPerLineAppender
@@ -61,7 +61,7 @@ class Journal:
     def record_run_change(self, event: str, **changes: Any) -> None:
         self.state = dataclasses.replace(self.state, **changes)
         self._write_state()
-        fields = {key: dataclasses.asdict(v) if isinstance(v, (PlotResult, Cause)) else v for key, v in changes.items()}
+        fields = {key: dataclasses.asdict(v) if isinstance(v, Cause) else v for key, v in changes.items()}
         self.record_event("", event, **fields)
 
     def record_stage_change(self, stage: str, **changes: Any) -> None:

@@ -31,7 +31,6 @@ from rlbox.record.host_record import ContainerRef, mark_failed_if_pass_unconfirm
 from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
-    PlotResult,
     RunState,
     create_run_state,
     find_readable_run_state,
@@ -80,7 +79,7 @@ def write_final_state(
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
-    All stages passed: the run passed, whatever became of its curves. Somebody had asked it to stop: interrupted. Else
+    All stages passed: the run passed. Somebody had asked it to stop: interrupted. Else
     it failed, in the stage that was going on or between two. `runtime_exit_info` is what its container said. Raises
     `OSError`.
     """
@@ -110,8 +109,7 @@ def _describe_progress(state: RunState) -> str:
 
 def _final_state(state: RunState, last: SupervisorExit, asked: str) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
-        plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.kind)
-        return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
+        return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0)
     known = find_run_cause(state)  # the stage had its last word, the run had not
     cause = known or _end_cause(state, last, asked)
     now: Literal["interrupted", "failed"] = "interrupted" if cause.kind == "interrupted" else "failed"

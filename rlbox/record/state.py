@@ -61,7 +61,6 @@ SCHEMA = 1
 RunStatus = Literal["running", "passed", "failed", "interrupted"]
 StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted", "skipped"]
 ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stopped"]
-PlotStatus = Literal["", "drawn", "failed", "skipped"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +103,6 @@ class StageState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotResult:
-    state: PlotStatus = ""
-    detail: str = ""
-    path: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunState:
     """A run: `run.json` holds exactly these keys and `schema`.
 
@@ -127,7 +119,6 @@ class RunState:
     started_at: str = ""
     ended_at: str = ""
     exit_code: int | None = None
-    plot: PlotResult = PlotResult()
     stages: tuple[StageState, ...] = ()
     attempt: int = 1
     notes: tuple[str, ...] = ()

@@ -265,8 +265,6 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         page = run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE
         if stage.cause and page.is_file():
             app.print_status(f"  page:  {page}")
-    if state.plot.path:
-        app.print_status(f"curves: {run_dir / Path(state.plot.path).name}")
     app.print_status(f"run {state.run_id} {state.state}: {run_dir}")
     if not passed:
         _say_next(app, plan, state, cause)

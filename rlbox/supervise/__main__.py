@@ -97,8 +97,6 @@ def _tell_event(event: Mapping[str, Any]) -> None:
             _tell(f"{text}: {event['cause']}" if event.get("cause") else text)
         case "service":
             _tell(f"{event['stage']}: service {event['service']} {event['state']}")
-        case "plot":
-            _tell(f"curves: {event['plot']['state']} {event['plot']['detail']}".rstrip())
         case "evidence-failed":
             _tell(f"evidence was not written: {event['why']}")
         case _:

@@ -1,4 +1,4 @@
-"""Carry out a whole run: its stages in order up to the first that fails, then the curves."""
+"""Carry out a whole run: its stages in order up to the first that fails."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.amounts import exact_duration_text, utc_now
-from rlbox.diagnose.cause import Cause, describe_exit, get_run_exit_code
+from rlbox.amounts import utc_now
+from rlbox.diagnose.cause import Cause, get_run_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
 from rlbox.hang.starvation import StarvationMonitor
-from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.logs.pump import LogPump
 from rlbox.record.journal import Event, Journal
 from rlbox.record.run_dir import PLAN_FILE, write_run_plan
-from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_rerun_stages_and_build_state
+from rlbox.record.state import RunStatus, StageStatus, archive_rerun_stages_and_build_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
@@ -31,13 +29,10 @@ from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.run_processes import RunProcesses
-from rlbox.system.safe_files import find_files_named, replace_file
+from rlbox.system.safe_files import replace_file
 from rlbox.system.stop_signal import StopSignal
-from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"
-PLOT_LOG = "plot.log"
-_PLOT_S = 120.0
 _GPU_SHARE = re.compile(
     r"(?:gpu[-_]memory(?:[-_]utilization)?|mem[-_]fraction[-_]static)[= ](1(?:\.0+)?|0?\.\d+)(?![\w.])"
 )
@@ -78,7 +73,6 @@ def supervise_run(
     journal.record_run_change("run", state="running", attempt=plan.attempt)
     cause = _carry_out_stages_and_end_all(context)
     context.nodes.close()
-    journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
     _write_end(context, cause)
     return get_run_exit_code(cause) if journal.saved else NodeError.exit_code
@@ -198,29 +192,3 @@ def _end_stages(context: StageContext, cause: Cause) -> None:
             context.journal.record_stage_change(state.name, state="not started")
         elif state.state in ("starting", "running"):
             context.journal.record_stage_change(state.name, state="failed", ended_at=utc_now(), cause=cause)
-
-
-def _draw(context: StageContext) -> PlotResult:
-    plan, begun = context.plan, time.monotonic()
-    if not plan.plot or context.interrupt.name or not find_files_named(context.run_dir, METRICS_FILE):
-        return PlotResult(state="skipped")
-    command = Command(argv=plan.plot, env=plan.env, cwd=str(context.run_dir))
-    pump = LogPump(context.journal.masks)
-    pump.stop_blocking_writers()
-    try:
-        with pump.open_pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
-            child = context.processes.start(command, output, stage="plot", part="plot")
-        while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not context.interrupt.name:
-            pump.wait_for_growth(0.05)
-    except OSError as error:
-        return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
-    finally:
-        context.processes.stop_all_and_list_survivors()
-        pump.close_all_but_logs()
-    if code is None:
-        return PlotResult(
-            state="failed", detail=context.interrupt.name or f"not done after {exact_duration_text(_PLOT_S)}"
-        )
-    if code or not Path(plan.curves).is_file():
-        return PlotResult(state="failed", detail=f"{describe_exit(code)}, see {PLOT_LOG}")
-    return PlotResult(state="drawn", path=plan.curves)

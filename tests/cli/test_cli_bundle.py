@@ -43,7 +43,7 @@ def plan(run_dir: Path, name: str) -> RunPlan:
     paths = RunPaths(run=str(run_dir), job="", data="", python="python3")
     return RunPlan(
         run_id=name, job="smoke", target="local", place="here", profile="", params={}, paths=paths, env={},
-        stages=(stage,), plot=(), curves="",
+        stages=(stage,),
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _flat(at: str, value: Any) -> Iterator[str]:
         for key, item in sorted(value.items()):
             if key not in READ_BY_PEOPLE and item not in (None, (), {}):
                 yield from _flat(f"{at}.{key}" if at else str(key), item)
-    elif at.endswith(("argv", "plot")):
+    elif at.endswith("argv"):
         yield from (f"{at} {option}" for option in _options(value))
     elif isinstance(value, tuple):
         for item in value:

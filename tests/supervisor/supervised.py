@@ -132,7 +132,6 @@ class Bench:
         self.run_dir = run_dir
         self.run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
         self.stages: list[StagePlan] = []
-        self.plot: tuple[str, ...] = ()
         self.environment: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
         self.aliases: tuple[tuple[str, ...], ...] = ()
@@ -189,8 +188,6 @@ class Bench:
             paths=RunPaths(run=run, job=run, data=run, python=sys.executable),
             env={"RLBOX_TEST": "1"},
             stages=tuple(self.stages),
-            plot=self.plot,
-            curves=f"{run}/curves.png",
             secrets=tuple(self.secrets),
             aliases=self.aliases,
             cluster=self.cluster,

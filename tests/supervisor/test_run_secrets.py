@@ -140,16 +140,12 @@ def test_each_stage_and_service_has_what_it_names_and_nothing_else(planted: Benc
     planted.stage("database", python(HAS + NAMED), services=served, secrets=("DB_PASSWORD",))
     planted.stage("nothing", python(HAS + NAMED))
     planted.stage("all", python(HAS), secrets=("DB_PASSWORD", "WANDB_API_KEY"))
-    planted.plot = ("sh", "-c", 'echo "plot $WANDB_KEY$DB_PASSWORD"; exit 1')
-    (planted.run_dir / "job").mkdir(parents=True)
-    (planted.run_dir / "job/metrics.jsonl").touch()
     assert planted.run() == 0
     assert planted.log("1-database/stage.log") == "has DB_PASSWORD\nnamed DB_PASSWORD\n"
     assert planted.log("1-database/server.log").startswith("has WANDB_API_KEY WANDB_KEY\n")
     assert planted.log("1-database/plain.log").startswith("has\n")
     assert planted.log("2-nothing/stage.log") == "has\nnamed \n"
     assert planted.log("3-all/stage.log") == "has DB_PASSWORD WANDB_API_KEY WANDB_KEY\n"
-    assert (planted.run_dir / "plot.log").read_text() == "plot \n"
     assert leaks(planted.run_dir) == []
 
 

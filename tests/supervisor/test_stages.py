@@ -46,7 +46,6 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
         forbid=(line_rule("Traceback"),),
         files=(file_rule(out),),
     )
-    bench.plot = python(f"open({str(bench.run_dir / 'curves.png')!r}, 'w').write('x')")
     bench.start()
     code, err = bench.finish()
     assert (code, bench.states(), bench.state().state) == (0, ["passed", "passed"], "passed")
@@ -57,7 +56,6 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert second.services[0].state == "stopped"
     assert second.exit_code == 0
-    assert bench.state().plot.state == "drawn"
     assert err.splitlines() == [
         "rlbox: run running",
         "rlbox: first: starting",
@@ -69,7 +67,6 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
         "rlbox: second: running",
         "rlbox: second: service reward stopped",
         "rlbox: second: passed",
-        "rlbox: curves: drawn",
         "rlbox: run passed",
     ]
     assert not (bench.run_dir / ".reserve").exists()
@@ -203,13 +200,6 @@ def test_missing_program(bench: Bench) -> None:
     bench.stage("train", ("no-such-program-here",))
     assert bench.run() == 1
     assert bench.cause().what == "stage train cannot start no-such-program-here: No such file or directory"
-
-
-def test_failed_plot_fails_nothing(bench: Bench) -> None:
-    bench.stage("train", ("sh", "-c", "echo x > metrics.jsonl"))
-    bench.plot = ("sh", "-c", "echo bad; exit 2")
-    assert bench.run() == 0
-    assert (bench.state().plot.state, bench.state().plot.detail) == ("failed", "exit code 2, see plot.log")
 
 
 def test_plan_that_cannot_be_read(tmp_path: Path) -> None:

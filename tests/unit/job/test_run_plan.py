@@ -20,8 +20,6 @@ from rlbox.job.plan import RunPlan, load_run_plan, plan_run
 JOB = """
 title = "two stages"
 target = "local"
-plot = ["{python}", "{job}/plot.py", "{run}/metrics.jsonl"]
-curves = "{run}/curves.png"
 [params]
 rounds = { default = 2, help = "rounds of the loop", at_least = 1, at_most = 9 }
 lr = { default = 0.5, help = "step size", at_least = 0 }
@@ -134,8 +132,6 @@ def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPath
         ('"{run}/out"', '"{out}"', "stages.loop.gate.files.path", "out"),
         ("{run}/checkpoint", "{ckpt}", "stages.loop.needs.path", "ckpt"),
         ('PYTHONPATH = "{job}"', 'PYTHONPATH = "{jobs}"', "env.PYTHONPATH", "jobs"),
-        ("{run}/metrics.jsonl", "{metrics}", "plot", "metrics"),
-        ("{run}/curves.png", "{curves}", "curves", "curves"),
         ('{"prompt": "{param.note}"', '{"prompt": "{note}"', "services.server.ready.body", "note"),
     ],
 )

@@ -37,8 +37,6 @@ PLAN = RunPlan(
     paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
-    plot=(),
-    curves="",
     container="job-7",
 )
 
@@ -114,7 +112,6 @@ def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None
     run_store.clean_up_dead_runs(ME)
     ended = load_run_state(run_store.find_run("r-1"))
     assert ended.state == "passed"  # no stage was left to do
-    assert ended.plot.detail == "removed"
 
 
 def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ TRUE = [
     (
         run("passed", "passed", "passed"),
         word(137, f"{SAID}\n{format_stage_passed_line('b')}"),
-    ),  # killed over its curves
+    ),  # killed after its last stage
     (run("passed", "passed", "passed"), SupervisorExit(kind="removed", container_name="c")),
     (run("passed", "passed", "passed"), SupervisorExit(kind="killed", exit_code=-9)),  # in place
 ]

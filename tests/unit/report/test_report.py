@@ -173,7 +173,7 @@ def test_a_torn_state_is_made_from_the_events(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_run(folder, samples=2, steps=2)
     plan = RunPlan(
-        run_id="run", job="j", target="t", place="here", profile="", params={}, env={}, stages=(), plot=(), curves="",
+        run_id="run", job="j", target="t", place="here", profile="", params={}, env={}, stages=(),
         paths=RunPaths(run="r", job="j", data="d", python="p"),
     )  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(plan.as_json()))

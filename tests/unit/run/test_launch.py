@@ -34,8 +34,6 @@ PLAN = RunPlan(
     paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
-    plot=(),
-    curves="",
 )
 
 
