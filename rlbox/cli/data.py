@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -11,15 +14,17 @@ from rlbox.amounts import counted, decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.doctor.data_check import check_training_data, write_first_rows
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 from rlbox.system.limits import get_available_memory
-from rlbox.system.prefetch import find_files, read_into_page_cache, require_free_memory
 from rlbox.system.progress import show_byte_progress
 
 _FILE = click.Path(path_type=Path)
+_THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
+_CHUNK_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 @click.command()
@@ -121,20 +126,75 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
       rlbox warm /data/models/Qwen3-8B
       rlbox warm /data/models/Qwen3-8B --dry-run
     """
-    files = find_files(paths)
+    files = _find_files(paths)
     total = sum(files.values())
     data = {"size": total, "files": [{"path": str(path), "size": size} for path, size in files.items()]}
     text = f"{counted(len(files), 'file', 'files')}, {decimal_size_text(total)}"
     with app.collecting_refusals_if_dry_run("memory"):
-        require_free_memory(files, get_available_memory())
+        _require_free_memory(files, get_available_memory())
     if app.dry_run:
         return app.planned(data, text, f"read {decimal_size_text(total)} into memory")
     began = time.monotonic()
     with show_byte_progress(app, "into memory", total) as on_bytes:
-        read_into_page_cache(files, on_bytes)
+        _read_into_page_cache(files, on_bytes)
     seconds = max(time.monotonic() - began, 1e-6)
     speed = decimal_size_text(total / seconds)
     app.result(
         {**data, "seconds": round(seconds, 6)}, f"{text}: read into memory in {duration_text(seconds)} ({speed}/s)"
     )
     return 0
+
+
+def _find_files(paths: Sequence[Path]) -> dict[Path, int]:
+    """Return the sizes of the files at, or below, `paths`, each once; links are followed, as in a Hugging Face cache.
+
+    Raises SpecError: a path is missing, or there is no file below it.
+    """
+    files: dict[tuple[int, int], tuple[Path, int]] = {}
+    for path in paths:
+        names = [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
+        if not names:
+            raise SpecError(
+                _("there is no file to warm"), where=str(path), next_step=_("name a file, or a model's folder")
+            )
+        for name in names:
+            status = name.stat()
+            files.setdefault((status.st_dev, status.st_ino), (name, status.st_size))
+    return dict(files.values())
+
+
+def _require_free_memory(files: dict[Path, int], available: int) -> None:
+    """Refuse files that `available` bytes of memory cannot hold: reading their end would evict their beginning."""
+    if (total := sum(files.values())) <= available:
+        return
+    first = next(iter(files))
+    raise NodeError(
+        _("{size} do not stay in memory: the page cache can have {room} here").format(
+            size=decimal_size_text(total), room=decimal_size_text(available)
+        ),
+        where=str(first) if len(files) == 1 else f"{len(files)} files from {first} on",
+        next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
+    )
+
+
+def _read_into_page_cache(files: dict[Path, int], on_bytes: Callable[[int], None]) -> None:
+    """Read the files; `on_bytes` is called with the size of every block, from any thread.
+
+    Raises WorkFailed: a file is unreadable.
+    """
+    chunks = [(path, offset) for path, size in files.items() for offset in range(0, size, _CHUNK_BYTES)]
+    with ThreadPoolExecutor(_THREADS) as workers:
+        list(workers.map(lambda chunk: _read_chunk(chunk[0], chunk[1], on_bytes), chunks))
+
+
+def _read_chunk(path: Path, offset: int, on_bytes: Callable[[int], None]) -> None:
+    done, buffer = 0, memoryview(bytearray(_BLOCK_BYTES))
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while done < _CHUNK_BYTES and (count := os.preadv(file.fileno(), [buffer], offset + done)):
+                done += count
+                on_bytes(count)
+    except OSError as error:
+        raise WorkFailed(
+            _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
+        ) from error

@@ -30,7 +30,7 @@ from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
 from rlbox.system.command import start_command
-from rlbox.system.stop_signal import handle_stop_signals
+from rlbox.system.run_processes import handle_stop_signals
 from rlbox.values import Command
 
 HELPER_LABEL = "rlbox.helper"

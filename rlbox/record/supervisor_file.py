@@ -21,9 +21,8 @@ from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_command_line, probe_process
-from rlbox.system.run_processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.system.safe_files import create_file
-from rlbox.system.stop_signal import StopSignal
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"

@@ -33,7 +33,7 @@ from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import PreparedBackend, format_resume_command
 from rlbox.run.data_disk import create_lock_owner
 from rlbox.system.identity import get_user_name
-from rlbox.system.stop_signal import StopSignal, handle_stop_signals
+from rlbox.system.run_processes import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.system.libc import forbid_ptrace
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import StopSignal
 
 if TYPE_CHECKING:
     from rlbox.job.plan import RunPlan

@@ -29,8 +29,7 @@ from rlbox.supervise.causes import explain_failed_start, explain_lost_node, expl
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
-from rlbox.system.run_processes import RunProcesses
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import RunProcesses, StopSignal
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService

@@ -28,9 +28,8 @@ from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.libc import set_child_subreaper
-from rlbox.system.run_processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.system.safe_files import replace_file
-from rlbox.system.stop_signal import StopSignal
 
 BUG_FILE = "supervisor-error.log"
 _GPU_SHARE = re.compile(

@@ -17,8 +17,7 @@ from types import FrameType
 
 from rlbox.system.command import ProcessHandle, start_command
 from rlbox.system.libc import set_child_subreaper
-from rlbox.system.run_processes import RunProcesses
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.values import Command
 
 _LAST_BYTES = 2000

@@ -116,7 +116,7 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
 
 ORPHANS = """
 import os, pathlib, time
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import StopSignal
 from rlbox.system.process_table import probe_processes
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.run_processes import RunProcesses

@@ -24,8 +24,7 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
-from rlbox.system.run_processes import RunProcesses
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import RunProcesses, StopSignal
 
 MIB = 1 << 20
 PROCESS = ProcessUsage(

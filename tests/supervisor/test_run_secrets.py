@@ -28,8 +28,7 @@ from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_runtime
 from rlbox.run.host import PreparedHost
 from rlbox.secrets.handover import encode_secrets
-from rlbox.system.run_processes import RunProcesses
-from rlbox.system.stop_signal import StopSignal
+from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.values import Secret
 
 TOKEN = "wk+9/pl4nted=Q7zR'x"
