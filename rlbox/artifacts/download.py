@@ -190,8 +190,6 @@ class Downloader:
             raise _LinkFailed(why, transient=error.kind != "address") from error
 
     def _reason(self, error: NoResponseError) -> str:
-        if error.kind == "late":
-            return "no connection in time"
         return (
             f"no byte for {exact_duration_text(self._stall_s)}"
             if error.kind == "silent"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
+from rlbox.system.http import HttpClient, NoResponseError, create_tls_context, explain_no_response
 from rlbox.system.network_settings import find_custom_ca_bundle, read_pip_and_proxy_settings
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
@@ -164,7 +165,7 @@ def _request(endpoint: Endpoint) -> Endpoint:
     """Return how an address answered: any answer but a server's failure will do."""
     try:
         with (
-            HttpClient(make_tls_context_factory(find_custom_ca_bundle()), idle_timeout_s=_REQUEST_TIMEOUT_S) as http,
+            HttpClient(partial(create_tls_context, find_custom_ca_bundle()), idle_timeout_s=_REQUEST_TIMEOUT_S) as http,
             http.stream("GET", endpoint.url) as answer,
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""

@@ -101,7 +101,7 @@ def find_http_problem(
                 if time.monotonic() > until:
                     return _NO_ANSWER
     except NoResponseError as error:
-        if error.kind in ("late", "silent"):
+        if error.kind == "silent":
             return _NO_ANSWER
         return CONNECTION_REFUSED if error.kind == "unreached" else explain_no_response(error)
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))

@@ -8,6 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager
 
 
-NoResponseKind = Literal["late", "silent", "cut", "unreached", "untrusted", "address"]
-"""Why no answer came: the connection is not taken in time; no byte for too long; the connection ended before the answer
-did; nothing listens there, or nothing that can be understood; its certificate; what no repetition changes (an address
-that is none, redirects without end)."""
+NoResponseKind = Literal["silent", "cut", "unreached", "untrusted", "address"]
+"""Why no answer came: no byte, or no connection, for too long; the connection ended before the answer did; nothing
+listens there, or nothing that can be understood; its certificate; what no repetition changes (an address that is none,
+redirects without end)."""
 
 
 class NoResponseError(Exception):
@@ -41,19 +42,18 @@ class NoResponseError(Exception):
 
 
 def explain_no_response(error: Exception) -> str:
-    kind = error.kind if isinstance(error, NoResponseError) else None
-    if kind == "late":
-        return _("does not take the connection")
-    if kind == "silent":
+    if not isinstance(error, NoResponseError):
+        return _strip_errno(error)
+    if error.kind == "silent":
         return _("stalls: nothing came for too long")
-    if kind == "cut":
+    if error.kind == "cut":
         return _("breaks the connection off")
-    if isinstance(error, NoResponseError) and error.host and kind != "address":
+    if error.host and error.kind != "address":
         return _("cannot reach {host}: {error}").format(host=error.host, error=error)
-    return strip_errno(error)
+    return str(error)
 
 
-def strip_errno(error: BaseException) -> str:
+def _strip_errno(error: BaseException) -> str:
     """Return the error's text without the number that only C programs read."""
     return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
@@ -83,7 +83,6 @@ class HttpResponse:
         self.headers: HTTPHeaderDict = response.headers
         self.urls = urls
         self._response = response
-        self._body: bytes | None = None
 
     @property
     def url(self) -> str:
@@ -101,10 +100,8 @@ class HttpResponse:
 
     def read_body(self) -> bytes:
         """Return the whole body, unpacked, as often as it is asked for."""
-        if self._body is None:
-            with _convert_errors(self.url):
-                self._body = self._response.read(decode_content=True)
-        return self._body
+        with _convert_errors(self.url):
+            return self._response.data
 
     def read_json(self) -> Any:
         return parse_json(self.read_body())
@@ -145,10 +142,8 @@ class HttpClient:
 
     def close(self) -> None:
         with self._lock:
-            for pools in self._pools.values():
-                for key in pools.pools.keys():  # noqa: SIM118 -- it cannot be iterated over
-                    pools.pools[key].close()
-                pools.clear()
+            for pool in self._pools.values():
+                pool.clear()
 
     @contextmanager
     def stream(
@@ -208,7 +203,6 @@ class HttpClient:
                 redirect=False,
                 retries=False,
                 preload_content=False,
-                decode_content=False,
             )
 
     def _find_pool(self, parts: SplitResult) -> PoolManager:
@@ -237,7 +231,7 @@ def create_client(
     settings: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
     return HttpClient(
-        make_tls_context_factory(settings.ca_bundle),
+        partial(create_tls_context, settings.ca_bundle),
         max_connections=max_connections,
         idle_timeout_s=idle_timeout_s,
         use_netrc=True,
@@ -249,18 +243,14 @@ def create_loopback_client(idle_timeout_s: float, headers: Mapping[str, str] | N
     return HttpClient(idle_timeout_s=idle_timeout_s, use_proxies=False, follow_redirects=False, headers=headers)
 
 
-def make_tls_context_factory(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
-    """Return what makes a context that trusts a site's bundle; without one, the system's certificates and certifi's."""
+def create_tls_context(ca_bundle: str) -> ssl.SSLContext:
+    """Return a context that trusts a site's bundle; without one, the system's certificates and certifi's."""
+    import certifi
 
-    def create_context() -> ssl.SSLContext:
-        import certifi
-
-        context = ssl.create_default_context(cafile=ca_bundle or certifi.where())
-        if not ca_bundle:
-            context.load_default_certs()
-        return context
-
-    return create_context
+    context = ssl.create_default_context(cafile=ca_bundle or certifi.where())
+    if not ca_bundle:
+        context.load_default_certs()
+    return context
 
 
 def retry(
@@ -322,7 +312,7 @@ def _convert_errors(url: str) -> Iterator[None]:
         while inner := root.__cause__ or next((arg for arg in root.args if isinstance(arg, Exception)), None):
             root = inner
         missing = getattr(root, "expected", None)
-        message = f"{missing} bytes are missing" if isinstance(missing, int) else strip_errno(root)
+        message = f"{missing} bytes are missing" if isinstance(missing, int) else _strip_errno(root)
         raise NoResponseError(message, _find_kind(error, root), _parse_host(url)) from error
 
 
@@ -337,7 +327,7 @@ def _find_kind(error: Exception, root: BaseException) -> NoResponseKind:
     from urllib3 import exceptions as of
 
     if isinstance(root, TimeoutError):
-        return "late" if isinstance(error, (of.ConnectTimeoutError, of.ProxyError)) else "silent"
+        return "silent"
     if isinstance(root, ssl.SSLCertVerificationError):
         return "untrusted"
     if isinstance(root, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -21,8 +22,8 @@ from rlbox.system.http import (
     HttpClient,
     HttpResponse,
     NoResponseError,
+    create_tls_context,
     explain_no_response,
-    make_tls_context_factory,
     retry,
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
@@ -247,7 +248,7 @@ def _ask(
             raise _Busy(answer)
         return answer
 
-    with HttpClient(make_tls_context_factory(find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
+    with HttpClient(partial(create_tls_context, find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
         try:
             answer = retry(ask, (NoResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
         except _Busy as busy:
