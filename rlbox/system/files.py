@@ -93,15 +93,11 @@ def link_or_copy(source: Path, path: Path) -> None:
 def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
-    Raises NodeError: the disk has less than `needed_bytes` free, is full, or cannot be written; other errors of the
-      block stay.
+    Raises NodeError: the disk has less than `needed_bytes` free, is full, or cannot be written.
     Raises LockHeld: another process writes the same file.
     """
     part = path.with_name(f"{path.name}.part")
-    is_in_block = False
     try:
-        if is_folder_device_or_pipe(path):
-            raise OSError(errno.EINVAL, "is no regular file, which is not replaced")
         free = get_free_bytes(path.parent)
         if free < needed_bytes:
             raise NodeError(
@@ -117,9 +113,7 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
-                is_in_block = True
                 yield file
-                is_in_block = False
                 file.flush()
                 os.fsync(file.fileno())
                 os.replace(part, path)
@@ -127,9 +121,6 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
                 part.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        can_be_of_this_file = is_disk_full(error) or error.errno == errno.EFBIG  # a write without room names no file
-        if is_in_block and not can_be_of_this_file:
-            raise
         raise NodeError(
             _("the archive cannot be written: {strerror}").format(strerror=error.strerror or error),
             where=str(part),
@@ -165,13 +156,9 @@ def _require_writable_directory(directory: Path, path: Path, alternative: str) -
                 parent=shlex.quote(str(directory)), other=alternative
             ),
         )
-    if not directory.is_dir():
+    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
         raise NodeError(
-            _("no folder has this name"), where=str(directory), next_step=_("name {other}").format(other=alternative)
-        )
-    if os.statvfs(directory).f_flag & os.ST_RDONLY or not os.access(directory, os.W_OK | os.X_OK):
-        raise NodeError(
-            _("nothing can be written there by this user"),
+            _("it is no folder that this user can write to"),
             where=str(directory),
             next_step=_("make the folder writable for you, or name {other}").format(other=alternative),
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -34,8 +33,6 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 MAX_DEPTH = 32
 """Levels of folders that are looked into; what rlbox writes has six."""
 
-_MOST_NAMES = 100_000
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _PATH_STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -241,18 +238,23 @@ class WalkedFile(NamedTuple):
 def walk_files(path: Path, *, max_depth: int = MAX_DEPTH, include_directories: bool = False) -> Iterator[WalkedFile]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
-    `include_directories`: yield them too, each before what lies in it.
-
-    The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
-    a link, of what cannot be looked into, or of what lies below more than `max_depth` folders.
+    The order is that of names, the files of a folder before its folders, which `include_directories` yields after its
+    files. Nothing comes of a folder that is missing or a link, of what cannot be looked into, or of what lies below
+    more than `max_depth` folders.
     """
-    try:
-        with open_directory(path) as folder:
-            for name, facts in _walk(folder, "", max_depth):
-                if include_directories or not stat.S_ISDIR(facts.st_mode):
-                    yield WalkedFile(name, facts)
-    except OSError:
-        return
+    with contextlib.suppress(OSError), open_directory(path) as folder:
+        for above, directories, names, handle in os.fwalk(".", dir_fd=folder):
+            prefix = f"{above[2:]}/" if above != "." else ""
+            entries: dict[str, os.stat_result] = {}
+            for name in sorted([*directories, *names]):  # fwalk takes a link to a folder for one
+                with contextlib.suppress(OSError):  # a file of a run that goes on
+                    entries[name] = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            directories[:] = [name for name, facts in entries.items() if stat.S_ISDIR(facts.st_mode)]
+            yield from (WalkedFile(prefix + name, entries[name]) for name in entries if name not in directories)
+            if include_directories:
+                yield from (WalkedFile(prefix + name, entries[name]) for name in directories)
+            if above.count("/") >= max_depth:
+                directories.clear()
 
 
 def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
@@ -275,30 +277,3 @@ def remove_tree(path: Path) -> None:
             outcome = run_command(remove)
         if not outcome.ok:
             raise OSError(errno.EACCES, outcome.stderr.strip().partition("\n")[0], str(path))
-
-
-def _walk(folder: int, above: str, deepest: int) -> Iterator[WalkedFile]:
-    folders: dict[str, os.stat_result] = {}
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
-    for name in names:
-        try:
-            facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except OSError:
-            continue  # a file of a run that goes on
-        if stat.S_ISDIR(facts.st_mode):
-            folders[name] = facts
-        else:
-            yield WalkedFile(f"{above}{name}", facts)
-    for name, facts in folders.items():
-        yield WalkedFile(f"{above}{name}", facts)
-        if deepest <= 0:
-            continue
-        try:
-            below = os.open(name, _DIRECTORY, dir_fd=folder)
-        except OSError:
-            continue
-        try:
-            yield from _walk(below, f"{above}{name}/", deepest - 1)
-        finally:
-            os.close(below)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from registry_server import CONFIG_TYPE, LAYER_TYPE, create_image_manifest
+from registry_server import CONFIG_TYPE, LAYER_TYPE, create_image_manifest, descriptor_to_json
 
 from rlbox.engine import archive
 from rlbox.engine.archive import (
@@ -34,7 +34,6 @@ from rlbox.engine.oci import (
     Descriptor,
     compute_digest,
     create_descriptor,
-    encode_compact_unsorted_json,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import zstd
@@ -46,7 +45,7 @@ AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing wa
 
 
 def create_index(manifest: Descriptor) -> bytes:
-    return encode_compact_unsorted_json({"schemaVersion": 2, "manifests": [manifest.to_json()]})
+    return json.dumps({"schemaVersion": 2, "manifests": [descriptor_to_json(manifest)]}).encode()
 
 
 def make_files() -> dict[str, bytes]:
@@ -192,12 +191,6 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["x.tar"]
     fill(path, b"new")
     assert path.read_bytes() == b"new"
-
-
-def test_an_error_of_another_file_is_not_of_the_archive(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        fill(tmp_path / "x.tar", then=(tmp_path / "missing").read_bytes)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_at_once(tmp_path: Path) -> None:
