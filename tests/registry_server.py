@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from rlbox.engine.oci import (
     MANIFEST_TYPE,
     Descriptor,
-    encode_compact_unsorted_json,
 )
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -64,9 +63,14 @@ def log_in(host: str, folder: Path, password: str = PASSWORD) -> None:
     (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
 
 
+def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
+    value = {"mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size}
+    return {**value, **({"annotations": dict(descriptor.annotations)} if descriptor.annotations else {})}
+
+
 def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
-    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
-    return encode_compact_unsorted_json(value | {"layers": [layer.to_json() for layer in layers]})
+    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": descriptor_to_json(config)}
+    return json.dumps(value | {"layers": [descriptor_to_json(layer) for layer in layers]}).encode()
 
 
 class RegistryServer:

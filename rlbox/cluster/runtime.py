@@ -170,7 +170,7 @@ def read_log_tail(node: Node, instance: RayInstance, lines: int) -> str:
     if instance.is_inplace:
         arguments = {"disk": node.spec.data, "record_id": instance.id, "max_lines": lines}
         return str(node.call("read_ray_process_output", **arguments))
-    return node.engine().read_log_tail(instance.id, lines)
+    return node.engine().read_log(instance.id, lines) or ""
 
 
 def python_path(member: ClusterMember) -> str:

@@ -22,7 +22,6 @@ from rlbox.engine.gpu_access import (
     NO_GPUS,
     GpuAccess,
     GpuSupport,
-    assume_cdi_access,
     choose_gpu_access,
     create_host_gpu_env,
     parse_gpus_option,
@@ -56,7 +55,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
         request = parse_gpus_option(option, image.container.gpus)
         if request.is_none and not image.container.gpus:
             return NO_GPUS
-        access = assume_cdi_access(request)
+        access = choose_gpu_access(request, GpuSupport(is_local=False, is_cdi_enabled=True))  # where none answers
         support = GpuSupport() if request.is_none else probe_engine_gpu_support()
         access = choose_gpu_access(request, support, set_rlbox_gpus_env=bool(option))
         if not request.is_none:

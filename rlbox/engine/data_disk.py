@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import tempfile
 from pathlib import Path
 
 from rlbox.amounts import GIB, decimal_and_gib_size_text, decimal_size_text
@@ -71,7 +70,14 @@ def ensure_data_dir_creating_default(
         elif not os.path.isdir(directory):
             raise _refuse(directory, _("the data disk is not a directory"), _("name another with --data DIR"))
         else:
-            _try_write(app, directory)
+            try:
+                _require_writable(directory)
+            except OSError as error:
+                raise _refuse(
+                    directory,
+                    _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
+                    _("remount it writable, free space, or name another with --data DIR"),
+                ) from error
         need_gib = defaults.need_gib if required_free_gib is None else required_free_gib
         free_bytes = get_free_bytes(directory)
         if free_bytes < need_gib * GIB:
@@ -84,21 +90,6 @@ def ensure_data_dir_creating_default(
 def would_create_default_data_dir(directory: Path, defaults: ContainerDefaults) -> bool:
     is_default = bool(defaults.host) and directory == _resolve_path(defaults.host)
     return defaults.create and is_default and not os.path.lexists(directory)
-
-
-def _try_write(app: App, directory: Path) -> None:
-    try:
-        if app.dry_run:
-            _require_writable(directory)
-            return
-        with tempfile.TemporaryFile(dir=directory) as probe:
-            probe.write(b"rlbox")
-    except OSError as error:
-        raise _refuse(
-            directory,
-            _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
-            _("remount it writable, free space, or name another with --data DIR"),
-        ) from error
 
 
 def _make(app: App, directory: Path) -> None:

@@ -90,22 +90,14 @@ _GPU_STEP = _("rlbox doctor TARGET prints the available GPUs; without GPUs: --gp
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerExit:
-    """How a container ended; `started_at` is when it was last started, in the engine's words."""
-
-    exit_code: int
-    out_of_memory: bool
-    all_output: str
-    started_at: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ContainerInfo:
     """A container: its state in the engine's word (`running`, `exited`, …), its labels, when it was last started."""
 
     status: str
     labels: Mapping[str, str]
     started_at: str
+    exit_code: int
+    out_of_memory: bool
 
 
 class PortTakenError(EngineError):
@@ -273,31 +265,32 @@ class DockerEngine:
                 container = self._client.containers.get(name)
             except NotFound:
                 return None
-            started = str(container.attrs["State"].get("StartedAt", ""))
-            return ContainerInfo(status=str(container.status), labels=dict(container.labels), started_at=started)
+            state = container.attrs["State"]
+            code = int(state.get("ExitCode", 0))
+            return ContainerInfo(
+                status=str(container.status),
+                labels=dict(container.labels),
+                started_at=str(state.get("StartedAt", "")),
+                exit_code=code,
+                out_of_memory=bool(state.get("OOMKilled")) and code != 0,
+            )
 
     def is_container_active(self, name: str) -> bool:
         found = self.inspect_container(name)
         return found is not None and found.status in ACTIVE_STATES
 
-    def read_exit_of_ended_container(self, name: str) -> ContainerExit | None:
-        """Return how an ended container ended; None when it is gone, or is just being removed."""
+    def read_log(self, name: str, last_lines: int | None = None) -> str | None:
+        """Return what a container has said, or the end of that; None when it is gone, or is just being removed."""
         with self._asked():
             try:
-                container = self._client.containers.get(name)
-                state = container.attrs["State"]
-                if state.get("Status") in ("removing", "dead"):  # dead: removed in part, by an engine that was killed
-                    return None
-                output = container.logs().decode("utf-8", "replace")
+                output = self._client.containers.get(name).logs(tail="all" if last_lines is None else last_lines)
+                return bytes(output).decode("utf-8", "replace")
             except NotFound:
                 return None
             except APIError as error:
                 if error.status_code != _CONFLICT:  # "container which is dead or marked for removal"
                     raise
                 return None
-            code = int(state["ExitCode"])
-            memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
-            return ContainerExit(exit_code=code, out_of_memory=memory, all_output=output, started_at=started)
 
     def stream_exec_stdout_ignoring_exit(self, name: str, argv: Sequence[str]) -> Iterator[str]:
         """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
@@ -309,11 +302,6 @@ class DockerEngine:
                 *lines, rest = (rest + block).split(b"\n")
                 yield from (line.decode("utf-8", "replace") for line in lines)
             yield from [rest.decode("utf-8", "replace")] if rest else []
-
-    def read_log_tail(self, name: str, lines: int) -> str:
-        with self._asked(), contextlib.suppress(NotFound):
-            return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
-        return ""
 
     def pull_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         with self._heard():

@@ -213,13 +213,6 @@ def create_host_gpu_env(
     return {**seen, GPUS_VARIABLE: request.count_all_or_none}
 
 
-def assume_cdi_access(request: GpuRequest) -> GpuAccess:
-    """Return how a container would get its GPUs where CDI is offered: for a dry run that no engine answers."""
-    count = request.count if request.count > 0 else 0
-    names = request.ids or tuple(map(str, range(count))) or ("all",)
-    return NO_GPUS if request.is_none else GpuAccess(method="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
-
-
 def _suggest_gpu_setup(support: GpuSupport) -> str:
     if support.cdi_spec_files and not support.is_cdi_enabled:
         return _('set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it')

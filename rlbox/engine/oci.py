@@ -1,4 +1,4 @@
-"""The documents of the OCI image and distribution formats, as values and as the bytes that are stored.
+"""The documents of the OCI image and distribution formats as values.
 
 Source: OCI image-spec 1.1.
 """
@@ -6,7 +6,6 @@ Source: OCI image-spec 1.1.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,14 +32,7 @@ class Descriptor:
     media_type: str
     digest: str
     size: int
-    artifact_type: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        more = {"artifactType": self.artifact_type, "annotations": dict(self.annotations)}
-        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size} | {
-            key: value for key, value in more.items() if value
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +54,6 @@ def compute_digest(data: bytes) -> str:
 
 def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
     return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
-
-
-def encode_compact_unsorted_json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
@@ -94,7 +82,6 @@ def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
         media_type=str(value["mediaType"]),
         digest=str(value["digest"]),
         size=int(value["size"]),
-        artifact_type=str(value.get("artifactType") or ""),
         annotations=dict(value.get("annotations") or {}),
     )
 

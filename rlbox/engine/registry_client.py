@@ -138,9 +138,6 @@ class Registry:
                 (whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes()
             )
 
-    def read_unverified_blob(self, repository: str, digest: str) -> bytes:
-        return self._get(f"/v2/{repository}/blobs/{digest}", repository).read_body()
-
     def retry(self, action: Callable[[], T]) -> T:
         try:
             return retry(action, TransientRegistryError, pause=self._pause, on_retry=self._on_retry)

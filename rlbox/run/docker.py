@@ -160,11 +160,11 @@ class RunContainer:
 
     def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
         """Return what its exit code, its output and the engine's flags say; None when it is gone."""
-        ended = self.engine.read_exit_of_ended_container(self.ref.name)
-        if ended is None:
+        ended, output = self.engine.inspect_container(self.ref.name), self.engine.read_log(self.ref.name)
+        if ended is None or output is None:
             return None
         info = make_container_exit_info(
-            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, stderr_tail=ended.all_output
+            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, stderr_tail=output
         )
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import Mirror, serving
-from registry_server import CONFIG_TYPE, LAYER_TYPE, RegistryServer, create_image_manifest
+from registry_server import CONFIG_TYPE, LAYER_TYPE, RegistryServer, create_image_manifest, descriptor_to_json
 from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
@@ -229,15 +230,15 @@ def test_a_base_image(rlbox: Rlbox, folder: Folder, write: Write, registry: Regi
     body = create_image_manifest(blobs[0], blobs[1:])
     rows = [
         {
-            **oci.create_descriptor(body, oci.MANIFEST_TYPE).to_json(),
+            **descriptor_to_json(oci.create_descriptor(body, oci.MANIFEST_TYPE)),
             "platform": {"os": "linux", "architecture": "amd64"},
         },
         {
-            **oci.create_descriptor(b"other", oci.MANIFEST_TYPE).to_json(),
+            **descriptor_to_json(oci.create_descriptor(b"other", oci.MANIFEST_TYPE)),
             "platform": {"os": "linux", "architecture": "arm64"},
         },
     ]
-    index = oci.encode_compact_unsorted_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
+    index = json.dumps({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows}).encode()
     for data in (config, layer):
         registry.add_blob(data)
     registry.add_manifest("amd64", body, oci.MANIFEST_TYPE)

@@ -76,7 +76,7 @@ def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket, golden: Callab
     assert sorted(two.files()) == ["images/mine/lock.json", "images/mine/target.toml", "jobs/two.toml"]
 
 
-def read_only(**_: object) -> None:
+def read_only(*_: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
 
@@ -94,7 +94,7 @@ DISKS: dict[str, Any] = {
     "read-only": (
         "the data disk cannot be written: Read-only file system",
         "remount it writable, free space, or name another with --data DIR",
-        lambda disk, patch: patch.setattr("tempfile.TemporaryFile", read_only),
+        lambda disk, patch: patch.setattr("rlbox.engine.data_disk._require_writable", read_only),
     ),
     "full": (
         "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",

@@ -19,7 +19,6 @@ from rlbox.engine.gpu_access import (
     GpuAccess,
     GpuRequest,
     GpuSupport,
-    assume_cdi_access,
     choose_gpu_access,
     create_host_gpu_env,
     parse_cdi_qualified_gpu_names,
@@ -228,11 +227,9 @@ ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": 
 def test_what_is_said() -> None:
     assert choose_gpu_access(GpuRequest(count=2), CDI).describe() == "0, 1 through CDI"
     assert choose_gpu_access(GpuRequest(count=2), RUNTIME).describe() == "2 through the engine's --gpus"
-    assert assume_cdi_access(GpuRequest(count=2)).names == NAMES[:2]
-    assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).method) == (
-        NAMES[2:],
-        "none",
-    )
+    assumed = GpuSupport(is_local=False, is_cdi_enabled=True)
+    assert choose_gpu_access(GpuRequest(count=2), assumed).names == NAMES[:2]
+    assert choose_gpu_access(GpuRequest(count=ALL_GPUS), assumed).names == NAMES[2:]
 
 
 @pytest.mark.parametrize(

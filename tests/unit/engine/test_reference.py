@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from registry_server import create_image_manifest
+from registry_server import create_image_manifest, descriptor_to_json
 
 from rlbox.engine.oci import (
     INDEX_TYPE,
@@ -109,7 +109,7 @@ def test_a_manifest_is_read_again() -> None:
     read = parse_manifest(create_image_manifest(config, [layer]))
     assert (read.config, read.layers) == (config, (layer,))
     assert read.descriptor == create_descriptor(read.body, MANIFEST_TYPE)
-    index = {"schemaVersion": 2, "manifests": [read.descriptor.to_json()]}
+    index = {"schemaVersion": 2, "manifests": [descriptor_to_json(read.descriptor)]}
     listed = parse_manifest(json.dumps(index).encode())
     assert (listed.manifests, listed.descriptor.media_type) == ((read.descriptor,), INDEX_TYPE)
 

@@ -132,9 +132,10 @@ def test_no_data_folder_is_named() -> None:
 
 
 FREE = "rlbox.engine.data_disk.get_free_bytes"
+WRITABLE = "rlbox.engine.data_disk._require_writable"
 
 
-def read_only(**_: object) -> None:
+def read_only(*_: object) -> None:
     raise OSError(30, "Read-only file system")
 
 
@@ -149,7 +150,7 @@ def file_at(path: Path) -> Path:
         (lambda p, m: p / "no", False, "no", "there is no such data disk"),
         (lambda p, m: file_at(p / "f"), False, "f", "the data disk is not a directory"),
         (lambda p, m: file_at(p / "f") / "below", True, "f/below", "the data disk cannot be made: Not a directory"),
-        (lambda p, m: m.setattr("tempfile.TemporaryFile", read_only) or p, False, "", "cannot be written: Read-only"),
+        (lambda p, m: m.setattr(WRITABLE, read_only) or p, False, "", "cannot be written: Read-only"),
         (lambda p, m: m.setattr(FREE, lambda path: 1 << 29) or p, False, "", "too full: 536.9 MB free, 2.1 GB (2 GiB)"),
     ],
     ids=["missing", "file", "below a file", "read-only", "full"],
