@@ -51,13 +51,7 @@ class StartError(Exception):
 def start_program(
     plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ProgramCgroup | None
 ) -> StartedProgram:
-    """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on.
-
-    Raises
-    ------
-    StartError
-        With what the kernel said.
-    """
+    """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on."""
     report, child_report = socket.socketpair()
     pid = os.fork()
     if not pid:

@@ -33,16 +33,8 @@ def format_strength(layers: Collection[str]) -> str:
 class Plan:
     """The programs of one request, to be started together; the first to end ends them all.
 
-    Attributes
-    ----------
-    files
-        Path below the programs' folder to content in base64.
-    max_cpu_s
-        Of this plan: of the compiler or of the run.
-    check
-        Keys `tests`, `before` and `called_functions` for a checker, which is the first of two programs then.
-    readable_paths
-        Files and folders that the programs may read beside the system's.
+    `files` has content in base64 by path below the programs' folder. With `check` (keys `tests`, `before` and
+    `called_functions`) the first of two programs is the checker.
     """
 
     concurrent_programs: list[list[str]]
@@ -68,16 +60,7 @@ class ProgramExit:
 class Outcome:
     """How the programs of a plan ended.
 
-    Attributes
-    ----------
-    verdict
-        The checker's last line, without the number that proves it; empty where there is none.
-    missing
-        Layers that could not be had, with the kernel's error.
-    files
-        What was fetched, in base64.
-    has_live_processes
-        A process could not be ended.
+    `verdict` is the checker's last line, without the number that proves it; `files` has what was fetched, in base64.
     """
 
     limit: StopReason

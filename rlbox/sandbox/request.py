@@ -41,19 +41,9 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 class RequestLimits:
     """What one request may take, all its programs and their children together; a request can only lower it.
 
-    Attributes
-    ----------
-    cpu_s
-        Seconds of processor time. Programs that sleep that long without using any are stopped too; waiting for a
-        processor is not sleeping, so that no verdict depends on what else the machine does.
-    compile_s
-        The same for the compiler, where the language has one.
-    memory_mb, disk_mb
-        MiB of memory, and of files.
-    tasks
-        Processes and threads at a time.
-    output_bytes
-        Bytes of standard output, and of standard error, each.
+    `cpu_s`: programs that sleep that long without using processor time are stopped too; waiting for a processor is not
+    sleeping, so that no verdict depends on what else the machine does. `memory_mb` and `disk_mb` are in MiB, `tasks`
+    counts processes and threads, `output_bytes` is for standard output and standard error each.
     """
 
     cpu_s: float = 30.0
@@ -104,13 +94,7 @@ class ProgramRequest:
 
 
 def parse_request(document: object, *, has_tests: bool = False) -> ProgramRequest:
-    """Return a request from its JSON; unknown keys are ignored, as SandboxFusion does.
-
-    Raises
-    ------
-    InvalidRequestError
-        With the field that is wrong.
-    """
+    """Return a request from its JSON; unknown keys are ignored, as SandboxFusion does."""
     if not isinstance(document, dict):
         raise InvalidRequestError("a request is a JSON object")
     fields = {name: value for name, value in document.items() if value is not None and value != []}

@@ -45,16 +45,10 @@ class IsolationProbe(NamedTuple):
 
 
 class Sandbox:
-    """Runs requests; many threads may call it. `close` ends what runs and removes its folder.
+    """Runs requests by the interpreter `python`; many threads may call it. `close` ends what runs.
 
-    Parameters
-    ----------
-    python
-        Interpreter of the programs.
-    scratch
-        Where their folders are made; empty: the machine's folder for temporary files.
-    layers
-        Layers that are tried; where these are no wall, nothing is run.
+    `scratch`: where the programs' folders are made; empty: the machine's folder for temporary files. `layers`: those
+    that are tried; where these are no wall, nothing is run.
     """
 
     def __init__(self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str]) -> None:

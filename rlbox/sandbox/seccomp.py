@@ -135,12 +135,8 @@ def build_fork_notify_filter() -> bytes:
 def build_filter(*, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
-    Parameters
-    ----------
-    signal_pid
-        Only this process can be sent signals, where Landlock does not keep them inside (before version 6).
-    allow_truncate
-        False where Landlock does not govern truncation (before version 3).
+    `signal_pid`: only this process can be sent signals, where Landlock does not keep them inside (before version 6).
+    `allow_truncate`: False where Landlock does not govern truncation (before version 3).
     """
     rules = {number: [_EPERM] for number in _REFUSED.values()} | {number: [_refuse(0)] for number in _IGNORED.values()}
     for name, body in _build_conditional_rules(signal_pid, allow_truncate).items():
