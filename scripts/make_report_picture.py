@@ -1,7 +1,7 @@
-"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py [OTHER RUN GOING]`.
+"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py [RUN GOING]`.
 
-The three are folders of real runs; without them the job `smoke` is run three times, and the last is looked at while
-it goes on. The report is shown beside another run, the live page dark, each as Chromium shows it.
+The two are folders of real runs; without them the job `smoke` is run twice, and the last is looked at while it goes on.
+The live page is dark; each is as Chromium shows it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ LONGEST_S = 1200
 
 def main(words: list[str]) -> int:
     """Make the pictures; return the exit code."""
-    if not find_chromium() or len(words) not in (0, 3):
-        sys.stderr.write("a Chromium is needed (scripts/ensure-test-tools.sh), and no run or the folders of three\n")
+    if not find_chromium() or len(words) not in (0, 2):
+        sys.stderr.write("a Chromium is needed (scripts/ensure-test-tools.sh), and no run or the folders of two\n")
         return 1
     with tempfile.TemporaryDirectory() as disk:
-        other, run, going = map(Path, words) if words else (smoke(disk), smoke(disk), begun(disk))
+        run, going = map(Path, words) if words else (smoke(disk), begun(disk))
         live(going)
-        report(read(run), read(other))
+        report(read(run))
         if not words:
             subprocess.run([SMOKE[0], "stop", going.name, "--data", disk], check=False)
     return 0
@@ -78,9 +78,8 @@ def read(run: Path) -> RunRecord:
     return load_run_record(run, SecretMasker({}), max_points_per_series=400)
 
 
-def report(run: RunRecord, other: RunRecord) -> None:
-    """Take the report beside another run."""
-    shot("report", render_report(run, made_at=utc_now(), other=other), WIDE)
+def report(run: RunRecord) -> None:
+    shot("report", render_report(run, made_at=utc_now()), WIDE)
 
 
 def live(run: Path) -> None:

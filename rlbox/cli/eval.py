@@ -15,9 +15,7 @@ from rlbox.amounts import columns, utc_now
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
-    OpenMode,
     dry_run_option,
-    open_auto_yes_no_option,
     pass_app_with_shared_options,
     write_page,
 )
@@ -435,11 +433,10 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 @eval.command("report")
 @click.argument("folder", metavar="FOLDER", type=_PATH)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
-@open_auto_yes_no_option
 @dry_run_option
 @pass_app_with_shared_options
 @_translate_errors()
-def report(app: App, folder: Path, out: str | None, open_mode: OpenMode) -> int:
+def report(app: App, folder: Path, out: str | None) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
@@ -458,4 +455,4 @@ def report(app: App, folder: Path, out: str | None, open_mode: OpenMode) -> int:
     name = folder.resolve().name
     html = render_scores(name, results, problems, made_at=utc_now())
     data = {"results": [result.name for result in results], "problems": len(problems)}
-    return write_page(app, html, out, f"{name}.html", data, open_mode)
+    return write_page(app, html, out, f"{name}.html", data)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -133,18 +133,6 @@ def target_profile_and_set_options(function: Callable[..., Any]) -> Callable[...
     return target(profile(setting(function)))
 
 
-OpenMode = Literal["auto", "yes", "no"]
-open_auto_yes_no_option = click.option(
-    "--open",
-    "open_mode",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    is_flag=False,
-    flag_value="yes",
-    help="Open it in a browser.",
-)
-
-
 def require_confirmation(app: App, yes: bool, question: str) -> None:
     """Ask a person before what cannot be taken back or costs money; without a terminal only `--yes` will do."""
     if yes:
@@ -155,28 +143,15 @@ def require_confirmation(app: App, yes: bool, question: str) -> None:
     click.confirm(f"{text[0].upper()}{text[1:]}?", abort=True, err=True)
 
 
-def open_browser(app: App, open_mode: OpenMode, address: str) -> None:
-    """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
-    desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    person = app.can_show_progress and sys.stdout.isatty() and desktop
-    if open_mode == "no" or (open_mode == "auto" and not person):
-        return
-    import webbrowser
-
-    if not webbrowser.open(address):
-        app.print_status(f"no browser was found here; the page is {address}")
-
-
 def write_page(
     app: App,
     html: str,
     out_option: str | None,
     default_path: str,
     json_result: dict[str, Any],
-    open_mode: OpenMode,
     left_out_notes: Iterable[str] = (),
 ) -> int:
-    """Write a page to `out_option` (`-`: standard output) or to `default_path`, say what it lacks, and open it."""
+    """Write a page to `out_option` (`-`: standard output) or to `default_path`, and say what it lacks."""
     from rlbox.system.files import require_writable_file, write_atomic  # 30 ms that completion need not wait for
 
     data = html.encode("utf-8", "replace")
@@ -193,5 +168,4 @@ def write_page(
         return app.planned(json_result, "", f"write {path}")
     write_atomic(path, data)
     app.result(json_result, str(path))
-    open_browser(app, open_mode, path.resolve().as_uri())
     return 0

@@ -9,18 +9,14 @@ import click
 
 from rlbox.amounts import decimal_size_text, utc_now
 from rlbox.app import App
-from rlbox.cli.completers import complete_run
 from rlbox.cli.options import (
-    OpenMode,
     dry_run_option,
-    open_auto_yes_no_option,
-    open_browser,
     pass_app_with_shared_options,
     run_argument,
     target_and_data_options,
     write_page,
 )
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
 from rlbox.report.html import render_report
 from rlbox.report.live import LivePage
@@ -33,44 +29,25 @@ MAX_CHART_POINTS = 400
 
 @click.command()
 @run_argument
-@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@open_auto_yes_no_option
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def report(
-    app: App,
-    name: str | None,
-    other: str | None,
-    out: str | None,
-    open_mode: OpenMode,
-    target: str,
-    data: str | None,
-) -> int:
+def report(app: App, name: str | None, out: str | None, target: str, data: str | None) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
-    With OTHER, the differences are shown as well, and the metrics of both in one chart. What checkpoints answered to
-    problems is on the page that `rlbox eval report` writes.
+    `rlbox runs diff` compares two runs; `rlbox eval report` shows what checkpoints answered to problems.
 
     \b
     Examples:
       rlbox report
       rlbox report smoke-20260101 --out smoke.html --lang zh
-      rlbox report smoke-20260102 smoke-20260101
     """
     run_dir = _find_run_dir(app, name, target, data)
-    before = _find_run_dir(app, other, target, data) if other else None
-    if before and os.path.realpath(before) == os.path.realpath(run_dir):
-        raise SpecError(
-            _("both names are of run {folder}, which does not differ from itself").format(folder=run_dir.name),
-            where=f"{name} {other}",
-            next_step=_("name another run as OTHER: rlbox runs"),
-        )
     record = _load_record(app, run_dir)
-    html = render_report(record, made_at=utc_now(), other=_load_record(app, before) if before else None)
+    html = render_report(record, made_at=utc_now())
     facts = {"run": record.state.run_id, "state": record.state.state}
-    return write_page(app, html, out, f"{run_dir.name}.html", facts, open_mode, record.gaps)
+    return write_page(app, html, out, f"{run_dir.name}.html", facts, record.gaps)
 
 
 def _load_record(app: App, run_dir: Path) -> RunRecord:
@@ -91,10 +68,9 @@ def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> 
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
 )
-@open_auto_yes_no_option
 @target_and_data_options
 @pass_app_with_shared_options
-def watch(app: App, name: str | None, port: int, open_mode: OpenMode, target: str, data: str | None) -> int:
+def watch(app: App, name: str | None, port: int, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
     It shows the same content as the report, updates while the run is in progress, and never changes the run.
@@ -102,7 +78,7 @@ def watch(app: App, name: str | None, port: int, open_mode: OpenMode, target: st
     \b
     Examples:
       rlbox watch
-      rlbox watch smoke-20260101 --port 8300 --open no
+      rlbox watch smoke-20260101 --port 8300
     """
     run_dir = open_existing_store_or_exec_remotely(app, target, data).find_run(name)
 
@@ -123,7 +99,6 @@ def watch(app: App, name: str | None, port: int, open_mode: OpenMode, target: st
         app.print_status(f"run {run_dir.name} is shown there until Ctrl-C")
         if os.environ.get("SSH_CONNECTION"):
             app.print_status(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")
-        open_browser(app, open_mode, address)
         server.serve_forever()
     except KeyboardInterrupt:
         app.print_status(f"stopped showing run {run_dir.name}")

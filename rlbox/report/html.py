@@ -1,11 +1,11 @@
-"""A run as one HTML file: its timeline, plots, gates, evidence and configuration, and beside it another run."""
+"""A run as one HTML file: its timeline, plots, gates, evidence and configuration."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,6 @@ from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
 from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, Series, draw_plot, resource_plots
 from rlbox.report.read import Metric, RunRecord, get_list, get_object, get_objects
-from rlbox.report.run_diff import diff_runs, differs_beyond_durations
 from rlbox.terminal import remove_controls
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
@@ -126,35 +125,6 @@ def _at(event: Mapping[str, Any]) -> float | None:
     return moment(str(event.get("t", "")))
 
 
-MOST_COMPARED_PLOTS = 24
-"""Metrics of both runs that are drawn over each other; what differs of the others is in the table."""
-
-
-def _compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
-    """Return what the page shows of another run, which counts as the one before."""
-    found = diff_runs(other, record)
-    return {
-        "before": other.state.run_id,
-        "after": record.state.run_id,
-        "state": other.state.state,
-        "same": not differs_beyond_durations(found),
-        "rows": [vars(difference) for difference in found],
-        "plots": _plots(record, other),
-    }
-
-
-def _plots(record: RunRecord, other: RunRecord) -> Sequence[Plot]:
-    before = {(one.stage, one.series.name): one for one in other.metrics}
-    plots = []
-    for metric in record.metrics:
-        old = before.get((metric.stage, metric.series.name))
-        if old and old.x == metric.x != "time":
-            series = [replace(old.series, name=other.state.run_id), replace(metric.series, name=record.state.run_id)]
-            name, unit = metric.series.name, metric.series.unit
-            plots.append(draw_plot(name, series, unit=unit, note=metric.stage, x=metric.x))
-    return [plot for plot in plots if plot][:MOST_COMPARED_PLOTS]
-
-
 MOST_BYTES = 2_000_000
 _LABELLED = 0.06
 """Share of the timeline from which on a phase is wide enough for its name."""
@@ -168,21 +138,14 @@ _FIRST_PLOTS = 12
 """Plots that are shown at once; the others are folded away."""
 
 
-def render_report(record: RunRecord, *, made_at: str, other: RunRecord | None = None, live: bool = False) -> str:
+def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
-    The `other` run is shown beside it, as the one before; `made_at` is ISO 8601 in UTC, and what goes on ends there. A
-    `live` page asks again where it came from.
-
-    Raises
-    ------
-    SpecError
-        The plan of one of two runs cannot be read.
+    `made_at` is ISO 8601 in UTC, and what goes on ends there. A `live` page asks again where it came from.
     """
     text, template, words = "", page_template("report.html.j2"), load_english_page_labels()
-    known = {"live": live, "beside": _compare_records(record, other) if other else None}
     for level in _LEVELS:
-        text = template.render(_context(record, made_at, words, level), **known)
+        text = template.render(_context(record, made_at, words, level), live=live)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             break
     return text

@@ -13,7 +13,7 @@ sandbox_url, site, results, judged = judging.sandbox_url, judging.site, judging.
 
 
 def test_the_page_is_written(judged: Path, rlbox: Rlbox) -> None:
-    said = rlbox("eval", "report", "eval", "--open", "no", "--json")
+    said = rlbox("eval", "report", "eval", "--json")
     assert said.code == 0, said.err
     assert (said.data["results"], said.data["problems"]) == (["step_100", "step_200"], 12)
     html = (judged / "eval.html").read_text()

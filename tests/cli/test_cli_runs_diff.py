@@ -119,20 +119,3 @@ def test_only_what_came_out_differs(rlbox: Rlbox, folder: Folder, disk: Path) ->
     assert said.code == 1
     assert said.out.splitlines()[2] == "the configuration is the same, what came out is not"
     assert "+run: never began" in said.out
-
-
-def test_both_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
-    """The report of one beside the other: what differs, and each metric of both in one plot."""
-    make_run(folder, disk, plan_of(folder, disk, "two-1"))
-    make_run(folder, disk, plan_of(folder, disk, "two-2", "full"), version="1.17.0", loss=0.25)
-    page = tmp_path / "both.html"
-    said = rlbox("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk))
-    assert said.code == 0
-    text = page.read_text()
-    assert "Compared with two-1" in text
-    assert re.search(
-        r"<td[^>]*>parameters</td><th[^>]*>rounds</th><td[^>]*>2 \(default\)</td><td[^>]*>8 \(profile full\)</td>", text
-    )
-    assert re.search(r"<td[^>]*>lock</td><th[^>]*>six</th><td[^>]*>1.16.0</td><td[^>]*>1.17.0</td>", text)
-    beside = text[text.index('id="beside"') : text.index('id="timeline"')]
-    assert re.findall(r'data-name="([^"]*)"', beside) == ["two-1", "two-2"]

@@ -26,7 +26,7 @@ def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_until_ctrl_c(disk: Path, folder: Folder) -> None:
-    argv = [sys.executable, "-m", "rlbox", "watch", "--open", "no", "--project", str(folder.path)]
+    argv = [sys.executable, "-m", "rlbox", "watch", "--project", str(folder.path)]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SSH_CONNECTION": "1"}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout
@@ -49,7 +49,7 @@ def test_until_ctrl_c(disk: Path, folder: Folder) -> None:
 
 def test_a_port_that_is_taken(rlbox: Rlbox, disk: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = rlbox("watch", "--port", str(taken.getsockname()[1]), "--open", "no")
+        said = rlbox("watch", "--port", str(taken.getsockname()[1]))
     assert said.code == 5
     assert "cannot listen on the port: Address already in use" in said.err
     assert "next:  name another with --port" in said.err

@@ -176,8 +176,7 @@ logs {RUN} --stage first -n 1
 logs {RUN} --stage nothing
 attach {RUN}
 stop {RUN}
-report {RUN} --out run.html --open no
-report {RUN} {FAILED} --out two.html --open no
+report {RUN} --out run.html
 bundle {RUN} --out run.tar.gz
 run --resume {RUN} --place here
 diagnose disk-full.log

@@ -86,25 +86,19 @@ WIDTHS = (360, 1280)
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, RunRecord]:
-    """A run that failed, and one of the same job before it."""
-    folder = tmp_path_factory.mktemp("runs")
-    write_run(folder / "holdem")
-    write_run(folder / "earlier", samples=50, steps=40)
-    first, second = (
-        load_run_record(folder / name, SecretMasker({}), max_points_per_series=400) for name in ("holdem", "earlier")
-    )
-    plans = [plan_of("holdem", "holdem", actor=f"/root/autodl-tmp/{'deep/' * 30}{n}", lr=n) for n in range(2)]
-    return replace(first, plan=plans[0]), replace(second, plan=plans[1])
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """A run that failed, with a path that is wider than a phone."""
+    folder = tmp_path_factory.mktemp("runs") / "holdem"
+    write_run(folder)
+    read = load_run_record(folder, SecretMasker({}), max_points_per_series=400)
+    return replace(read, plan=plan_of("holdem", "holdem", actor=f"/root/autodl-tmp/{'deep/' * 30}"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen(tmp_path: Path, records: tuple[RunRecord, RunRecord], scheme: str) -> None:
-    """The report, two runs in one, live, scores: in frames as narrow as a phone, which a browser's window is not."""
-    record, other = records
+def test_nothing_is_wider_than_the_screen(tmp_path: Path, record: RunRecord, scheme: str) -> None:
+    """The report, live, scores: in frames as narrow as a phone, which a browser's window is not."""
     pages = {
         "report": render_report(record, made_at=iso(30000)),
-        "two": render_report(record, made_at=iso(30000), other=other),
         "live": render_report(record, made_at=iso(30000), live=True),
         "scores": page(write_results(tmp_path / "eval", text=f"x = '{'wide' * 200}'")),
     }
