@@ -17,7 +17,7 @@ from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
-from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, Series, draw_plot, resource_plots
+from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, draw_plot, resource_plots
 from rlbox.report.read import Metric, RunRecord, get_list, get_object, get_objects
 from rlbox.terminal import remove_controls
 
@@ -154,7 +154,7 @@ def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str
 def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
     state, plan = record.state, record.plan
     now = moment(made_at) or 0.0
-    drawn, more, not_drawn = _metric_plots(record.metrics, words["trend"])
+    drawn, more, not_drawn = _metric_plots(record.metrics)
     seen, rules, rows = level
     return {
         "w": words,
@@ -302,21 +302,15 @@ def page_template(name: str, **filters: Callable[..., str]) -> Any:
     return environment.get_template(name)
 
 
-def _metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:
-    """Return the plots to show first, those to fold away, and how many metrics are not drawn at all.
-
-    `trend` is what the trend of a metric is called.
-    """
-    wanted = [one for one in metrics if get_metric_rank(one.series.name) < LOWEST_RANK or one.series.unit][
-        :_FIRST_PLOTS
-    ]
-    others = [one for one in metrics if one not in wanted]
-    first = [plot for one in wanted if (plot := _metric_plot(one, trend))]
-    more = [plot for one in others[: MOST_PLOTS - len(first)] if (plot := _metric_plot(one, trend))]
-    return first, more, len(metrics) - len(first) - len(more)
+def _metric_plots(metrics: Sequence[Metric]) -> tuple[list[Plot], list[Plot], int]:
+    """Return the plots to show first, those to fold away, and how many metrics are not drawn at all."""
+    main = [metric for metric in metrics if get_metric_rank(metric.series.name) < LOWEST_RANK or metric.series.unit]
+    first, more = main[:_FIRST_PLOTS], [metric for metric in metrics if metric not in main[:_FIRST_PLOTS]]
+    hidden = max(0, len(metrics) - MOST_PLOTS)
+    return _draw_metrics(first), _draw_metrics(more[: MOST_PLOTS - len(first)]), hidden
 
 
-def _metric_plot(one: Metric, trend: str) -> Plot | None:
-    note = f"{one.stage}, {one.source}" if one.stage else one.source
-    series = [one.series, Series(name=trend, points=one.trend)] if one.trend else [one.series]
-    return draw_plot(one.series.name, series, note=note, x=one.x, second_is_trend=bool(one.trend))
+def _draw_metrics(metrics: Sequence[Metric]) -> list[Plot]:
+    notes = [", ".join(filter(None, (metric.stage, metric.source))) for metric in metrics]
+    plots = [draw_plot(m.series.name, [m.series], note=note, x=m.x) for m, note in zip(metrics, notes, strict=True)]
+    return [plot for plot in plots if plot]

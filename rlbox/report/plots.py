@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ _MOST_TICKS = 6
 
 Points = tuple[tuple[float, float], ...]
 _TICKS = 5
-_STRETCHES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +48,6 @@ def thin_points(points: Sequence[tuple[float, float]], limit: int) -> Points:
     return tuple(found)
 
 
-def compute_trend_or_empty(points: Sequence[tuple[float, float]]) -> Points:
-    """Return the means of stretches of the points, to see through the noise; nothing for too few points."""
-    if len(points) < 2 * _STRETCHES:
-        return ()
-    cuts = [number * len(points) // _STRETCHES for number in range(_STRETCHES + 1)]
-    parts = [points[begin:end] for begin, end in itertools.pairwise(cuts)]
-    return tuple(
-        (math.fsum(x for x, _ in part) / len(part), math.fsum(y for _, y in part) / len(part)) for part in parts
-    )
-
-
 def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     """Return round numbers from `low` to `high`, about `most` of them, to label an axis with."""
     if not math.isfinite(high - low) or high <= low:
@@ -75,14 +62,10 @@ def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotLine:
-    """A drawn line: `path` in the units of the drawing, and its first, last, lowest and highest value as text.
-
-    `style` is `raw` for one that a `trend` lies over, else empty.
-    """
+    """A drawn line: `path` in the units of the drawing, and its first, last, lowest and highest value as text."""
 
     name: str
     colour: int
-    style: str
     path: str
     dot: tuple[str, str] | None
     first: str
@@ -121,12 +104,11 @@ def draw_plot(
     x: XKind = "step",
     x_range: tuple[float, float] | None = None,
     from_zero: bool = False,
-    second_is_trend: bool = False,
 ) -> Plot | None:
     """Return the plot of `series`; None when they hold no point.
 
     The `unit` of y is `bytes`, `bytes/s`, `%`, `W` or any other, empty for a bare number; the x axis has the points'
-    own range by default. A first series whose trend the second is stays in the background.
+    own range by default.
     """
     shown = [one for one in series if one.points]
     if not shown:
@@ -145,17 +127,7 @@ def draw_plot(
         y_range=up,
         x_ticks=tuple(Tick(_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
         y_ticks=tuple(Tick(_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
-        lines=tuple(
-            _line(
-                one,
-                0 if second_is_trend else n % COLOURS,
-                ("raw", "trend")[n] if second_is_trend else "",
-                across,
-                up,
-                unit,
-            )
-            for n, one in enumerate(shown)
-        ),
+        lines=tuple(_line(one, number % COLOURS, across, up, unit) for number, one in enumerate(shown)),
     )
 
 
@@ -178,15 +150,12 @@ def _tick_text(value: float, unit: str) -> str:
     return _value_text(value, unit if unit in ("%", "W") else "")
 
 
-def _line(
-    one: Series, colour: int, style: str, across: tuple[float, float], up: tuple[float, float], unit: str
-) -> PlotLine:
+def _line(one: Series, colour: int, across: tuple[float, float], up: tuple[float, float], unit: str) -> PlotLine:
     places = [(_number(_place_x(x, across)), _number(_place_y(y, up))) for x, y in one.points]
     ys = [y for _, y in one.points]
     return PlotLine(
         name=one.name,
         colour=colour,
-        style=style,
         path=" ".join(f"{x},{y}" for x, y in places),
         dot=places[0] if len(places) == 1 else None,
         first=_value_text(ys[0], unit),

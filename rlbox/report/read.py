@@ -26,7 +26,7 @@ from rlbox.record.state import (
     get_type_adapter,
     load_run_state,
 )
-from rlbox.report.plots import Points, Series, XKind, compute_trend_or_empty, thin_points
+from rlbox.report.plots import Series, XKind, thin_points
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward, read_last_json_lines_forward
 from rlbox.system.safe_files import (
@@ -57,16 +57,12 @@ _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric of one stage; `source` is the file it was read from, `x` what its points are drawn over.
-
-    `trend` are the means of stretches of its points, where there are many.
-    """
+    """One metric of one stage; `source` is the file it was read from, `x` what its points are drawn over."""
 
     stage: str
     source: str
     x: XKind
     series: Series
-    trend: Points = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,4 +330,4 @@ def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
     series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
-    return Metric(stage=stage, source=source, x=x, series=series, trend=compute_trend_or_empty(points))
+    return Metric(stage=stage, source=source, x=x, series=series)

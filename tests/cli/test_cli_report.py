@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox
-from following import Follow
-from reportbox import plan_of, write_run
+from reportbox import write_run
 
 
 @pytest.fixture
