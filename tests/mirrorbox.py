@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote
 
 from rlbox.target.artifact import Artifact, ArtifactKind
-
-JSON_INDEX = "application/vnd.pypi.simple.v1+json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +65,6 @@ class MirrorServer:
         rows = [f'<a href="{url}{_fragment(digests, name)}">{name}</a><br/>' for name, url in links.items()]
         page = f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>"
         self.answers[path] = Answer(body=page.encode(), kind="text/html")
-
-    def json_index(self, path: str, links: dict[str, str], digests: dict[str, str]) -> None:
-        """Offer a PEP 691 page."""
-        files = [
-            {"filename": name, "url": url, "hashes": {"sha256": digests[name]} if name in digests else {}}
-            for name, url in links.items()
-        ]
-        body = json.dumps({"meta": {"api-version": "1.1"}, "name": "x", "files": files}).encode()
-        self.answers[path] = Answer(body=body, kind=JSON_INDEX)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import FetchProgress, require_disk_space, show_fetch_progress
+from rlbox.artifacts.fetch import describe_fetch_progress, require_disk_space
 from rlbox.artifacts.mirrors import FileUrl, list_image_urls
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
@@ -24,6 +24,7 @@ from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
+from rlbox.system.progress import show_progress
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 
@@ -180,10 +181,10 @@ def fetch_locked_base_image(app: App, lock: Lock, store: ObjectStore, sources_pr
             name = lock.base.partition("@")[0]
             app.print_status(f"fetching {len(missing)} files of {name}, {decimal_size_text(size)}")
 
-    with show_fetch_progress(app, 0) as show:
+    with show_progress(app) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
-            show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done_bytes=done))
+            show(describe_fetch_progress(file, "done" if done == file.size else "running", done))
 
         ca_bundle = read_pip_and_proxy_settings().ca_bundle
         return fetch_base_files(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)

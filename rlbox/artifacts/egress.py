@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -61,18 +61,6 @@ class SourceUrl:
     sample_artifact: Artifact | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineAndRedirectHosts:
-    """What asking the machine and its sources gave.
-
-    `redirect_hosts_by_url` maps an address to the further hosts that its answers lead to (files that an index lists,
-    redirects); what is not in it could not be asked.
-    """
-
-    machine: MachineSourceSettings = field(default_factory=MachineSourceSettings)
-    redirect_hosts_by_url: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
 def list_source_urls(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> tuple[SourceUrl, ...]:
@@ -122,13 +110,18 @@ def list_host_contacts(
     artifacts: Sequence[Artifact],
     profile: Profile,
     hidden_hosts: Iterable[HiddenHost],
-    machine_and_redirects: MachineAndRedirectHosts,
+    machine: MachineSourceSettings,
+    redirect_hosts_by_url: Mapping[str, tuple[str, ...]],
 ) -> tuple[HostContact, ...]:
-    """Return every host with its reasons, each reason once: what gets files first, then what runs."""
-    addresses = list_source_urls(target, artifacts, profile, machine_and_redirects.machine)
+    """Return every host with its reasons, each reason once: what gets files first, then what runs.
+
+    `redirect_hosts_by_url`: Address to the further hosts that its answers lead to (files that an index lists,
+      redirects); what is not in it could not be asked.
+    """
+    addresses = list_source_urls(target, artifacts, profile, machine)
     found = [
-        *_proxies(machine_and_redirects.machine),
-        *(one for address in addresses for one in _address_contacts(address, machine_and_redirects)),
+        *_proxies(machine),
+        *(one for address in addresses for one in _address_contacts(address, redirect_hosts_by_url)),
     ]
     found += _unasked(target, artifacts, addresses)
     found += _hidden_contacts(target, artifacts, hidden_hosts, {one.host for one in found if one.kind == "oci"})
@@ -157,10 +150,12 @@ def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: SourceUrl, facts: MachineAndRedirectHosts) -> Iterator[HostContact]:
+def _address_contacts(
+    address: SourceUrl, redirect_hosts_by_url: Mapping[str, tuple[str, ...]]
+) -> Iterator[HostContact]:
     source = address.file_url
     host = _parse_host(source.url)
-    behind = facts.redirect_hosts_by_url.get(source.url)
+    behind = redirect_hosts_by_url.get(source.url)
     unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
 
     def contact(where: str, why: str) -> HostContact:
@@ -229,7 +224,7 @@ _ASKED = ("apt", "http", "python", "torch-wheels")
 
 def probe_redirect_hosts(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
-) -> MachineAndRedirectHosts:
+) -> dict[str, tuple[str, ...]]:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
     with (
@@ -237,8 +232,7 @@ def probe_redirect_hosts(
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
-        found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return MachineAndRedirectHosts(machine=machine, redirect_hosts_by_url=found)
+        return {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:

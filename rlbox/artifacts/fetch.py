@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,42 +22,24 @@ from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
-from rlbox.target.lock import Lock
+from rlbox.target.artifact import Artifact
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
 FetchState = Literal["running", "done", "failed"]
-_MARKS = {"done": "✓", "failed": "✗"}
+_MARKS = {"running": "", "done": "✓", "failed": "✗"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchProgress:
-    """Where one file is: `done_bytes` of its bytes are here; `mirror` gives them."""
-
-    artifact: Artifact
-    state: FetchState
-    done_bytes: int = 0
-    mirror: str = ""
-
-
-@contextmanager
-def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchProgress], None]]:
-    with show_progress(app, total_bytes=total_bytes) as show:
-
-        def on_progress(progress: FetchProgress) -> None:
-            file, state = progress.artifact, progress.state
-            show(
-                ProgressItem(
-                    key=file,
-                    title=file.file.rpartition("/")[2],
-                    mark=_MARKS.get(state, ""),
-                    status_text=f"{decimal_size_text(file.size)}  {progress.mirror}",
-                    done_bytes=file.size if state == "done" else progress.done_bytes,
-                    total_bytes=file.size,
-                )
-            )
-
-        yield on_progress
+def describe_fetch_progress(
+    artifact: Artifact, state: FetchState, done_bytes: int = 0, mirror: MirrorName = ""
+) -> ProgressItem:
+    return ProgressItem(
+        key=artifact,
+        title=artifact.file.rpartition("/")[2],
+        mark=_MARKS[state],
+        status_text=f"{decimal_size_text(artifact.size)}  {mirror}",
+        done_bytes=artifact.size if state == "done" else done_bytes,
+        total_bytes=artifact.size,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +58,7 @@ def fetch_artifacts(
     artifacts: Sequence[Artifact],
     url_source: FileLocator,
     store: ObjectStore,
-    on_progress: Callable[[FetchProgress], None] = lambda progress: None,
+    on_progress: Callable[[ProgressItem], None] = lambda item: None,
     *,
     network_settings: NetworkSettings | None = None,
     target: str = "TARGET",
@@ -136,7 +117,7 @@ def fetch_missing_files(
         return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
     locator = create_file_locator(app, sources_profile, probe_files or files)
-    with show_fetch_progress(app, sum(missing)) as on_progress:
+    with show_progress(app, total_bytes=sum(missing)) as on_progress:
         return fetch_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
 
@@ -145,7 +126,7 @@ class _Fetch:
         self,
         locator: FileLocator,
         store: ObjectStore,
-        on_progress: Callable[[FetchProgress], None],
+        on_progress: Callable[[ProgressItem], None],
         site: NetworkSettings,
     ) -> None:
         self._locator, self._store, self._on_progress, self._site = locator, store, on_progress, site
@@ -218,7 +199,7 @@ class _Fetch:
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:
-            self._on_progress(FetchProgress(artifact=artifact, state=state, done_bytes=done, mirror=mirror))
+            self._on_progress(describe_fetch_progress(artifact, state, done, mirror))
 
 
 def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
@@ -313,42 +294,30 @@ class GroupSize:
     bytes: int
     present_files: int
     present_bytes: int
-
-    @property
-    def missing_bytes(self) -> int:
-        return self.bytes - self.present_bytes
+    missing_bytes: int
 
 
-def measure_groups(
-    lock: Lock, base_files: Sequence[Artifact], is_present: Callable[[str], bool], *, inplace_only: bool = False
-) -> tuple[GroupSize, ...]:
-    """Return a row for each group of `lock` in the order of the image, after those of `base_files`, and their sum.
-
-    `inplace_only`: Of the groups that a machine without an image takes.
-    """
-    groups = (
-        [] if inplace_only else [*(artifact.group for artifact in base_files), *["os"] * bool(lock.debs), "runtime"]
-    )
-    groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
-    files: dict[str, list[Artifact]] = {group: [] for group in groups}
-    seen: set[str] = set()
-    for artifact in (*base_files, *(list_inplace_artifacts(lock) if inplace_only else list_install_artifacts(lock))):
-        if artifact.sha256 not in seen:
-            files.setdefault(artifact.group, []).append(artifact)
-        seen.add(artifact.sha256)
-    everything = [artifact for found in files.values() for artifact in found]
-    rows = [_measure(group, found, is_present) for group, found in files.items()]
+def measure_groups(files: Iterable[Artifact], is_present: Callable[[str], bool]) -> tuple[GroupSize, ...]:
+    """Return a row for each group in the order of `files`, and their sum."""
+    first_by_sha256: dict[str, Artifact] = {}
+    for file in files:
+        first_by_sha256.setdefault(file.sha256, file)
+    everything = list(first_by_sha256.values())
+    names = dict.fromkeys(file.group for file in everything)
+    rows = [_measure(name, [file for file in everything if file.group == name], is_present) for name in names]
     return (*rows, _measure("total", everything, is_present))
 
 
-def _measure(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupSize:
-    present = [artifact for artifact in files if has(artifact.sha256)]
+def _measure(group: str, files: Sequence[Artifact], is_present: Callable[[str], bool]) -> GroupSize:
+    present = [file for file in files if is_present(file.sha256)]
+    total, present_bytes = (sum(file.size for file in row) for row in (files, present))
     return GroupSize(
         group=group,
         files=len(files),
-        bytes=sum(artifact.size for artifact in files),
+        bytes=total,
         present_files=len(present),
-        present_bytes=sum(artifact.size for artifact in present),
+        present_bytes=present_bytes,
+        missing_bytes=total - present_bytes,
     )
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
@@ -37,7 +37,6 @@ from rlbox.artifacts.mirrors import (
     plan_package_indexes,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
@@ -45,8 +44,6 @@ from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_se
 from rlbox.target.artifact import Artifact, list_torch_wheel_groups
 from rlbox.target.target import Target
 from rlbox.values import Command
-
-INDEX_ACCEPT_HEADER = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +53,6 @@ class IndexPageFile:
     file: str
     url: str
     sha256: str = ""
-
-
-def _parse_index_page(page: str, content_type: str, page_url: str) -> tuple[IndexPageFile, ...]:
-    """Return the files of a page in its order, with absolute addresses.
-
-    Raises ValueError: the page says that it is JSON and is none, or not that of an index.
-    """
-    if "json" in content_type.lower():
-        return tuple(_json_files(page, page_url))
-    parser = _Links(page_url)
-    parser.feed(page)
-    return tuple(parser.found)
-
-
-def _json_files(text: str, url: str) -> Iterator[IndexPageFile]:
-    data: Any = parse_json(text)
-    files = data.get("files") if isinstance(data, dict) else None
-    if not isinstance(files, list):
-        raise ValueError(_("no list of files in the index's JSON"))
-    for file in files:
-        digest = file.get("hashes", {}).get("sha256", "")
-        yield IndexPageFile(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
 
 
 class _Links(HTMLParser):
@@ -104,7 +79,7 @@ class _Links(HTMLParser):
 
 _PAGE_S = 30.0  # for a whole page
 _PAGE_BYTES = 64 << 20
-_HEADERS = {"Accept": INDEX_ACCEPT_HEADER, "Accept-Encoding": "gzip, deflate"}
+_HEADERS = {"Accept": "application/vnd.pypi.simple.v1+html, text/html;q=0.5", "Accept-Encoding": "gzip, deflate"}
 
 
 class UnusableMirrorError(Exception):
@@ -116,19 +91,18 @@ class UnusableMirrorError(Exception):
 
 
 def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ...]:
-    """Return the files that the page at `page_url` lists; `file:` addresses are folders of this machine.
+    """Return the files that the page at `page_url` links to (PEP 503); `file:` addresses are folders of this machine.
 
-    Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
+    Raises UnusableMirrorError: no such page, or no answer in time.
     """
     parts = urlsplit(page_url)
     if parts.scheme == "file":
-        text, kind, final = _read_folder(Path(unquote(parts.path))), "text/html", page_url
+        text, final_url = _read_folder(Path(unquote(parts.path))), page_url
     else:
-        text, kind, final = _read_http(http, page_url)
-    try:
-        return _parse_index_page(text, kind, final)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableMirrorError(_("its page is not a list of files: {error}").format(error=error)) from error
+        text, final_url = _read_http(http, page_url)
+    parser = _Links(final_url)
+    parser.feed(text)
+    return tuple(parser.found)
 
 
 def _read_folder(directory: Path) -> str:
@@ -141,8 +115,8 @@ def _read_folder(directory: Path) -> str:
         raise UnusableMirrorError(f"{directory}: {error.strerror}") from error
 
 
-def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
-    """Return text, content type and final address of a page; a page that trickles in is given up after 30 s."""
+def _read_http(http: HttpClient, url: str) -> tuple[str, str]:
+    """Return text and final address of a page; a page that trickles in is given up after 30 s."""
     end = time.monotonic() + _PAGE_S
     try:
         with http.stream("GET", url, headers=_HEADERS) as answer:
@@ -160,7 +134,7 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
                         ),
                         is_unreachable=True,
                     )
-            return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
+            return body.decode("utf-8", "replace"), answer.url
     except NoResponseError as error:
         raise UnusableMirrorError(explain_no_response(error), is_unreachable=error.kind != "address") from error
 

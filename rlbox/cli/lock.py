@@ -193,8 +193,9 @@ def egress(app: App, name: str, closed: bool, sources_profile: str) -> None:
     target, files = load_target_with_fix_env(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
     machine = read_machine_source_settings(read_pip_and_proxy_settings())
-    hosts = probe_redirect_hosts(target, files, profile, machine)
-    contacts = list_host_contacts(target, files, profile, load_implicitly_contacted_hosts(), hosts)
+    redirects = probe_redirect_hosts(target, files, profile, machine)
+    hidden = load_implicitly_contacted_hosts()
+    contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
     shown = [contact for contact in contacts if closed or not contact.closed_by]
     data = {
         "target": name,

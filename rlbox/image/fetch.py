@@ -80,10 +80,11 @@ def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
 
 def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions) -> int:
     base = _base(lock, store, options)
-    rows = measure_groups(lock, base, store.is_intact, inplace_only=options.inplace_only)
+    files = (*base, *_files(lock, options))
+    rows = measure_groups(files, store.is_intact)
     if unknown := "@" in lock.base and not base and not options.inplace_only:
         app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
-    missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
+    missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
     if options.import_dir:
         would = f"import {options.import_dir}"
         with app.collecting_refusals_if_dry_run("export"):
@@ -101,7 +102,7 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: Fe
             "a dry run asks no network", f"sources {options.sources_profile or plan.sources_profile}"
         )
     would += f", and export it to {options.export_dir}" if options.export_dir else ""
-    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in rows]
+    data = [asdict(row) for row in rows]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
     return app.planned(facts, format_group_sizes(rows), would)
 

@@ -11,7 +11,6 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import MachineAndRedirectHosts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
@@ -89,4 +88,4 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "rlbox.cli.lock.read_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_hosts", lambda *asked: MachineAndRedirectHosts())
+    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_hosts", lambda *asked: {})

@@ -9,9 +9,10 @@ import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
 from rlbox.artifacts.download import mask_url_credentials
-from rlbox.artifacts.fetch import FetchProgress, FetchResult, fetch_artifacts
+from rlbox.artifacts.fetch import FetchResult, fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
+from rlbox.system.progress import ProgressItem
 from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("sockets")
@@ -254,11 +255,12 @@ def test_a_dead_mirror_costs_little(store: ObjectStore, other: Mirror) -> None:
 
 
 def test_progress(store: ObjectStore, mirror: Mirror) -> None:
-    seen: list[FetchProgress] = []
+    seen: list[ProgressItem] = []
     fetch_artifacts([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
-    assert [seen[0].state, seen[-1].state] == ["running", "done"]
+    assert [seen[0].mark, seen[-1].mark] == ["", "✓"]
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
-    assert seen[-1] == FetchProgress(artifact=FILE, state="done", done_bytes=len(DATA), mirror="a")
+    assert (seen[-1].key, seen[-1].done_bytes) == (FILE, len(DATA))
+    assert seen[-1].status_text.endswith("  a")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.artifacts.egress import (
     HostContact,
-    MachineAndRedirectHosts,
     env_condition_holds,
     list_host_contacts,
     list_source_urls,
@@ -60,9 +59,10 @@ def plan(
     files: tuple[Artifact, ...] = (SIX, DEB),
     profile: Profile = NONE,
     hidden: tuple[HiddenHost, ...] = (),
-    facts: MachineAndRedirectHosts | None = None,
+    machine: MachineSourceSettings = MACHINE,
+    behind: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[HostContact, ...]:
-    return list_host_contacts(target, files, profile, hidden, facts or MachineAndRedirectHosts(machine=MACHINE))
+    return list_host_contacts(target, files, profile, hidden, machine, behind or {})
 
 
 def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
@@ -74,7 +74,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=MachineAndRedirectHosts(machine=MACHINE, redirect_hosts_by_url=behind))
+    found = plan(target, behind=behind)
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
@@ -90,7 +90,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
 
 
 def test_what_could_not_be_asked_is_said(target: Target) -> None:
-    found = plan(target, facts=MachineAndRedirectHosts(machine=MachineSourceSettings()))
+    found = plan(target, machine=MachineSourceSettings())
     assert [(one.host, one.kind, one.why) for one in found] == [
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
@@ -121,8 +121,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = MachineAndRedirectHosts(machine=MACHINE, redirect_hosts_by_url=behind)
-    assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
+    assert [(one.host, one.kind, one.declared) for one in plan(mine, (), behind=behind)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
         ("codeberg.example", "git", "target"),
@@ -134,13 +133,9 @@ def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
     local = MachineSourceSettings(
         network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
     )
-    assert [one.host for one in plan(target, (SIX, TORCH), facts=MachineAndRedirectHosts(machine=local))] == [
-        "index.example"
-    ]
+    assert [one.host for one in plan(target, (SIX, TORCH), machine=local)] == ["index.example"]
     away = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://index.example"))
-    assert "download.pytorch.org" in [
-        one.host for one in plan(target, (TORCH,), facts=MachineAndRedirectHosts(machine=away))
-    ]
+    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), machine=away)]
 
 
 def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target) -> None:
@@ -158,7 +153,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=MachineAndRedirectHosts(machine=MachineSourceSettings(network_settings=site)))
+    (first, *_) = plan(target, (), machine=MachineSourceSettings(network_settings=site))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
@@ -172,7 +167,7 @@ def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file:
         changed(target, env=env or {}),
         files,
         hidden=ROWS,
-        facts=MachineAndRedirectHosts(machine=MachineSourceSettings()),
+        machine=MachineSourceSettings(),
     )
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 
@@ -249,9 +244,8 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
             network_settings=NetworkSettings(index_url=f"{here}/simple"),
             url_by_apt_archive={"debian": f"{here}/debian"},
         )
-        facts = probe_redirect_hosts(target, (SIX, DEB), NONE, machine)
-        assert facts.redirect_hosts_by_url == {
+        assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine) == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),
             f"{here}/debian/pool/p.deb": ("localhost", "127.0.0.1"),
         }
-    assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine).redirect_hosts_by_url == {}
+    assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine) == {}

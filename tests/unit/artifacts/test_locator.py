@@ -68,11 +68,6 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     assert found.said == []
 
 
-def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: HttpClient) -> None:
-    hosts[0].json_index("/simple/six/", {SIX.file: "../../f/six"}, {SIX.file: SIX.sha256})
-    assert Found(client, index(hosts[0], "a"))() == [f"{hosts[0].url}/f/six"]
-
-
 def test_a_flat_page(hosts: list[MirrorServer], client: HttpClient) -> None:
     name = TORCH.file.replace("+", "%2B")
     hosts[0].index("/whl/cpu/", {"torch-2.8.0%2Bcpu.whl": "torch-2.8.0%2Bcpu.whl", name: name})
@@ -107,8 +102,6 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     for path, answer in {
         "/gone/six/": Answer(status=404),
         "/login/six/": Answer(body=b"<html><body><a href='/login'>please log in</a></body></html>", kind="text/html"),
-        "/torn/six/": Answer(body=b'{"files": [', kind="application/json"),
-        "/odd/six/": Answer(body=b"[]", kind="application/vnd.pypi.simple.v1+json"),
         "/stall/six/": Answer(body=b"<html>", stalls=True),
     }.items():
         hosts[0].answers[path] = answer
@@ -116,16 +109,14 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     hosts[1].close()
     rules = [
         MirrorRule(kind="python", protocol="index", url=f"{hosts[0].url}/{name}", name=name)
-        for name in ("gone", "login", "torn", "odd", "liar", "stall")
+        for name in ("gone", "login", "liar", "stall")
     ]
     found = Found(client, *rules, index(hosts[1], "dead"), index(good, "good"))
     assert found() == [f"{good.url}/{SIX.file}"]
-    assert [mirror for mirror, _ in found.said] == ["gone", "login", "torn", "odd", "liar", "stall", "dead"]
+    assert [mirror for mirror, _ in found.said] == ["gone", "login", "liar", "stall", "dead"]
     reasons = dict(found.said)
     assert reasons["gone"] == "answered 404 for /gone/six/"
     assert reasons["login"] == f"does not list {SIX.file}"
-    assert reasons["torn"].startswith("its page is not a list of files: Expecting value")
-    assert reasons["odd"] == "its page is not a list of files: no list of files in the index's JSON"
     assert reasons["liar"] == f"lists {SIX.file} with another sha256 than the lock"
     assert reasons["stall"] == "stalls: nothing came for too long"
     assert reasons["dead"] == "cannot reach 127.0.0.1: Connection refused"

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import HostContact, MachineAndRedirectHosts, list_host_contacts
+from rlbox.artifacts.egress import HostContact, list_host_contacts
+from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
 from rlbox.cli.lock import load_target_with_fix_env
 from rlbox.config.project import Project
@@ -69,7 +70,8 @@ def contacts(name: str) -> tuple[HostContact, ...]:
         files,
         load_profile(PROJECT, target.sources),
         load_implicitly_contacted_hosts(),
-        MachineAndRedirectHosts(),
+        MachineSourceSettings(),
+        {},
     )
     return tuple(one for one in found if not one.closed_by)
 
