@@ -77,10 +77,8 @@ def get_source_and_repository_name(source: GitSource) -> tuple[str, str]:
 
 
 def evaluate_fix(fix: Fix, target: Target, versions: Versions) -> FixDecision:
-    if fix.id in target.fixes.off:
-        return FixDecision(
-            applies=False, reasons=(_("switched off by the target: {off}").format(off=target.fixes.off[fix.id]),)
-        )
+    if (reason := target.fixes.off.get(fix.id)) is not None:
+        return FixDecision(applies=False, reasons=(_("switched off by the target: {off}").format(off=reason),))
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
@@ -125,8 +123,27 @@ def _plain(specifier: SpecifierSet) -> str:
 
 
 def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
-    yield from _hardware_facts(applies, target)
-    yield from _platform_facts(applies, target)
+    hardware = target.hardware
+    if applies.gpu is not None:
+        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
+    if applies.gpus is not None:
+        gpus = ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus)
+        yield _counted(hardware.gpus, applies.gpus, gpus)
+    if applies.nodes is not None:
+        yield _counted(hardware.nodes, applies.nodes, ngettext("{count} node", "{count} nodes", hardware.nodes))
+    if applies.rented is not None:
+        rented = bool(hardware.platform)
+        place = _("rented from {platform}").format(platform=hardware.platform) if rented else _("your own machine")
+        yield rented == applies.rented, place
+    for what, value, wanted in (
+        ("GPU architecture", hardware.arch, applies.arch),
+        ("GPU grade", hardware.grade, (applies.grade,)),
+        ("platform", hardware.platform, applies.platform),
+        ("region", hardware.region, applies.region),
+        (_("base is of kind"), "bootstrap" if target.base.bootstrap else "image", (applies.base,)),
+    ):
+        if any(wanted):
+            yield _one_of(value, wanted, what)
     yield from (check_package_requirement(text, versions) for text in applies.stack)
     if applies.any_stack:
         answers = [check_package_requirement(text, versions) for text in applies.any_stack]
@@ -135,38 +152,6 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
     for text in applies.no_stack:
         holds, fact = check_package_requirement(text, versions)
         yield not holds, fact
-
-
-def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
-    hardware = target.hardware
-    if applies.gpu is not None:
-        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
-    if applies.arch:
-        yield _one_of(hardware.arch, applies.arch, "GPU architecture")
-    if applies.grade:
-        yield _one_of(hardware.grade, (applies.grade,), "GPU grade")
-    if applies.gpus is not None:
-        yield _counted(
-            hardware.gpus, applies.gpus, ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus)
-        )
-    if applies.nodes is not None:
-        yield _counted(hardware.nodes, applies.nodes, ngettext("{count} node", "{count} nodes", hardware.nodes))
-
-
-def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
-    hardware = target.hardware
-    if applies.rented is not None:
-        rented = bool(hardware.platform)
-        yield (
-            rented == applies.rented,
-            _("rented from {platform}").format(platform=hardware.platform) if rented else _("your own machine"),
-        )
-    if applies.platform:
-        yield _one_of(hardware.platform, applies.platform, "platform")
-    if applies.region:
-        yield _one_of(hardware.region, applies.region, "region")
-    if applies.base:
-        yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), _("base is of kind"))
 
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from rlbox.fixes.conditions import Versions, check_package_requirement, get_source_and_repository_name
-from rlbox.fixes.fix import Fix, FixPatch, map_files_to_added_text
+from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import build_template_values, render_fix_template
 from rlbox.i18n import _
 from rlbox.target.target import GitSource, PatchFacts, Target
@@ -56,48 +56,43 @@ def resolve_patches_with_skipped(
     rows = []
     for fix in applicable_fixes:
         for patch in fix.bake.patch:
-            package, skip = find_package_to_patch(patch, target, versions)
-            into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
-                package, target, versions, values["site"]
-            )
-            rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, package, into, patch.diff, skip))
+            found = find_package_to_patch(patch, target, versions)
+            into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml")
+            into = into or (found.git_source.into if found.git_source else values["site"])
+            rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, found, into, patch.diff))
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
-        package, skip = find_package_to_patch(own, target, versions)
-        row = _row(own, own.file, "", package, own.into, target_patch_texts.get(own.file, ""), skip)
+        found = find_package_to_patch(own, target, versions)
+        row = _row(own, own.file, "", found, own.into, target_patch_texts.get(own.file, ""))
         rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
     return tuple(rows)
 
 
 class PackageOrSkip(NamedTuple):
-    """The package or git part that a patch changes, and why the patch is skipped (empty: it is not)."""
+    """The package or git part that a patch changes, or why the patch is skipped."""
 
-    package_name: str
-    skip_reason: str
+    package_name: str = ""
+    git_source: GitSource | None = None
+    skip_reason: str = ""
 
 
 def find_package_to_patch(patch: PatchFacts, target: Target, versions: Versions) -> PackageOrSkip:
-    """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
+    """Return the first package or git part of a patch that the stack has.
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
     its examples, it is left as it is: the package is what programs import.
     """
     against = []
     for text in patch.package:
-        asked = Requirement(text)
-        if _tree(asked.name, target, versions):
-            return PackageOrSkip(canonicalize_name(asked.name), "")
+        name = canonicalize_name(Requirement(text).name)
+        parts = (part for part in target.git if name in get_source_and_repository_name(part))
+        if not versions.get(name) and (part := next(parts, None)):
+            return PackageOrSkip(name, part)
         holds, fact = check_package_requirement(text, versions)
         if holds:
-            return PackageOrSkip(canonicalize_name(asked.name), "")
+            return PackageOrSkip(name)
         against.append(fact)
-    return PackageOrSkip("", "; ".join(against))
-
-
-def _find_git_source(name: str, target: Target) -> GitSource | None:
-    """Return the target's git part of a name: its own, or the last piece of its address."""
-    wanted = canonicalize_name(name)
-    return next((part for part in target.git if wanted in get_source_and_repository_name(part)), None)
+    return PackageOrSkip(skip_reason="; ".join(against))
 
 
 def has_patches_to_apply(patches: Iterable[ResolvedPatch]) -> bool:
@@ -130,43 +125,18 @@ def format_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())
 
 
-def format_patch_details(patch: FixPatch) -> tuple[str, ...]:
-    """Return the manifest of a patch as `rlbox fixes show` prints it: a title line, then one line a fact, indented."""
-    facts = {
-        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)),
-        "of": " or ".join(patch.package),
-        "made for": patch.made_for,
-        "reason": patch.reason,
-        "upstream": patch.upstream,
-        "left out where the file holds": patch.upstream_has,
-        "left out without the file": patch.absent,
-        "marker": patch.marker,
-    }
-    made_from = [
-        _("  made from: {path} {sha256}").format(path=path, sha256=sha256)
-        for path, sha256 in sorted(patch.files.items())
-    ]
-    return (
-        _("patch {patch}").format(patch=patch.name),
-        *(f"  {name}: {text}" for name, text in facts.items() if text),
-        *made_from,
-    )
-
-
-def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
-    return None if versions.get(canonicalize_name(name)) else _find_git_source(name, target)
-
-
-def _folder(package: str, target: Target, versions: Versions, site: str) -> str:
-    part = _tree(package, target, versions) if package else None
-    return part.into if part else site
-
-
-def _row(patch: PatchFacts, name: str, fix: str, package: str, into: str, diff: str, skip: str) -> ResolvedPatch:
+def _row(patch: PatchFacts, name: str, fix: str, found: PackageOrSkip, into: str, diff: str) -> ResolvedPatch:
     facts: dict[str, Any] = patch.model_dump(
         include={"strip", "made_for", "reason", "upstream", "upstream_has", "absent", "marker"}
     )
     made_from = dict(sorted(patch.files.items()))
     return ResolvedPatch(
-        name=name, fix=fix, package=package, into=into, made_from=made_from, diff=diff, skip=skip, **facts
+        name=name,
+        fix=fix,
+        package=found.package_name,
+        into=into,
+        made_from=made_from,
+        diff=diff,
+        skip=found.skip_reason,
+        **facts,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rlbox.amounts import columns, decimal_and_gib_size_text
 from rlbox.fixes.conditions import Versions, evaluate_fix
-from rlbox.fixes.fix import Applies, Bake, Fix
-from rlbox.fixes.patches import find_package_to_patch, format_patch_details
+from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
+from rlbox.fixes.patches import find_package_to_patch
 from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
@@ -35,47 +36,16 @@ def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:
 
 
 def describe_conditions(applies: Applies) -> tuple[str, ...]:
-    """Return every condition as a clause; nothing when the fix is for every target."""
-    return (*_machine_words(applies), *_stack_words(applies))
-
-
-def _machine_words(applies: Applies) -> Iterator[str]:
-    if applies.gpu is not None:
-        yield _("the target has a GPU") if applies.gpu else _("the target has no GPU")
-    if applies.arch:
-        yield _("its GPU is {value}").format(value=_or(applies.arch))
-    if applies.grade:
-        yield _("its GPU is of {grade} grade").format(grade=applies.grade)
-    for count, what in ((applies.gpus, "GPUs a node"), (applies.nodes, "nodes")):
-        if count is not None:
-            yield f"{what}: {count}"
-    if applies.rented is not None:
-        yield _("the machine is rented") if applies.rented else _("the machine is one's own")
-    if applies.platform:
-        yield _("the machine is rented from {value}").format(value=_or(applies.platform))
-    if applies.region:
-        yield _("the machine is in {value}").format(value=_or(applies.region))
-
-
-def _stack_words(applies: Applies) -> Iterator[str]:
-    yield from (_("the stack has {text}").format(text=text) for text in applies.stack)
-    if applies.any_stack:
-        yield _("the stack has {value}").format(value=_or(applies.any_stack))
-    if applies.no_stack:
-        yield _("the stack has no {value}").format(value=_or(applies.no_stack))
-    if applies.base:
-        yield _("the base is bootstrapped from apt") if applies.base == "bootstrap" else _("the base is an image")
-
-
-def _or(values: tuple[str, ...]) -> str:
-    return " or ".join(values)
+    """Return every condition as the fix's file has it; nothing when the fix is for every target."""
+    conditions = applies.model_dump(mode="json", exclude_defaults=True)
+    return tuple(f"{key} = {json.dumps(value)}" for key, value in conditions.items())
 
 
 def list_bake_entries(fix: Fix, bake: Bake) -> tuple[BakeEntry, ...]:
-    return (*_image_rows(fix, bake), *_start_rows(bake), *_source_rows(bake))
+    return tuple(_bake_entries(fix, bake))
 
 
-def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
+def _bake_entries(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
     yield from (BakeEntry(kind="package", name=name) for name in bake.packages)
     yield from (BakeEntry(kind="env", name=name, value=value) for name, value in sorted(bake.env.items()))
     for name, folders in sorted(bake.path.items()):
@@ -85,15 +55,9 @@ def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
     yield from (BakeEntry(kind="link", name=link.path, value=link.to) for link in bake.link)
     if bake.hook:
         yield BakeEntry(kind="hook", name=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
-
-
-def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
     if bake.run.shm_gib:
-        yield BakeEntry(
-            kind="run",
-            name="shared memory",
-            value=_("at least {asked_text}").format(asked_text=decimal_and_gib_size_text(bake.run.shm_gib)),
-        )
+        size = decimal_and_gib_size_text(bake.run.shm_gib)
+        yield BakeEntry(kind="run", name="shared memory", value=_("at least {asked_text}").format(asked_text=size))
     yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
         yield BakeEntry(kind="run", name=f"ulimit {name}", value=limit)
@@ -101,14 +65,26 @@ def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
         yield from (BakeEntry(kind="ray", name=role, value=word) for word in words if word)
     if bake.ray.before:
         yield BakeEntry(kind="ray", name="before it starts", text=bake.ray.before)
-
-
-def _source_rows(bake: Bake) -> Iterator[BakeEntry]:
     for row in bake.refuse:
         yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
-        facts = [line.strip() for line in format_patch_details(patch)[1:]]
-        yield BakeEntry(kind="patch", name=patch.name, value=patch.reason, text="\n".join([*facts, "", patch.diff]))
+        yield BakeEntry(kind="patch", name=patch.name, value=patch.reason, text=_describe_patch(patch))
+
+
+def _describe_patch(patch: FixPatch) -> str:
+    """Return the facts of a patch, one a line, and its diff."""
+    facts = {
+        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)),
+        "of": " or ".join(patch.package),
+        "made for": patch.made_for,
+        "reason": patch.reason,
+        "upstream": patch.upstream,
+        "left out where the file holds": patch.upstream_has,
+        "left out without the file": patch.absent,
+        "marker": patch.marker,
+        **{f"made from: {path}": sha256 for path, sha256 in sorted(patch.files.items())},
+    }
+    return "\n".join([*(f"{name}: {text}" for name, text in facts.items() if text), "", patch.diff])
 
 
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}

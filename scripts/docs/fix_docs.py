@@ -118,7 +118,7 @@ def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
         "fix": fix,
         "heading": heading(fix),
         "status": status(fix, tested=fix.id in catalogue.faults),
-        "conditions": describe_conditions(fix.applies),
+        "conditions": [f"`{condition}`" for condition in describe_conditions(fix.applies)],
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
     }
 
