@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -95,7 +93,7 @@ class PackageCheck(NamedTuple):
 
 def check_package_requirement(requirement: str, versions: Versions) -> PackageCheck:
     """Return whether the stack has a package in a version of `requirement` (`vllm>=0.12`), and why."""
-    asked = _requirement(requirement)
+    asked = Requirement(requirement)
     name = canonicalize_name(asked.name)
     if name not in versions:
         return PackageCheck(False, _("{name} is not in the stack").format(name=name))
@@ -110,16 +108,8 @@ def check_package_requirement(requirement: str, versions: Versions) -> PackageCh
         what = _("{name} has the version {version!r}, which cannot be compared")
         return PackageCheck(False, what.format(name=name, version=version))
     what = _("{shown} is {wanted}") if holds else _("{shown} is not {wanted}")
-    return PackageCheck(holds, what.format(shown=f"{name} {version}", wanted=_plain(asked.specifier)))
-
-
-@functools.cache
-def _requirement(text: str) -> Requirement:
-    return Requirement(text)
-
-
-def _plain(specifier: SpecifierSet) -> str:
-    return ",".join(sorted(str(part) for part in specifier))
+    wanted = ",".join(sorted(str(part) for part in asked.specifier))
+    return PackageCheck(holds, what.format(shown=f"{name} {version}", wanted=wanted))
 
 
 def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -21,23 +21,16 @@ from rlbox.target.target import GitSource, PatchFacts, Target
 class ResolvedPatch:
     """A patch of a target.
 
-    `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image;
-    `made_from` maps paths to checksums. `skip` says why the patch is left out, and is empty when it is not. The diff is
-    `diff`, or the file `diff_from` of the image, which a git part has.
+    `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image.
+    `skip` says why the patch is left out, and is empty when it is not. The diff is `diff`, or the file `diff_from` of
+    the image, which a git part has.
     """
 
     name: str
     fix: str
+    facts: PatchFacts
     package: str
     into: str
-    strip: int
-    made_for: str
-    made_from: Mapping[str, str] = field(hash=False)
-    reason: str
-    upstream: str
-    upstream_has: str
-    absent: str
-    marker: str
     diff: str
     skip: str
     diff_from: str = ""
@@ -58,13 +51,32 @@ def resolve_patches_with_skipped(
         for patch in fix.bake.patch:
             found = find_package_to_patch(patch, target, versions)
             into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml")
-            into = into or (found.git_source.into if found.git_source else values["site"])
-            rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, found, into, patch.diff))
+            rows.append(
+                ResolvedPatch(
+                    name=f"{fix.id}/{patch.name}",
+                    fix=fix.id,
+                    facts=patch,
+                    package=found.package_name,
+                    into=into or (found.git_source.into if found.git_source else values["site"]),
+                    diff=patch.diff,
+                    skip=found.skip_reason,
+                )
+            )
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
         found = find_package_to_patch(own, target, versions)
-        row = _row(own, own.file, "", found, own.into, target_patch_texts.get(own.file, ""))
-        rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
+        rows.append(
+            ResolvedPatch(
+                name=own.file,
+                fix="",
+                facts=own,
+                package=found.package_name,
+                into=own.into,
+                diff=target_patch_texts.get(own.file, ""),
+                skip=found.skip_reason,
+                diff_from=f"{folders[own.part]}/{own.file}" if own.part else "",
+            )
+        )
     return tuple(rows)
 
 
@@ -106,7 +118,22 @@ def render_patch_manifest_json(
 
     `layer_dirs`: Folders of the layers that a build step finds, the lowest first.
     """
-    rows = [{key: value for key, value in asdict(patch).items() if key != "diff_from" or value} for patch in patches]
+    rows = [
+        {
+            "name": patch.name,
+            "fix": patch.fix,
+            "package": patch.package,
+            "into": patch.into,
+            "strip": patch.facts.strip,
+            "made_for": patch.facts.made_for,
+            "made_from": dict(sorted(patch.facts.files.items())),
+            **patch.facts.model_dump(include={"reason", "upstream", "upstream_has", "absent", "marker"}),
+            "diff": patch.diff,
+            "skip": patch.skip,
+            **({"diff_from": patch.diff_from} if patch.diff_from else {}),
+        }
+        for patch in patches
+    ]
     data = {"schema": 1, "target": target_name, "layers": [*layer_dirs], "patches": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
@@ -118,25 +145,8 @@ def format_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
         words = (
             _("left out: {skip}").format(skip=row.skip)
             if row.skip
-            else row.reason or _("changes {into}").format(into=row.into)
+            else row.facts.reason or _("changes {into}").format(into=row.into)
         )
         names = found.setdefault((row.fix, words), [])
         names.append(row.name.removeprefix(f"{row.fix}/") if names else row.name)
     return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())
-
-
-def _row(patch: PatchFacts, name: str, fix: str, found: PackageOrSkip, into: str, diff: str) -> ResolvedPatch:
-    facts: dict[str, Any] = patch.model_dump(
-        include={"strip", "made_for", "reason", "upstream", "upstream_has", "absent", "marker"}
-    )
-    made_from = dict(sorted(patch.files.items()))
-    return ResolvedPatch(
-        name=name,
-        fix=fix,
-        package=found.package_name,
-        into=into,
-        made_from=made_from,
-        diff=diff,
-        skip=found.skip_reason,
-        **facts,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,6 @@ _TEMPLATES = Environment(undefined=StrictUndefined, autoescape=False, keep_trail
 @functools.lru_cache(maxsize=1024)
 def _template(text: str) -> Template:
     return _TEMPLATES.from_string(text)
-
-
-@functools.lru_cache(maxsize=256)
-def _condition(text: str) -> Callable[..., Any]:
-    return _TEMPLATES.compile_expression(text, undefined_to_none=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +136,11 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     ray = _ray_words(bake.ray for __, bake in filled)
     baked = RenderedFixes(
         fixes=chosen,
-        env_blocks=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
+        env_blocks=tuple(
+            FixEnv(id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items())))
+            for fix, bake in reversed(filled)
+            if bake.env or bake.path
+        ),
         files=(*_files(filled), *_ray_start(ray, versions)),
         link_target_by_path={link.path: link.to for __, bake in filled for link in bake.link},
         ray=ray,
@@ -197,11 +196,6 @@ def render_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
     return fix.bake.model_copy(update={key: filled(value) for key, value in fix.bake if key not in ("patch", "refuse")})
 
 
-def _env(fix: Fix, bake: Bake) -> FixEnv:
-    env, paths = dict(sorted(bake.env.items())), dict(sorted(bake.path.items()))
-    return FixEnv(id=fix.id, title=fix.title, env=env, path=paths)
-
-
 def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[BakedFile]:
     for fix, bake in filled:
         yield from bake.file
@@ -232,14 +226,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
     found: dict[str, str] = {}
     for fix in chosen:
         for row in fix.bake.refuse:
-            try:
-                is_refused = _condition(row.condition)(**values)
-            except TemplateError as error:
-                raise SpecError(
-                    _("{where}: broken condition: {error}").format(where=_where(fix), error=error),
-                    next_step=_("correct the fix"),
-                ) from error
-            if is_refused:
+            if render_fix_template(f"{{% if {row.condition} %}}refused{{% endif %}}", values, _where(fix)):
                 says, step = (render_fix_template(text, values, _where(fix)) for text in (row.says, row.next))
                 found[_("{says} (fix {fix_id}): {step}").format(says=says, fix_id=fix.id, step=step)] = fix.id
     if found:
@@ -286,22 +273,19 @@ def render_fix_manifest_json(
     the causes that it heals, and its check (`run`, `when`) or null.
     """
     values = build_template_values(target, versions)
-    rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in fixes]
+    rows = []
+    for fix in fixes:
+        check = fix.check and {
+            "run": render_fix_template(fix.check.run, values, _where(fix)),
+            "when": list(fix.check.when),
+        }
+        rows.append({**fix.model_dump(mode="json", include=_TOLD), "check": check})
     data = {"schema": MANIFEST_SCHEMA, "target": target.name, "facts": machine_requirements, "fixes": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def render_signatures_json(fixes: Iterable[Fix]) -> str:
     return dump_signatures_json(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
-
-
-def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    if fix.check is None:
-        return None
-    return {
-        "run": render_fix_template(fix.check.run, values, f"templates/fixes/{fix.id}.toml"),
-        "when": list(fix.check.when),
-    }
 
 
 def list_benign_lines(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:

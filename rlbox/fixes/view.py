@@ -103,22 +103,19 @@ class FixEvaluation:
 def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[FixEvaluation, ...]:
     """Return every fix beside `target`, in the order in which fixes are applied; `SpecError` for a broken template."""
     found = []
+    values = build_template_values(target, versions)
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
-        rows = _rows_there(fix, target, versions) if verdict.applies else ()
+        rows = list_bake_entries(fix, render_bake(fix, values)) if verdict.applies else ()
+        skips = {patch.name: find_package_to_patch(patch, target, versions).skip_reason for patch in fix.bake.patch}
+        rows = tuple(
+            replace(row, value=_("left out: {skip}").format(skip=skips[row.name]))
+            if row.kind == "patch" and skips[row.name]
+            else row
+            for row in rows
+        )
         found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, bake_entries=rows))
     return tuple(found)
-
-
-def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry, ...]:
-    """Return what a fix bakes for a target; a patch that is left out there says why."""
-    left = {
-        patch.name: _("left out: {skip}").format(skip=skip)
-        for patch in fix.bake.patch
-        if (skip := find_package_to_patch(patch, target, versions).skip_reason)
-    }
-    rows = list_bake_entries(fix, render_bake(fix, build_template_values(target, versions)))
-    return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
 
 
 def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_ray_start(folder: Folder) -> None:
     [
         ([{"env": {"A": "1"}}, {"env": {"A": "2"}}], "fixes b and a disagree on env A"),
         ([{"env": {"A": "{{ nothing }}"}}], "templates/fixes/a.toml: broken template: 'nothing' is undefined"),
-        ([{"refuse": [{"if": "x(", "says": "s", "next": "n"}]}], "templates/fixes/a.toml: broken condition: "),
+        ([{"refuse": [{"if": "x(", "says": "s", "next": "n"}]}], "templates/fixes/a.toml: broken template: "),
     ],
 )
 def test_what_cannot_be_baked(folder: Folder, bakes: list[dict[str, Any]], message: str) -> None:
