@@ -25,12 +25,14 @@ from rlbox.cli.options import (
 from rlbox.engine.archive import load_image_archive, read_verified_archive, save_image_archive
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_image
-from rlbox.engine.reference import parse_push_destination
-from rlbox.errors import EngineError
+from rlbox.engine.reference import parse_push_destination, parse_reference
+from rlbox.errors import EngineError, SpecError
+from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
-from rlbox.image.export import render_export
-from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_image_tag
-from rlbox.image.plan import load_image_plan
+from rlbox.image.forms import render_apptainer_definition, render_compose
+from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_image_tag, project_image_tag
+from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
 from rlbox.image.prune import (
     format_image_size_state_table,
     format_would_remove_lines,
@@ -237,6 +239,25 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
     compose, build = f"docker compose --file {file} run --rm {name} COMMAND", f"apptainer build {name}.sif {file}"
     app.print_status(f"next: {compose if form == 'compose' else build}")
     return 0
+
+
+def render_export(app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference: str) -> str:
+    """Return the target as another tool's file; `SpecError` when `image_reference` is no image that this tool takes."""
+    if form == "compose" and image_reference.endswith(".tar"):
+        raise SpecError(
+            _("{image} is an archive, and Compose starts none").format(image=image_reference),
+            where="--image",
+            next_step=f"rlbox load {image_reference}, and leave --image out",
+        )
+    if image_reference and not image_reference.endswith(".tar"):
+        parse_reference(image_reference)
+    sources = ImageSources.load(app.project, target_name)
+    target, versions = sources.target, list_stack_versions(sources.target, sources.lock)
+    container = build_container_defaults(target, select_and_render_fixes(sources.fixes, target, versions))
+    if form == "apptainer":
+        return render_apptainer_definition(target, container, sources.template_dirs, image_reference)
+    tag = project_image_tag(app.project, target_name)
+    return render_compose(target, container, sources.template_dirs, local_tag=tag, registry_image=image_reference)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import stat
+import struct
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +33,6 @@ from rlbox.image.compile_env import (
     recreate_build_dir,
     unpack_rootfs_or_use_host,
 )
-from rlbox.image.compile_wheel import list_different_files, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_file_sha256
@@ -239,6 +241,89 @@ class _Compilation:
 
     def _result(self, state: WheelState, wheel: Package | None) -> WheelResult:
         return WheelResult(inputs=self._row, state=state, archs=self._archs, wheel=wheel)
+
+
+# Source: n-eiling/cricket cpu/cpu-elf2.c, fat_elf_header and fat_text_header; looked at in what nvcc 13.0 writes.
+_MAGIC = struct.pack("<I", 0xBA55ED50)
+_FAT = struct.Struct("<4sHHQ")
+_ENTRY = struct.Struct("<HHIQ12xI")
+_KERNELS = 2
+"""Kind of an entry that holds machine code; 1 is PTX, which a driver would have to compile."""
+
+
+def parse_gpu_archs(library: bytes) -> frozenset[str]:
+    """Return the architectures (`sm_80`) that a library or an object file has machine code for.
+
+    What is compiled for one model alone (`sm_90a`) is told as the plain one.
+    """
+    archs = set()
+    at = library.find(_MAGIC)
+    while at >= 0 and at + _FAT.size <= len(library):
+        __, __, header, size = _FAT.unpack_from(library, at)
+        entry, end = at + header, min(at + header + size, len(library))
+        while entry + _ENTRY.size <= end:
+            kind, __, head, body, arch = _ENTRY.unpack_from(library, entry)
+            if kind == _KERNELS:
+                archs.add(f"sm_{arch}")
+            if head + body <= 0:
+                break
+            entry += head + body
+        at = library.find(_MAGIC, at + 4)
+    return frozenset(archs)
+
+
+_MOMENT = (1980, 1, 1, 0, 0, 0)
+_LEVEL = 6
+
+
+def write_reproducible_wheel(built_wheel: Path, output: Path) -> None:
+    """Write a wheel anew: files sorted, its RECORD last, one time stamp, two modes."""
+    with zipfile.ZipFile(built_wheel) as built, zipfile.ZipFile(output, "w") as plain:
+        rows = sorted(built.infolist(), key=lambda row: (row.filename.endswith(".dist-info/RECORD"), row.filename))
+        for row in rows:
+            if row.is_dir():
+                continue
+            mode = 0o755 if (row.external_attr >> 16) & 0o111 else 0o644
+            entry = zipfile.ZipInfo(row.filename, _MOMENT)
+            entry.external_attr = (stat.S_IFREG | mode) << 16
+            entry.create_system, entry.compress_type = 3, zipfile.ZIP_DEFLATED
+            plain.writestr(entry, built.read(row), compresslevel=_LEVEL)
+
+
+def read_wheel_gpu_archs(wheel: Path) -> frozenset[str]:
+    with zipfile.ZipFile(wheel) as packed:
+        names = [name for name in packed.namelist() if name.endswith(".so") or ".so." in name]
+        return frozenset(arch for name in names for arch in parse_gpu_archs(packed.read(name)))
+
+
+def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
+    with zipfile.ZipFile(first_wheel) as first, zipfile.ZipFile(second_wheel) as second:
+        names = [set(wheel.namelist()) for wheel in (first, second)]
+        return sorted(
+            name
+            for name in names[0] | names[1]
+            if name not in names[0] & names[1] or first.read(name) != second.read(name)
+        )
+
+
+def require_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> None:
+    """Refuse a wheel that has no kernels for one of the architectures `sm_archs`.
+
+    Raises WorkFailed: it was compiled for other GPUs.
+    """
+    found = read_wheel_gpu_archs(wheel) if sm_archs else frozenset()
+    missing = [arch for arch in sm_archs if arch.rstrip("af") not in found]
+    if missing:
+        raise WorkFailed(
+            _("{name} was compiled for {found}, and not for {missing}").format(
+                name=package, found=", ".join(sorted(found)) or _("no GPU"), missing=", ".join(missing)
+            ),
+            where=wheel.name,
+            next_step=_(
+                "set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]; "
+                "if it is C++ alone, leave out its cuda and archs ({page})"
+            ).format(name=package, page=get_docs_url("compile")),
+        )
 
 
 def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import datetime
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from packaging.utils import canonicalize_name
@@ -21,8 +20,7 @@ _DOCUMENT, _IMAGE, _RLBOX = "SPDXRef-DOCUMENT", "SPDXRef-Image", "SPDXRef-rlbox"
 _UNKNOWN = "NOASSERTION"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Component:
+class Component(NamedTuple):
     """One file of a lock, or the base image.
 
     `version`: Of the package; a commit for git; empty for a file or a patch.
@@ -32,12 +30,12 @@ class Component:
     `relationship`: To the image, in words of SPDX: what builds others stays out of the image.
     """
 
-    kind: Literal["base", "deb", "git", "http", "patch", "pypi"]
+    kind: Literal["base", "deb", "git", "http", "image", "patch", "pypi", "rlbox"]
     name: str
-    version: str = ""
-    file: str = ""
+    version: str
     sha256: str
     purl: str
+    file: str = ""
     url: str = ""
     relationship: Literal["CONTAINS", "BUILD_DEPENDENCY_OF", "DESCENDANT_OF"] = "CONTAINS"
 
@@ -50,7 +48,7 @@ class Component:
 
 def list_components(lock: Lock) -> tuple[Component, ...]:
     """Return what a lock names, sorted; a file of two layer groups is one component."""
-    return tuple(sorted(set(_components(lock)), key=lambda one: (one.kind, one.name, one.version, one.sha256)))
+    return tuple(sorted(set(_components(lock))))
 
 
 def _components(lock: Lock) -> Iterator[Component]:
@@ -59,46 +57,30 @@ def _components(lock: Lock) -> Iterator[Component]:
         qualifiers = {"repository_url": base.name_without_tag, "tag": base.tag}
         purl = format_purl("oci", base.repository.rpartition("/")[2], base.digest, qualifiers)
         sha256 = base.digest.partition(":")[2]
-        yield Component(
-            kind="base",
-            name=base.name_without_tag,
-            version=base.digest,
-            sha256=sha256,
-            purl=purl,
-            relationship="DESCENDANT_OF",
-        )
+        yield Component("base", base.name_without_tag, base.digest, sha256, purl, relationship="DESCENDANT_OF")
     for deb in lock.debs:
         file = deb.path.rpartition("/")[2]
         architecture = file.removesuffix(".deb").rpartition("_")[2]
         purl = format_purl(f"deb/{lock.base.partition(':')[0]}", deb.name, deb.version, {"arch": architecture})
-        yield Component(kind="deb", name=deb.name, version=deb.version, file=file, sha256=deb.sha256, purl=purl)
+        yield Component("deb", deb.name, deb.version, deb.sha256, purl, file)
     for group in (lock.runtime, lock.build, *lock.groups):
         for package in group.packages:
-            yield Component(
-                kind="pypi",
-                name=package.name,
-                version=package.version,
-                file=package.file,
-                sha256=package.sha256,
-                purl=format_purl("pypi", canonicalize_name(package.name), package.version),
-                relationship="BUILD_DEPENDENCY_OF" if group is lock.build else "CONTAINS",
-            )
+            purl = format_purl("pypi", canonicalize_name(package.name), package.version)
+            component = Component("pypi", package.name, package.version, package.sha256, purl, package.file)
+            yield component._replace(relationship="BUILD_DEPENDENCY_OF") if group is lock.build else component
     for tree in lock.git:
         url = make_publishable_url(tree.url)
         url = f"git+{url}@{tree.commit}" if url else ""
-        file = f"{tree.name}-{tree.commit[:12]}.tar"
         purl = format_purl("generic", tree.name, tree.commit, {"vcs_url": url})
-        yield Component(
-            kind="git", name=tree.name, version=tree.commit, file=file, sha256=tree.sha256, purl=purl, url=url
-        )
+        yield Component("git", tree.name, tree.commit, tree.sha256, purl, f"{tree.name}-{tree.commit[:12]}.tar", url)
     for locked in lock.http:
         url = make_publishable_url(locked.url)
         purl = format_purl("generic", locked.name, "", {"checksum": f"sha256:{locked.sha256}", "download_url": url})
         file = urlsplit(locked.url).path.rpartition("/")[2] or locked.name
-        yield Component(kind="http", name=locked.name, file=file, sha256=locked.sha256, purl=purl, url=url)
+        yield Component("http", locked.name, "", locked.sha256, purl, file, url)
     for patch in lock.patches:
         purl = format_purl("generic", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
-        yield Component(kind="patch", name=patch.name, file=patch.name, sha256=patch.sha256, purl=purl)
+        yield Component("patch", patch.name, "", patch.sha256, purl, patch.name)
 
 
 def make_publishable_url(url: str) -> str:
@@ -123,17 +105,9 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
     """
     components = list_components(lock)
     created = datetime.datetime.fromtimestamp(source_date_epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    image_purl = format_purl("oci", image_name.rpartition("/")[2], image_digest)
-    image = {
-        **_describe_package(_IMAGE, image_name, image_digest, image_purl, sha256=image_digest.partition(":")[2]),
-        "primaryPackagePurpose": "CONTAINER",
-    }
-    packages = {
-        one.spdx_id: _describe_package(
-            one.spdx_id, one.name, one.version, one.purl, url=one.url, file=one.file, sha256=one.sha256
-        )
-        for one in components
-    }
+    purl = format_purl("oci", image_name.rpartition("/")[2], image_digest)
+    image = Component("image", image_name, image_digest, image_digest.partition(":")[2], purl)
+    rlbox = Component("rlbox", "rlbox", __version__, "", format_purl("generic", "rlbox", __version__))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -142,9 +116,9 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
         "documentNamespace": f"urn:rlbox:sbom:{image_digest}",
         "creationInfo": {"created": created, "creators": [f"Tool: rlbox-{__version__}"]},
         "packages": [
-            image,
-            _describe_package(_RLBOX, "rlbox", __version__, format_purl("generic", "rlbox", __version__)),
-            *packages.values(),
+            {**_describe_package(_IMAGE, image), "primaryPackagePurpose": "CONTAINER"},
+            _describe_package(_RLBOX, rlbox),
+            *{one.spdx_id: _describe_package(one.spdx_id, one) for one in components}.values(),
         ],
         "relationships": [
             _relationship(_DOCUMENT, "DESCRIBES", _IMAGE),
@@ -160,23 +134,23 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _describe_package(
-    spdx_id: str, name: str, version: str, purl: str, *, url: str = "", file: str = "", sha256: str = ""
-) -> dict[str, Any]:
-    reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+def _describe_package(spdx_id: str, component: Component) -> dict[str, Any]:
+    sha256 = component.sha256
     return {
         "SPDXID": spdx_id,
-        "name": name,
-        **({"versionInfo": version} if version else {}),
-        **({"packageFileName": file} if file else {}),
+        "name": component.name,
+        **({"versionInfo": component.version} if component.version else {}),
+        **({"packageFileName": component.file} if component.file else {}),
         "supplier": _UNKNOWN,
-        "downloadLocation": url or _UNKNOWN,
+        "downloadLocation": component.url or _UNKNOWN,
         "filesAnalyzed": False,
         **({"checksums": [{"algorithm": "SHA256", "checksumValue": sha256}]} if sha256 else {}),
         "licenseConcluded": _UNKNOWN,
         "licenseDeclared": _UNKNOWN,
         "copyrightText": _UNKNOWN,
-        "externalRefs": [reference],
+        "externalRefs": [
+            {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": component.purl}
+        ],
     }
 
 

@@ -11,7 +11,7 @@ from compilebox import Box, needs_spaces
 from fakes import CHECKOUT, Folder
 
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.image.compile_wheel import read_wheel_gpu_archs
+from rlbox.image.compile import read_wheel_gpu_archs
 
 SOURCE = Path(__file__).with_name("tiny")
 SPEC = """

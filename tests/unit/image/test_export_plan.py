@@ -10,10 +10,10 @@ from deffile import Definition, parse_definition
 from fakes import CHECKOUT, TARGET, Folder
 
 from rlbox.app import App
+from rlbox.cli.images import render_export
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
-from rlbox.image.export import render_export
 from rlbox.image.forms import render_compose
 from rlbox.target.target import load_target
 
