@@ -16,7 +16,7 @@ from rlbox.job.plan import StagePlan
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "contradiction",
-    "listens", "busy", "throttled", "node",
+    "listens", "node",
 ]  # fmt: skip
 
 ExitKind = Literal[
@@ -26,7 +26,7 @@ _ENGINE_LOST = 255
 _KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk", "node"})
-TIMEOUT_KINDS: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
+TIMEOUT_KINDS: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within"})
 """Causes that say that something took too long."""
 EXHAUSTION_KINDS: frozenset[CauseKind] = frozenset({"oom", "disk"})
 """Causes whose own next step is better than that of a line's signature."""

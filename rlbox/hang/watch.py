@@ -24,10 +24,14 @@ from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_re
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import Phase
 from rlbox.logs.lines import LineBlock
-from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, probe_activity
+from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
+from rlbox.system.limits import count_usable_cores
 
 _LONGEST_LOOK_S = 2.0
 """What one look counts at most: a supervisor that was stopped, or a machine that slept, has seen nothing meanwhile."""
+
+_SLOWEST_PACE = 0.1
+"""Processes that get a part of the cores that they could use have that much more time, ten times at most."""
 
 ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
@@ -45,28 +49,6 @@ class LogSource(Protocol):
 
     def get_partial_line(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
-
-
-class _ActivityMonitor:
-    def __init__(
-        self,
-        members: Callable[[], Mapping[int, str]],
-        background: tuple[str, ...],
-        probe: ActivityProbe = probe_activity,
-    ) -> None:
-        self._members, self._background, self._probe = members, background, probe
-        self._pids: tuple[int, ...] = ()
-        self._before: ActivitySample | None = None
-        self._listed_s = self.last_probe_s = -math.inf
-
-    def measure_rates(self, now_s: float) -> ActivityRates | None:
-        self.last_probe_s = now_s
-        if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
-            self._pids, self._listed_s = tuple(self._members()), now_s
-        sample = self._probe(self._pids)
-        kept = tuple(process for process in sample.processes if not process.name.startswith(self._background))
-        before, self._before = self._before, dataclasses.replace(sample, processes=kept)
-        return compute_rates(before, self._before) if before else None
 
 
 class HangMonitor:
@@ -87,10 +69,14 @@ class HangMonitor:
             override_shipped_silence=stage.silence_stated,
         )
         self._watched, self._background, self._clock = watched, shipped.background, clock
-        self._measured = _ActivityMonitor(watched.list_process_names, shipped.background, probe)
+        self._probe, self._cores = probe, count_usable_cores()
         self._detector = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
         self._ranks = RankMonitor(watched.list_process_names, shipped.background, probe) if stage.steps else None
         self._now_s = 0.0
+        self._pace = 1.0
+        self._pids: tuple[int, ...] = ()
+        self._before: ActivitySample | None = None
+        self._listed_s = self._probed_s = self._probed_real_s = -math.inf
         self._looked_s: float | None = None
         self._pending_lines: bytes | None = None
         self._bar_bytes: int | None = None
@@ -143,7 +129,7 @@ class HangMonitor:
     def _tick(self) -> None:
         now = self._clock()
         if self._looked_s is not None:
-            self._now_s += min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
+            self._now_s += self._pace * min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
         else:
             self._detector.start(self._now_s)
         self._looked_s = now
@@ -189,11 +175,21 @@ class HangMonitor:
         )
 
     def _measure(self) -> None:
-        since_s = self._measured.last_probe_s
-        if self._now_s - since_s < self._detector.choose_probe_interval_s(self._now_s):
+        now_s, real_s, since_s = self._now_s, self._clock(), self._probed_s
+        if real_s - self._probed_real_s < self._detector.choose_probe_interval_s(now_s):
             return
-        if rates := self._measured.measure_rates(self._now_s):
-            self._detector.feed_rates(rates, self._now_s, log_advanced=self._detector.last_progress_s > since_s)
+        self._probed_s, self._probed_real_s = now_s, real_s
+        if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
+            self._pids, self._listed_s = tuple(self._watched.list_process_names()), now_s
+        sample = self._probe(self._pids)
+        kept = tuple(process for process in sample.processes if not process.name.startswith(self._background))
+        before, self._before = self._before, dataclasses.replace(sample, processes=kept)
+        if before is None:
+            return
+        usage = compute_cpu_usage(before, self._before, self._cores)
+        self._pace = max(_SLOWEST_PACE, usage.used_share_of_wanted)
+        log_advanced = self._detector.last_progress_s > since_s
+        self._detector.feed_rates(compute_rates(before, self._before), now_s, log_advanced=log_advanced)
 
     def _find_waiting_ranks(self) -> Stall | None:
         if self._ranks is None:

@@ -36,7 +36,6 @@ from rlbox.job.ports import Port, PortOpenToOthers
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 UsualStepsBeforeHang = Annotated[float, Field(ge=0)]
-LimitFactorOnBusyMachine = Annotated[float, Field(ge=1)]
 
 
 class Service(SpecModel):
@@ -55,7 +54,7 @@ class Service(SpecModel):
         (), description=f"names of its ports to publish at 127.0.0.1 of the Docker host; see {get_docs_url('jobs')}"
     )
     ready: Ready = Field(description="conditions for ready; all that are set must pass")
-    start_s: Seconds = Field(120.0, description="time limit to become ready, seconds; limits.stretch can extend it")
+    start_s: Seconds = Field(120.0, description="time limit to become ready, seconds; longer while it gets on")
     answer_s: Annotated[float, Field(ge=0)] = Field(
         0.0, description="longest time without the expected response after ready, seconds; 0: not checked"
     )
@@ -84,9 +83,6 @@ class Limits(SpecModel):
     )
     steps: UsualStepsBeforeHang = Field(
         20.0, description="usual step times without a new step or activity that mean a hang; 0: off"
-    )
-    stretch: LimitFactorOnBusyMachine = Field(
-        10.0, description="largest factor to extend limits other than total_s on a busy machine; 1: off"
     )
 
 

@@ -24,7 +24,7 @@ from rlbox.job.gate import (
     Ready,
     RequireRule,
 )
-from rlbox.job.job import Job, LimitFactorOnBusyMachine, Service, Stage, UsualStepsBeforeHang
+from rlbox.job.job import Job, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_scalar
 from rlbox.job.params import ParamValues, apply_overrides, list_params_with_unit
 from rlbox.job.phase import Phase
@@ -75,8 +75,7 @@ class StagePlan:
 
     `own_ray` says that the command starts a Ray head itself. `silence_stated` says that the job itself gives
     `silence_s`, which is then that of the phases that rlbox knows. `steps` is how many usual steps without one are a
-    hang (0: never), `stretch` how many times longer limits last at most on a machine that others have. `secrets` names
-    those that its command gets.
+    hang (0: never). `secrets` names those that its command gets.
     """
 
     name: str
@@ -105,7 +104,6 @@ class StagePlan:
     phases: tuple[Phase, ...] = ()
     silence_stated: bool = True
     steps: UsualStepsBeforeHang = 20.0
-    stretch: LimitFactorOnBusyMachine = 10.0
     secrets: tuple[str, ...] = ()
 
 
@@ -268,7 +266,6 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         phases=tuple(phase.fill(functools.partial(fill.fill_pattern, f"{where}.phases")) for phase in stage.phases),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
-        stretch=stage.limits.stretch,
         secrets=stage.secrets,
         attempt=fill.attempt,
     )

@@ -257,7 +257,7 @@ GATHER_S = 10.0
 _LINE_LIMIT = 1000
 _QUOTED: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "ready", "oom"})
 """Causes whose own sentence says what ended, not why; the logs say why."""
-_STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within", "busy", "throttled"})
+_STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within"})
 """Causes by a limit: a rank that failed may be why the others wait, but a log's last line is no reason."""
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "[Errno 28]")
 

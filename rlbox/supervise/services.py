@@ -13,9 +13,12 @@ from rlbox.config.pattern import compile_re2
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
 from rlbox.job.names import ProblemOrEmpty
+from rlbox.job.phase import FLOORS
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_prefix_stripped_variants
 from rlbox.logs.patterns import compile_pattern_set
+from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
+from rlbox.system.limits import count_usable_cores
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 from rlbox.values import Command
@@ -48,6 +51,8 @@ def _list_files(path: str) -> list[tuple[str, int]]:
         return [(e.name, e.stat().st_size) for e in itertools.islice(entries, _MOST_FILES) if e.is_file()]
 
 
+_START_PROBE_S, _START_PATIENCE_S = 1.0, 10.0
+_LONGEST_START = 10.0
 _PAUSE_S = 0.2
 _CONNECT_S = 2.0
 _ASKED_AGAIN = 4
@@ -57,10 +62,52 @@ _NO_ANSWER = "no answer yet"
 _TAKEN_S = 0.5
 
 
+class StartLimit:
+    """How long a service may take to start: `limit_s`, and longer while it gets on.
+
+    One whose processes read, write or fill memory may take ten times as long; one that only computes twice as long,
+    counted by what it gets of the cores that it could use: a server that polls looks like one that compiles.
+    """
+
+    def __init__(self, limit_s: float, list_pids: Callable[[], Iterable[int]]) -> None:
+        self._limit_s, self._list_pids = limit_s, list_pids
+        self._begun_s = time.monotonic()
+        self._loaded_s = self._computed_s = self._begun_s + limit_s
+        self._compute_time_s = 0.0
+        self._cores = count_usable_cores()
+        self._before: ActivitySample | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def is_exceeded(self) -> bool:
+        """Sample the processes once a second when the time is over, and return whether the service must be stopped."""
+        now_s = time.monotonic()
+        if self.elapsed_s <= self._limit_s:
+            return False
+        if self._before is None or now_s - self._before.time_s >= _START_PROBE_S:
+            self._probe(now_s)
+        patience_s = min(_START_PATIENCE_S, max(2 * _START_PROBE_S, self._limit_s / 4))
+        loads = now_s - self._loaded_s <= patience_s and self.elapsed_s <= _LONGEST_START * self._limit_s
+        return not loads and (now_s - self._computed_s > patience_s or self._compute_time_s > self._limit_s)
+
+    def _probe(self, now_s: float) -> None:
+        before, self._before = self._before, probe_activity(self._list_pids(), gpus=False)
+        if before is None:
+            return
+        rates, usage = compute_rates(before, self._before), compute_cpu_usage(before, self._before, self._cores)
+        if any(getattr(rates, sign) >= FLOORS[sign] for sign in ("read", "write", "memory")):
+            self._loaded_s = now_s
+        if usage.wanted_cores >= FLOORS["cpu"]:
+            self._computed_s = now_s
+        self._compute_time_s += rates.seconds * usage.used_share_of_wanted
+
+
 class RunningService:
     """A started service; it is ready once its request was answered, its port was open and its line was written.
 
-    `headers` are those of the ready request, as a Ray head with a token wants them; `clock` counts its limits.
+    `headers` are those of the ready request, as a Ray head with a token wants them.
     """
 
     def __init__(
@@ -71,12 +118,11 @@ class RunningService:
         output: int,
         stage: str,
         headers: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan, self._clock = plan, clock
+        self.plan = plan
         self._headers = headers
         self.child: ChildProcess = processes.start(command, output, stage=stage, part=plan.name)
-        self.started = self._clock()
+        self.started = time.monotonic()
         self._line_missing = bool(plan.ready.line)
         self._good_at: float | None = None
         self._grown_at = self.started
@@ -103,25 +149,25 @@ class RunningService:
 
     def restart_readiness_probe(self) -> None:
         self._poller.request_stop()
-        self._good_at, self.started = None, self._clock()
+        self._good_at, self.started = None, time.monotonic()
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     def begin_liveness_checks(self) -> None:
         self._poller.request_stop()
-        self._good_at = self._grown_at = self._clock()
+        self._good_at = self._grown_at = time.monotonic()
         if self.plan.answer_s:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda problem: False)
 
     @property
     def is_unresponsive(self) -> bool:
-        return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
+        return bool(self.plan.answer_s) and time.monotonic() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
     def last_answer_description(self) -> str:
         return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
 
     def is_silent(self, log_bytes: int) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         if log_bytes != self._log_bytes:
             self._log_bytes, self._grown_at = log_bytes, now
         return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
@@ -132,7 +178,7 @@ class RunningService:
     def _ask(self) -> ProblemOrEmpty:
         problem = find_readiness_problem(self.plan.ready, self._headers)
         if not problem:
-            self._good_at = self._clock()
+            self._good_at = time.monotonic()
         return problem
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +19,7 @@ from rlbox.supervise import causes
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
-from rlbox.supervise.services import RunningService, count_weight_bytes
+from rlbox.supervise.services import RunningService, StartLimit, count_weight_bytes
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
@@ -63,17 +62,15 @@ class _StageServices:
         size = count_weight_bytes(plan.argv)
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.outcomes.services[plan.name]
-        with self._context.starvation.track_startup(service.child, plan.start_s) as limit:
-            while not service.has_been_ready:
-                self._watch.poll()
-                if self._context.starvation.is_startup_over(limit) and not service.has_been_ready:
-                    self._gate.set_broken(rule, service.readiness_problem)
-                    cause = causes.explain_slow_service_start(
-                        self._stage, plan, service.readiness_problem, limit.get_wall_elapsed_s(time.monotonic())
-                    )
-                    raise StageAborted(
-                        self._watch.hang.collect_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
-                    )
+        limit = StartLimit(plan.start_s, lambda: self._context.processes.list_child_tree_pids(service.child))
+        while not service.has_been_ready:
+            self._watch.poll()
+            if limit.is_exceeded() and not service.has_been_ready:
+                self._gate.set_broken(rule, service.readiness_problem)
+                cause = causes.explain_slow_service_start(self._stage, plan, service.readiness_problem, limit.elapsed_s)
+                raise StageAborted(
+                    self._watch.hang.collect_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
+                )
         self._watch.reset_fatals(plan.name)
         self._gate.set_held_unless_broken(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())
@@ -96,7 +93,6 @@ class _StageServices:
                     output,
                     self._stage.name,
                     headers,
-                    self._context.starvation.scaled_time_s,
                 ),
             )
 
@@ -175,13 +171,11 @@ class _StageRun:
 
     def run(self) -> StageResult:
         started_at, kills = utc_now(), probe_cgroup_memory().kills
-        self._context.starvation.begin_stage(self._stage.stretch)
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
             cause = self._lost_node(self._lost_need(cause))
         if cause and cause.kind != "interrupted":
-            cause = self._context.starvation.refine_cause(cause)
             cause, snapshot = self._context.refine_cause(cause, kills), self._look_around()
         stopped = self._attempt(lambda: self._stop(self._services.services_to_retain() if cause is None else []))
         cause = cause or stopped or self._attempt(self._judge)

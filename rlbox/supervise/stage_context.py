@@ -19,7 +19,6 @@ from rlbox.diagnose.cause import (
     make_removed_directory_cause,
 )
 from rlbox.hang.evidence import WatchContext
-from rlbox.hang.starvation import StarvationMonitor
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal, explain_write_error
@@ -133,7 +132,6 @@ class StageContext:
     processes: RunProcesses
     interrupt: StopSignal
     grants: SecretGrants
-    starvation: StarvationMonitor
     nodes: NodeMonitor
     retained: dict[str, RetainedService] = field(default_factory=dict)
 

@@ -43,7 +43,7 @@ class StageWatch:
         self.main: ChildProcess | RayJob | None = None
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangMonitor(context.create_hang_watch_context(stage), clock=context.starvation.scaled_time_s)
+        self.hang = HangMonitor(context.create_hang_watch_context(stage))
         self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.feed_log, self._hear))
         self._context = context
         self._stage = stage
@@ -62,7 +62,6 @@ class StageWatch:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
-        self._context.starvation.sample()
         self.logs.read()
         self._metric_files.feed_block_to_gate()
         if self._command_begun is not None:

@@ -15,7 +15,6 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, get_run_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
-from rlbox.hang.starvation import StarvationMonitor
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.journal import Event, Journal
 from rlbox.record.run_dir import PLAN_FILE, write_run_plan
@@ -63,7 +62,6 @@ def supervise_run(
         processes=processes,
         interrupt=interrupt,
         grants=grants,
-        starvation=StarvationMonitor(processes),
         nodes=NodeMonitor(plan.run_id, plan.cluster),
     )
     sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)

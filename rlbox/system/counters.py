@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.system.gpu import GpuStatus, probe_gpus
-from rlbox.system.limits import CpuLimit, find_own_cgroups, read_cpu_limit
+from rlbox.system.limits import CpuLimit, read_cpu_limit
 from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
 
 BytesPerSecond = float
@@ -18,7 +18,7 @@ Percent = int
 _MIN_SECONDS = 1e-3
 _PAGE_BYTES = 4096
 """The least that a page which had to be waited for has read."""
-WAITS_CORES = 0.25
+_WAITS_CORES = 0.25
 """Who wants less of a core than this waits for something else: what stands beside a hung training wakes at times."""
 
 
@@ -46,11 +46,6 @@ class ProcessUsage:
     main_thread_run_delay_s: float = 0.0
 
     @property
-    def waits_for_disk(self) -> bool:
-        """Whether it sleeps in the kernel and nothing may wake it but what it waits for, a disk as a rule."""
-        return self.state == "D"
-
-    @property
     def key(self) -> ProcessKey:
         return ProcessKey(self.pid, self.started)
 
@@ -61,8 +56,7 @@ class ActivitySample:
 
     `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `loopback_bytes` is loopback's.
     `machine_busy_s` is the time that all cores of the machine were at work, whoever for. `cpu_limit` is None without
-    one. `disk_wait_s` is how long some process of the machine, or of this container, waited for a disk; None where the
-    kernel does not tell.
+    one.
     """
 
     time_s: float
@@ -73,7 +67,6 @@ class ActivitySample:
     processes: tuple[ProcessUsage, ...]
     machine_busy_s: float = 0.0
     cpu_limit: CpuLimit | None = None
-    disk_wait_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +165,6 @@ class CpuUsage:
     had.
 
     `throttled_cores` cores more they would have had without the `limit_cores` of their container (None: there is none).
-    `disk_wait_share` is the part of the time in which they waited for a disk (0-1), which moved `disk_bytes_per_s`
-    bytes a second for them.
     """
 
     seconds: float
@@ -182,17 +173,15 @@ class CpuUsage:
     others_cores: float
     throttled_cores: float = 0.0
     limit_cores: float | None = None
-    disk_wait_share: float = 0.0
-    disk_bytes_per_s: float = 0.0
 
     @property
     def used_share_of_wanted(self) -> float:
-        return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > WAITS_CORES else 1.0
+        return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > _WAITS_CORES else 1.0
 
     @property
     def throttled_share_of_wanted(self) -> float:
         wanted = self.throttled_cores + self.used_cores
-        return self.throttled_cores / wanted if wanted > WAITS_CORES else 0.0
+        return self.throttled_cores / wanted if wanted > _WAITS_CORES else 0.0
 
 
 def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted_cores: float) -> CpuUsage:
@@ -205,19 +194,12 @@ def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted
     seconds = max(later.time_s - earlier.time_s, _MIN_SECONDS)
     pairs = _pair_processes(earlier, later)
     got_s, waited_s = _sum_growth(pairs, "cpu_s"), _sum_growth(pairs, "main_thread_run_delay_s")
-    disk_bytes = _sum_growth(pairs, "read_bytes") + _sum_growth(pairs, "write_bytes")
     throttled_s = 0.0
     if earlier.cpu_limit and later.cpu_limit:
         throttled_s = max(0.0, later.cpu_limit.throttled_s - earlier.cpu_limit.throttled_s)
         # A neighbour in the container may be who is held: of who uses less than half of the limit, only what it waited.
         if got_s < later.cpu_limit.cores * seconds / 2:
             throttled_s = min(throttled_s, waited_s)
-    # One that sleeps for a disk is seen to; of one whose threads do, the counter of all processes tells.
-    disk_wait_share = 0.0
-    if any(process.waits_for_disk for process in later.processes):
-        disk_wait_share = 1.0
-    elif earlier.disk_wait_s is not None and later.disk_wait_s is not None and disk_bytes:
-        disk_wait_share = min(1.0, max(0.0, later.disk_wait_s - earlier.disk_wait_s) / seconds)
     return CpuUsage(
         seconds=seconds,
         wanted_cores=min(max_wanted_cores, (got_s + waited_s) / seconds),
@@ -225,15 +207,13 @@ def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted
         others_cores=max(0.0, later.machine_busy_s - earlier.machine_busy_s - got_s) / seconds,
         throttled_cores=throttled_s / seconds,
         limit_cores=later.cpu_limit.cores if later.cpu_limit else None,
-        disk_wait_share=disk_wait_share,
-        disk_bytes_per_s=disk_bytes / seconds,
     )
 
 
 _KERNEL_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
-_PRESSURE = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
+_PRESSURE = re.compile(r"^some avg10=(\d+\.\d+) ", re.MULTILINE)
 
 
 def probe_activity(
@@ -253,18 +233,7 @@ def probe_activity(
         processes=tuple(usage for pid in pids if (usage := probe_process_usage(pid))),
         machine_busy_s=_probe_machine_busy_s(),
         cpu_limit=read_cpu_limit(),
-        disk_wait_s=_read_disk_wait_s(),
     )
-
-
-def _read_disk_wait_s() -> float | None:
-    """Return how long some process waited for a disk: of the container where the kernel tells that, else of the
-    machine. Source: psi.rst.
-    """
-    for path in (*(own.directory / "io.pressure" for own in find_own_cgroups(("",))), _PROC / "pressure/io"):
-        if pressure := _PRESSURE.search(read_text(path)):
-            return int(pressure[2]) / 1e6
-    return None
 
 
 def probe_process_usage(pid: int) -> ProcessUsage | None:

@@ -161,11 +161,6 @@ class RunProcesses:
         table = probe_processes()
         return _select_living(table, self._find_members(table))
 
-    def list_tree_pids(self) -> set[int]:
-        """Return the ids of the run's processes by the tree alone, which is cheap."""
-        table = probe_processes()
-        return self._find_own_trees(table) & table.keys()
-
     def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes import CHECKOUT, ON_IMAGE, Folder
-from supervised import Bench, file_rule, join_groups, wait_for
+from supervised import Bench, file_rule, wait_for
 
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
@@ -175,7 +174,6 @@ class Site:
         self.folder.lock("mine")
         self.data = root / "data"
         self.data.mkdir(exist_ok=True)
-        self.groups: list[Path] = []
         self.env = {
             **os.environ,
             "RLBOX_DATA": str(self.data),
@@ -193,8 +191,6 @@ class Site:
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Start a command line in a session of its own, as a terminal would."""
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        if self.groups:
-            pipes["preexec_fn"] = functools.partial(join_groups, self.groups)
         own = pipes | more
         return subprocess.Popen(self.argv(*words), env=self.env, cwd=self.folder.path, start_new_session=True, **own)
 

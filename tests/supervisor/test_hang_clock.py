@@ -13,7 +13,6 @@ from supervised import Bench as Made
 from supervised import python
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.starvation import StarvationMonitor
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import make_line_block
@@ -56,7 +55,6 @@ class Machine:
             processes=processes,
             interrupt=StopSignal(),
             grants=SecretGrants({}, ()),
-            starvation=StarvationMonitor(processes),
             nodes=NodeMonitor(plan.run_id, plan.cluster),
         )
         self.now_s, self.read_bytes = 1000.0, 0

@@ -28,7 +28,7 @@ def test_ended(code: int, text: str) -> None:
     [
         ("exit", 1), ("service", 1), ("forbid", 1), ("require", 1), ("file", 1), ("ray", 1), ("oom", 1), ("program", 1),
         ("port", 5), ("need", 5), ("disk", 5),
-        ("ready", 7), ("silence", 7), ("total", 7), ("busy", 7), ("throttled", 7),
+        ("ready", 7), ("silence", 7), ("total", 7),
         ("interrupted", 130), ("bug", 3),
     ],
 )  # fmt: skip

@@ -6,8 +6,8 @@ import http.server
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,8 @@ from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
-from rlbox.supervise.services import RunningService, find_readiness_problem
+from rlbox.supervise.services import RunningService, StartLimit, find_readiness_problem
+from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.values import Command
 
 pytestmark = pytest.mark.allow("sockets")
@@ -70,11 +71,18 @@ class Started:
         return None
 
 
-def running(ready: Ready, *, clock: Callable[[], float] = time.monotonic, **more: Any) -> RunningService:
+def running(ready: Ready, **more: Any) -> RunningService:
     plan = ServicePlan(
         name="vllm", title="", argv=("serve",), env={}, ports={}, ready=ready, start_s=30.0, log="vllm.log", **more
     )
-    return RunningService(plan, Started(), Command(argv=("serve",)), -1, "one", clock=clock)  # type: ignore[arg-type]
+    return RunningService(plan, Started(), Command(argv=("serve",)), -1, "one")  # type: ignore[arg-type]
+
+
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time that services see, in seconds; the test sets it."""
+    now = [100.0]
+    monkeypatch.setattr("rlbox.supervise.services.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
 def wait_for(service: RunningService, answer: str) -> None:
@@ -127,8 +135,8 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
 
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
+    now = fake_clock(monkeypatch)
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0)
     wait_for(service, "")
     service.begin_liveness_checks()
     count = len(Answer.asked)
@@ -144,9 +152,9 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     service.stop_probing()
 
 
-def test_a_log_that_does_not_grow(port: int) -> None:
-    now = [100.0]
-    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
+def test_a_log_that_does_not_grow(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = fake_clock(monkeypatch)
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0)
     service.begin_liveness_checks()
     seen = []
     for size in (10, 10, 10, 20, 20):
@@ -215,3 +223,34 @@ def test_the_services_of_the_guide_are_specs() -> None:
         ("vllm", True, True),
         ("sandbox", False, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("growth_per_s", "stopped_at_s"),
+    [
+        ({}, 38),
+        ({"cpu_s": 0.03, "read_bytes": 3000}, 38),
+        ({"read_bytes": 2_000_000}, 301),
+        ({"resident_bytes": 5_000_000}, 301),
+        ({"cpu_s": 1.0}, 62),  # a server that polls for ever looks like one that compiles
+        ({"cpu_s": 0.1, "main_thread_run_delay_s": 0.9}, None),  # others have the machine
+    ],
+)
+def test_start_limit_of_30_s_lasts_while_the_service_gets_on(
+    monkeypatch: pytest.MonkeyPatch, growth_per_s: dict[str, float], stopped_at_s: int | None
+) -> None:
+    now = fake_clock(monkeypatch)
+
+    def probe(pids: object, *, gpus: bool) -> ActivitySample:
+        grown: dict[str, Any] = {"cpu_s": 0.0, "resident_bytes": 0}
+        grown |= {name: (now[0] - 100) * growth for name, growth in growth_per_s.items()}
+        process = ProcessUsage(pid=1, started=1, name="vllm", state="S", minor_faults=0, major_faults=0, **grown)
+        return ActivitySample(
+            time_s=now[0], received_bytes=0, sent_bytes=0, loopback_bytes=0, gpus=(), processes=(process,)
+        )
+
+    monkeypatch.setattr("rlbox.supervise.services.probe_activity", probe)
+    limit = StartLimit(30.0, lambda: (1,))
+    while limit.elapsed_s < 305 and not limit.is_exceeded():
+        now[0] += 1
+    assert (limit.elapsed_s if limit.is_exceeded() else None) == stopped_at_s
