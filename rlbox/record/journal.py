@@ -40,16 +40,13 @@ class Journal:
         self.problem: Cause | None = None
         self.saved = False
         self.masks = masks
-        self._listeners = [on_event]
+        self._on_event = on_event
         self._events = OpenPerLineAppender(run_dir / EVENTS_FILE)
         self._inode = _inode(run_dir)
         self._there = True
         self._looked_at = time.monotonic()
         self._attempt(lambda: reserve_disk_space_for_record(run_dir))
         self._write_state()
-
-    def add_listener(self, listener: Callable[[Event], None]) -> None:
-        self._listeners.append(listener)
 
     def directory_exists(self, *, now: bool = False) -> bool:
         """Whether the run directory is still the one that the run began in; looked at once a second, or `now`."""
@@ -82,8 +79,7 @@ class Journal:
         record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.mask_json(fields)}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
         self._attempt(lambda: self._events.append(line))
-        for listener in self._listeners:
-            listener(record)
+        self._on_event(record)
 
     def save_and_free_reserve(self) -> None:
         self._release()

@@ -26,6 +26,7 @@ from rlbox.system.safe_files import create_file
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
+LOG_FILE = "supervisor.log"
 SUPERVISOR_MODULE = "rlbox.supervise"
 """What a supervisor is started as, with its run directory as the next word."""
 

@@ -27,11 +27,11 @@ from rlbox.provision.probe import read_record
 from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, describe_host_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
+from rlbox.record.supervisor_file import LOG_FILE
 from rlbox.run.backend import IsRunningCheck, ResolvedJob, RunOptions
 from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.supervise.watchdog import LOG_FILE
 from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command
 from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret

@@ -1,21 +1,24 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--watchdog` it watches over another process that does (`watchdog.py`). `--hold N` hands over the held data disk as
-an open file; without it (in a container) the supervisor takes the disk itself.
+With `--watchdog` it starts another process that does, sees it die, ends the run and writes it down; in a container the
+engine does this. When the watchdog itself is killed the supervisor goes on; when both are, the next command about runs
+does what is left. `--hold N` hands over the held data disk as an open file; without it (in a container) the supervisor
+takes the disk itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rlbox.errors import RlboxError, SpecError
-from rlbox.i18n import _
-from rlbox.system.libc import forbid_ptrace
+from rlbox.errors import RlboxError
+from rlbox.system.libc import forbid_ptrace, set_child_subreaper
 from rlbox.system.run_processes import StopSignal
 
 if TYPE_CHECKING:
@@ -27,9 +30,7 @@ _START_S = 30.0
 
 def main(argv: list[str]) -> int:
     if argv[:1] == ["--watchdog"]:
-        from rlbox.supervise.watchdog import run_supervisor_and_clean_up
-
-        return run_supervisor_and_clean_up(Path(argv[1]), int(argv[3]))
+        return _run_watchdog(Path(argv[1]), int(argv[3]))
     interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == 1:  # of a container; programs of a run in place are the user's own in any case
@@ -47,8 +48,6 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.secrets.masks import SecretMasker
     from rlbox.supervise.supervisor import supervise_run
 
-    if not argv or argv[1:2] not in ([], ["--hold"]):
-        raise SpecError(_("supervise takes one run directory"))
     run_dir = Path(argv[0]).resolve()
     plan = load_plan_file(run_dir)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
@@ -108,6 +107,54 @@ def _tell(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is gone; the run goes on
         sys.stderr.write("rlbox: " + "\n  ".join(text.splitlines()) + "\n")
         sys.stderr.flush()
+
+
+_LAST_BYTES = 2000
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+
+
+def _run_watchdog(run_dir: Path, lock_handle: int) -> int:
+    """Start the supervisor, which inherits the lock of the data disk, wait for its end, and return its exit code.
+
+    What the end needs is imported only then, so that little can go wrong before.
+    """
+    from rlbox.system.command import start_command
+    from rlbox.system.run_processes import RunProcesses
+    from rlbox.values import Command
+
+    set_child_subreaper()
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # SIG_IGN would be inherited
+    processes = RunProcesses(run_dir, StopSignal())  # before there is a child: all that comes later is the run's
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(lock_handle))
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # before there is somebody to hand them on to they wait
+    supervisor = start_command(Command(argv=argv), stdin=None, pass_fds=(lock_handle,))  # it unblocks them itself
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            supervisor.send_signal(number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
+    code = supervisor.wait()
+    if code < 0 or processes.list_members():
+        processes.stop_all_and_list_survivors()
+    _write_end_of_supervisor(run_dir, code)
+    return 128 - code if code < 0 else code
+
+
+def _write_end_of_supervisor(run_dir: Path, code: int) -> None:
+    from rlbox.diagnose.cause import make_killed_or_ended_exit_info
+    from rlbox.record.reconcile import write_final_state
+    from rlbox.record.run_dir import load_plan_file
+    from rlbox.record.supervisor_file import LOG_FILE
+    from rlbox.system.tail import read_last_whole_lines
+
+    with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
+        said = read_last_whole_lines(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        write_final_state(run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said))
 
 
 if __name__ == "__main__":

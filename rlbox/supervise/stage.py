@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_path, make_port_conflict_cause
-from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import read_ray_auth_headers
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.http_probe import wait_for_expected_response
@@ -16,7 +15,7 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise import causes
-from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
+from rlbox.supervise.evidence import MachineSnapshot, StageFailure, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
 from rlbox.supervise.services import RunningService, StartLimit, count_weight_bytes
@@ -139,19 +138,7 @@ _SETTLE_S = 2.0
 """How long after a failed command a service may still die and be named as what failed first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageResult:
-    """How a stage ended; `cause` None: it passed. `fatals`: the first fatal line of each log, by the log's path."""
-
-    stage: StagePlan
-    cause: Cause | None
-    snapshot: MachineSnapshot | None
-    started_at: str
-    ended_at: str
-    fatals: Mapping[str, FatalPosition] = field(default_factory=dict)
-
-
-def run_stage(context: StageContext, stage: StagePlan) -> StageResult:
+def run_stage(context: StageContext, stage: StagePlan) -> StageFailure | None:
     return _StageRun(context, stage).run()
 
 
@@ -169,7 +156,7 @@ class _StageRun:
         self._before: FileSnapshot | None = None
         self._secrets = self._folder / "secrets.env"
 
-    def run(self) -> StageResult:
+    def run(self) -> StageFailure | None:
         started_at, kills = utc_now(), probe_cgroup_memory().kills
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
@@ -182,12 +169,20 @@ class _StageRun:
         if cause:
             stop_retained_services(self._context)
         self._watch.record()
-        return StageResult(
+        if cause is None:
+            return None
+        journal = self._context.journal
+        return StageFailure(
+            run_dir=self._context.run_dir,
+            plan=self._context.plan,
             stage=self._stage,
-            cause=self._context.refine_cause(cause, kills) if cause else None,
-            snapshot=snapshot or (self._look_around() if cause and cause.kind != "interrupted" else None),
+            state=next(s for s in journal.state.stages if s.name == self._stage.name),
+            cause=self._context.refine_cause(cause, kills),
+            snapshot=snapshot or (self._look_around() if cause.kind != "interrupted" else None),
             started_at=started_at,
             ended_at=utc_now(),
+            masks=journal.masks,
+            masked_secret_env=self._context.grants.make_masked_environment(self._stage.secrets),
             fatals={
                 get_service_or_stage_log_path(self._stage, name): position
                 for name, position in self._watch.first_fatals_by_log.items()

@@ -25,6 +25,7 @@ from rlbox.record.journal import Journal, explain_write_error
 from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
+from rlbox.supervise.sampler import Sampler
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
@@ -133,6 +134,7 @@ class StageContext:
     interrupt: StopSignal
     grants: SecretGrants
     nodes: NodeMonitor
+    sampler: Sampler
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
     def create_hang_watch_context(self, stage: StagePlan) -> WatchContext:

@@ -62,6 +62,7 @@ class StageWatch:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
+        self._context.sampler.sample_if_due()
         self.logs.read()
         self._metric_files.feed_block_to_gate()
         if self._command_begun is not None:

@@ -24,7 +24,7 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.sampler import Sampler
-from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
+from rlbox.supervise.stage import run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.run_processes import RunProcesses, StopSignal
@@ -55,6 +55,7 @@ def supervise_run(
     set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
+    sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
     context = StageContext(
         plan=plan,
         run_dir=run_dir,
@@ -63,14 +64,12 @@ def supervise_run(
         interrupt=interrupt,
         grants=grants,
         nodes=NodeMonitor(plan.run_id, plan.cluster),
+        sampler=sampler,
     )
-    sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
-    journal.add_listener(sampler.sample_soon_on_change)
-    sampler.start()
     journal.record_run_change("run", state="running", attempt=plan.attempt)
     cause = _carry_out_stages_and_end_all(context)
     context.nodes.close()
-    sampler.close()
+    sampler.sample()
     _write_end(context, cause)
     return get_run_exit_code(cause) if journal.saved else NodeError.exit_code
 
@@ -145,41 +144,29 @@ def find_inference_gpu_memory_percent(plan: RunPlan) -> int:
 
 def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
     begun = time.monotonic()
-    end = run_stage(context, stage)
+    failure = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
-    if end.cause is None:
-        context.journal.record_stage_change(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
+    if failure is None:
+        context.journal.record_stage_change(stage.name, state="passed", ended_at=utc_now(), seconds=took)
         return None
-    state: StageStatus = "interrupted" if end.cause.kind == "interrupted" else "failed"
-    cause = end.cause if state == "interrupted" else _write_evidence_and_find_cause(context, end, end.cause)
-    context.journal.record_stage_change(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
+    state: StageStatus = "interrupted" if failure.cause.kind == "interrupted" else "failed"
+    cause = failure.cause if state == "interrupted" else _write_evidence_and_find_cause(context, failure)
+    context.journal.record_stage_change(stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took)
     return cause
 
 
-def _write_evidence_and_find_cause(context: StageContext, end: StageResult, cause: Cause) -> Cause:
+def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure) -> Cause:
     """Return the cause of a failed stage, all processes of which are gone, with the line that shows it."""
     from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
 
-    failure = StageFailure(
-        run_dir=context.run_dir,
-        plan=context.plan,
-        stage=end.stage,
-        state=next(s for s in context.journal.state.stages if s.name == end.stage.name),
-        cause=cause,
-        started_at=end.started_at,
-        ended_at=end.ended_at,
-        fatals=end.fatals,
-        snapshot=end.snapshot,
-        masks=context.journal.masks,
-        masked_secret_env=context.grants.make_masked_environment(end.stage.secrets),
-    )
+    cause = failure.cause
     try:
         explained = explain_failure(failure)
         cause = explained.cause
         write_evidence_folder(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        context.journal.record_event(end.stage.name, "evidence-failed", why=why)
+        context.journal.record_event(failure.stage.name, "evidence-failed", why=why)
     return cause
 
 

@@ -20,6 +20,7 @@ from rlbox.record.journal import Journal
 from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
+from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
@@ -56,6 +57,7 @@ class Machine:
             interrupt=StopSignal(),
             grants=SecretGrants({}, ()),
             nodes=NodeMonitor(plan.run_id, plan.cluster),
+            sampler=Sampler(run_dir, processes.list_pids_by_part, lambda: self.journal.state),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.bytes_read_per_log = {"stage": 0}

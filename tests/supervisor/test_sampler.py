@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from supervised import Bench, free_port, python, service, wait_for
+from supervised import Bench, free_port, python, service
 
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
-from rlbox.record.state import RunState
+from rlbox.record.state import RunState, StageState
 from rlbox.supervise.sampler import Sampler
 
 SPIN = "import time\nheld = bytearray(50 << 20)\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
@@ -21,10 +21,6 @@ def samples(run_dir: Path) -> list[Sample]:
     rows = [parse_sample(json.loads(line)) for line in (run_dir / RESOURCES_FILE).read_text().splitlines()]
     assert all(rows)
     return [row for row in rows if row]
-
-
-def sampler(run_dir: Path, pause_s: float) -> Sampler:
-    return Sampler(run_dir, lambda: {"main": {os.getpid()}}, lambda: IDLE, pause_s=pause_s)
 
 
 def test_a_run_leaves_what_it_used(bench: Bench) -> None:
@@ -40,12 +36,12 @@ def test_a_run_leaves_what_it_used(bench: Bench) -> None:
     assert (rows[-1].stage, rows[-1].resident_bytes) == ("", 0)  # nothing is left
 
 
-@pytest.mark.parametrize("event", ["stage", "service", "phase"])
-def test_an_event_is_sampled_at_once(tmp_path: Path, event: str) -> None:
-    one = sampler(tmp_path, 1000.0)
-    one.start()
-    wait_for((tmp_path / RESOURCES_FILE).exists)
-    one.sample_soon_on_change({"event": event, "phase": "load"})
-    wait_for(lambda: len(samples(tmp_path)) == 2)
-    one.close()
-    assert len(samples(tmp_path)) == 3
+def test_a_change_of_stage_or_phase_is_sampled_at_once(tmp_path: Path) -> None:
+    state = IDLE
+    sampler = Sampler(tmp_path, lambda: {"main": {os.getpid()}}, lambda: state)
+    stage = StageState(name="train", title="", directory="stages/train", state="running")
+    for stages in ((), (stage,), (replace(stage, phase="load"),)):
+        state = replace(IDLE, stages=stages)
+        sampler.sample_if_due()
+        sampler.sample_if_due()
+    assert [(row.stage, row.phase) for row in samples(tmp_path)] == [("", ""), ("train", ""), ("train", "load")]
