@@ -32,7 +32,7 @@ from rlbox.fixes.render import list_benign_lines
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
-from rlbox.gate.rule_state import RuleState
+from rlbox.gate.line_rules import RuleState
 from rlbox.job.filler import RunPaths
 from rlbox.job.gate import MetricRule
 from rlbox.job.job import Job

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.diagnose.cause import Cause
-from rlbox.gate.rule_state import RuleState
+from rlbox.gate.line_rules import RuleState
 from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state

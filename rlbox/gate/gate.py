@@ -6,10 +6,16 @@ import dataclasses
 from collections.abc import Iterator
 
 from rlbox.amounts import exact_duration_text
-from rlbox.gate.line_rules import BenignLineTracker, ForbiddenLineTracker, RequiredLineTracker
+from rlbox.gate.line_rules import (
+    HELD_UNLESS_BROKEN,
+    BenignLineTracker,
+    ForbiddenLineTracker,
+    GateEvents,
+    RequiredLineTracker,
+    RuleState,
+)
 from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker
-from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
 from rlbox.job.gate import CatalogueLine
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan

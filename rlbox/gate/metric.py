@@ -10,9 +10,8 @@ from typing import Any
 
 from rlbox.config.pattern import compile_re2
 from rlbox.foreign import decimal, parse_json
-from rlbox.gate.line_rules import is_command_echo
+from rlbox.gate.line_rules import GateEvents, RuleState, Violation, is_command_echo
 from rlbox.gate.log_search import LineMatcher, StepTracker
-from rlbox.gate.rule_state import GateEvents, RuleState, Violation
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line

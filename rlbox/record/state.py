@@ -21,7 +21,7 @@ from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.gate.gate import GateChecker
-from rlbox.gate.rule_state import RuleState
+from rlbox.gate.line_rules import RuleState
 from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, moment, precise_duration_text
-from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
+from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_terminal_codes
 from rlbox.logs.progress import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rlbox.amounts import decimal_size_text, duration_text, exact_duration_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
 from rlbox.gate.files import FileCheck
-from rlbox.gate.line_rules import RequiredLineTracker
-from rlbox.gate.rule_state import ForbiddenLine, Violation
+from rlbox.gate.line_rules import ForbiddenLine, RequiredLineTracker, Violation
 from rlbox.job.gate import FileRule, MetricRule, ProbeRule
 from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
 from rlbox.supervise.ray_jobs import RayJobInfo

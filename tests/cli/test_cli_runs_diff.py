@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
-from rlbox.gate.rule_state import RuleState
+from rlbox.gate.line_rules import RuleState
 from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from rlbox.amounts import duration_text
-from rlbox.gate.rule_state import RuleState
+from rlbox.gate.line_rules import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.run_view import _LiveView, read_run_snapshot, run_frame, run_view
