@@ -16,7 +16,7 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     place_option,
 )
-from rlbox.doctor.gpu_inventory import GpuSplitRequest, format_inventory, plan_split, probe_inventory
+from rlbox.doctor.gpu_inventory import find_gpu_problems, format_inventory, probe_inventory
 from rlbox.doctor.host import run_doctor
 from rlbox.engine.setup import (
     describe_missing_setup_steps,
@@ -109,29 +109,22 @@ _COUNT = click.IntRange(0, 1_000_000)
 @click.option("--actor", metavar="N", type=_COUNT, default=0, help="GPUs of training, over all nodes.")
 @click.option("--rollout", metavar="N", type=_COUNT, default=0, help="GPUs of generation, over all nodes.")
 @click.option("--total", metavar="N", type=_COUNT, default=0, help="GPUs that must be there, over all nodes.")
-@click.option("--nodes", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Machines.")
-@click.option("--colocated", is_flag=True, help="Training and generation take turns on the same GPUs.")
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
 @pass_app_with_shared_options
-def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: bool, ray: str) -> int:
-    """List the GPUs of this machine with their processes, Ray's view, and whether a split fits.
+def gpus(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
+    """List the GPUs of this machine with their processes, Ray's view, and whether two roles have their GPUs.
 
-    Exit code 1 when GPUs are missing or held, Ray counts fewer, or a role does not fit on the nodes.
+    Exit code 1 when GPUs are missing or held, or Ray counts fewer.
 
     \b
     Examples:
       rlbox gpus
       rlbox gpus --actor 2 --rollout 2 --total 8
     """
-    request = GpuSplitRequest(
-        actor=actor, rollout=rollout, required_total=total or None, nodes=nodes, colocated=colocated
-    )
     inventory = probe_inventory(os.environ, ray)
-    split = plan_split(inventory, request)
-    placed = [placement._asdict() for placement in split.placements]
-    plan = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
-    app.result({**inventory.as_json(), **plan}, format_inventory(inventory, split))
-    return WorkFailed.exit_code if split.problems else 0
+    problems = find_gpu_problems(inventory, actor=actor, rollout=rollout, total=total)
+    app.result({**inventory.as_json(), "problems": problems}, format_inventory(inventory, problems))
+    return WorkFailed.exit_code if problems else 0
 
 
 @click.command()

@@ -1,8 +1,4 @@
-"""`rlbox gpus`: GPUs of this machine and of Ray's nodes, who holds them, and whether a split between two roles fits.
-
-Source: `diagnose_gpu_allocation.py --actor-gpus 2 --rollout-gpus 2 --total-gpus 8`; verl's GKD recipe gives
-the two roles GPUs of their own, an equal number on each node (`trainer.n_gpus_per_node`, `rollout.n_gpus_per_node`).
-"""
+"""`rlbox gpus`: GPUs of this machine and of Ray's nodes, who holds them, and whether those of two roles are there."""
 
 from __future__ import annotations
 
@@ -69,112 +65,43 @@ class GpuInventory:
         return {"gpus": gpus, "visible_devices": self.visible_devices, "ray": ray, "why_no_ray": self.ray_error}
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuSplitRequest:
-    """GPUs for training and for generation, and how many must be there, over all nodes."""
+def find_gpu_problems(inventory: GpuInventory, *, actor: int = 0, rollout: int = 0, total: int = 0) -> list[str]:
+    """Return what is in the way of GPUs for training and generation, and of `total` of them, over all of Ray's nodes.
 
-    actor: int = 0
-    rollout: int = 0
-    required_total: int | None = None
-    nodes: int = 1
-    colocated: bool = False
-
-    @property
-    def gpus_by_role(self) -> dict[str, int]:
-        if self.colocated:
-            return {"actor and rollout": max(self.actor, self.rollout)}
-        return {"actor": self.actor, "rollout": self.rollout}
-
-    @property
-    def needed(self) -> int:
-        return sum(self.gpus_by_role.values())
+    Where nothing is asked for, every GPU must be free.
+    """
+    alive = [node for node in inventory.ray or () if node.alive]
+    needed, wanted = actor + rollout, total or actor + rollout
+    problems = [f"Ray has lost node {node.address}" for node in inventory.ray or () if not node.alive]
+    count = sum(node.gpus for node in alive)
+    if inventory.ray is not None and count < wanted:
+        listed = ", ".join(f"{node.address}: {node.gpus}" for node in alive)
+        problems.append(f"Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus")
+    if total and needed > total:
+        problems.append(f"actor and rollout want {needed} GPUs of {total}")
+    nodes = max(1, sum(node.gpus > 0 for node in alive))
+    return [*_check_local_gpus(inventory, wanted // nodes, -(-needed // nodes)), *problems]
 
 
-class RolePlacement(NamedTuple):
-    role: str
-    node: int
-    gpus: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitPlan:
-    placements: tuple[RolePlacement, ...] = ()
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def plan_split(inventory: GpuInventory, request: GpuSplitRequest) -> SplitPlan:
-    capacity = [len(inventory.gpus)] * request.nodes
-    if request.required_total:
-        capacity = [request.required_total // request.nodes] * request.nodes
-    elif inventory.ray:
-        capacity = [node.gpus for node in inventory.ray if node.alive and node.gpus]
-    placements, unplaced = _place_roles(request, capacity)
-    problems = [*_check_local_gpus(inventory, request), *_check_ray(inventory, request), *unplaced]
-    notes = []
-    if request.needed and not problems and (idle := sum(capacity) - request.needed) > 0:
-        notes.append(f"{idle} of {sum(capacity)} GPUs stay idle")
-    if request.needed and inventory.ray is None:
-        notes.append(f"Ray is not up, so its view is not known: {inventory.ray_error}")
-    return SplitPlan(placements=tuple(placements), problems=tuple(problems), notes=tuple(notes))
-
-
-def _place_roles(request: GpuSplitRequest, capacity: Sequence[int]) -> tuple[list[RolePlacement], list[str]]:
-    """Place each role, the larger first, on as few nodes as have room for equal parts of it."""
-    free = dict(enumerate(capacity))
-    placements, problems = [], []
-    if request.required_total and request.required_total % request.nodes:
-        problems.append(f"{request.required_total} GPUs are no equal number on each of {request.nodes} nodes")
-    for role, count in sorted(request.gpus_by_role.items(), key=lambda item: -item[1]):
-        nodes = _choose_nodes(count, free)
-        if count and not nodes:
-            room = ", ".join(f"node {node}: {number}" for node, number in free.items()) or "none"
-            problems.append(f"{role} wants {count} GPUs, an equal number a node; left are {room}")
-        for node in nodes if count else ():
-            free[node] -= count // len(nodes)
-            placements.append(RolePlacement(role, node, count // len(nodes)))
-    return placements, problems
-
-
-def _choose_nodes(count: int, free: Mapping[int, int]) -> list[int]:
-    for number in range(1, len(free) + 1):
-        nodes = [node for node, gpus in free.items() if count % number == 0 and gpus >= count // number]
-        if len(nodes) >= number:
-            return nodes[:number]
-    return []
-
-
-def _check_local_gpus(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[str]:
-    """Yield what this machine lacks of its share; where nothing is requested, every GPU must be free."""
+def _check_local_gpus(inventory: GpuInventory, wanted: int, needed: int) -> Iterator[str]:
+    """Yield why this machine has not `wanted` GPUs, or not `needed` free ones."""
     gpus, visible = inventory.gpus, inventory.visible_devices
     if not gpus:
         yield "no GPU here: there is no driver, or it does not answer"
-    share = (request.required_total or request.needed) // request.nodes
-    if len(gpus) < share:
+    if len(gpus) < wanted:
         hidden = f", and {VISIBLE_DEVICES}={visible} hides others" if visible is not None else ""
-        yield f"{share} GPUs are to be on this machine, {len(gpus)} are visible{hidden}"
+        yield f"{wanted} GPUs are to be on this machine, {len(gpus)} are visible{hidden}"
     elif visible is not None:
         names = [name for name in visible.split(",") if name.strip()]
         shown = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
-        if shown < share:
-            yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
-    needed = -(-request.needed // request.nodes)
+        if shown < wanted:
+            yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {wanted} are to be used: unset it"
     free = sum(gpu.is_memory_nearly_unused for gpu in gpus)
     held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.is_memory_nearly_unused)
     if len(gpus) >= needed > free:
         yield f"{needed} GPUs are needed here, {free} are free: {held}"
-    elif held and not (request.needed or request.required_total):
+    elif held and not wanted:
         yield f"{free} of {len(gpus)} GPUs are free: {held}"
-
-
-def _check_ray(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[str]:
-    nodes = inventory.ray or ()
-    yield from (f"Ray has lost node {node.address}" for node in nodes if not node.alive)
-    alive, wanted = [node for node in nodes if node.alive], request.required_total or request.needed
-    count = sum(node.gpus for node in alive)
-    if inventory.ray is not None and count < wanted:
-        listed = ", ".join(f"{node.address}: {node.gpus}" for node in alive)
-        yield f"Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus"
 
 
 def _format_holders(gpu: LocalGpu) -> str:
@@ -221,7 +148,7 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
     return RayNode(str(node.get("nodeManagerAddress", "")), node.get("state") == "ALIVE", int(gpus))
 
 
-def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
+def format_inventory(inventory: GpuInventory, problems: Sequence[str]) -> str:
     lines = []
     for gpu in inventory.gpus:
         state = "free" if gpu.is_memory_nearly_unused else "held"
@@ -230,7 +157,5 @@ def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
         lines += [f"       pid {pid}  {description}" for pid, description in gpu.holders.items()]
     for node in inventory.ray or ():
         lines.append(f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs")
-    lines += [f"node {place.node}  {place.role}: {place.gpus} GPUs" for place in plan.placements]
-    lines += [f"note: {text}" for text in plan.notes]
-    lines += [f"wrong: {text}" for text in plan.problems]
+    lines += [f"wrong: {text}" for text in problems]
     return "\n".join(lines)
