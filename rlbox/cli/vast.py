@@ -63,13 +63,14 @@ from rlbox.vast.instance import (
 from rlbox.vast.offers import Offer, format_offers, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import RemoteJob, format_rlbox_tool_assignment_shell, strip_disk_prefix_or_raise
 from rlbox.vast.rental import (
+    Quote,
     RentalOptions,
     load_vast_target,
     make_quote,
+    parse_docker_options,
     render_instance_onstart,
     render_target_onstart,
 )
-from rlbox.vast.request import Quote, parse_docker_options
 
 _RETRY_PAUSE_S = 10.0
 
@@ -123,13 +124,17 @@ def onstart(app: App, name: str) -> None:
     app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
+_price_option = click.option(
+    "--price", type=NON_NEGATIVE, default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
+)
+
+
 @vast.command()
 @target_argument
-@click.option("--price", type=NON_NEGATIVE, default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
-@click.option("--disk", type=NON_NEGATIVE, default=0.0, help="GB of disk [disk.need_gib].")
+@_price_option
 @dry_run_option
 @pass_app_with_shared_options
-def search(app: App, name: str, price: float, disk: float) -> int:
+def search(app: App, name: str, price: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
     Exit code 1: no offer fits; the missing resources of the nearest offers are listed.
@@ -140,7 +145,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     target = load_vast_target(app, name)
-    needs = make_offer_filter(target, parse_docker_options(target), price=price, disk_gb=disk)
+    needs = make_offer_filter(target, parse_docker_options(target), price)
     data = {"target": name, "query": needs.query()}
     if app.dry_run:
         with app.collecting_refusals_if_dry_run("API key"):
@@ -167,15 +172,7 @@ def _rental_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         yes_option,
         _timeout_option,
-        click.option(
-            "--disk", type=NON_NEGATIVE, default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
-        ),
-        click.option(
-            "--bid", type=NON_NEGATIVE, default=0.0, help="Bid per hour, in dollars, for an interruptible instance."
-        ),
-        click.option(
-            "--price", type=NON_NEGATIVE, default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
-        ),
+        _price_option,
         click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
         click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
     ):
@@ -465,7 +462,6 @@ def up(
     \b
     Examples:
       rlbox vast up sft --dry-run
-      rlbox vast up sft --bid 1.2 --then stop --detach --dry-run
       rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)

@@ -28,7 +28,6 @@ from rlbox.system.http import (
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.vast.offers import OfferFilter
-from rlbox.vast.request import LABEL_PREFIX, CreateRequest
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
@@ -39,6 +38,23 @@ _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 _DEAD_STATES = frozenset({"exited", "unknown", "offline"})
 """States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
+
+
+LABEL_PREFIX = "rlbox-"
+"""What the label of every instance begins with that rlbox created; it destroys no other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateRequest:
+    """What creates an instance. `env` is the platform's object (variables, ports), `disk` in GB."""
+
+    target: str
+    image: str
+    disk: float
+    label: str
+    env: dict[str, str]
+    onstart: str
+    mode: Literal["ssh", "jupyter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +118,6 @@ def create_instance(offer: int, request: CreateRequest) -> int:
         "onstart": request.onstart,
         "cancel_unavail": True,
         "runtype": _RUN_TYPES[request.mode],
-        **({"price": request.bid} if request.bid else {}),
     }
     step = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
     answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, step_if_unanswered=step)
@@ -125,23 +140,23 @@ def list_instances() -> list[Instance]:
 def require_rlbox_instances(ids: Sequence[int]) -> list[Instance]:
     """Return the instances of these ids; `SpecError` where one is not there, or rlbox did not create it."""
     instances = {instance.id: instance for instance in list_instances()}
-    problems = [f"there is no instance {number} of this account" for number in ids if number not in instances]
-    chosen = [instances[number] for number in ids if number in instances]
-    problems += [
-        f"instance {instance.id} (label {instance.label!r}) was not created by rlbox"
-        for instance in chosen
-        if not instance.is_rlbox_made
+    own = {number: instance for number, instance in instances.items() if instance.is_rlbox_made}
+    problems = [
+        f"instance {number} (label {instances[number].label!r}) was not created by rlbox"
+        if number in instances
+        else f"there is no instance {number} of this account"
+        for number in ids
+        if number not in own
     ]
     if problems:
-        own = ", ".join(str(instance.id) for instance in instances.values() if instance.is_rlbox_made) or _("none")
         raise SpecError(
             "\n  ".join(problems),
             where="the account's instances",
             next_step=_("instances of rlbox: {own}; for others there is the platform's own client, vastai").format(
-                own=own
+                own=", ".join(map(str, own)) or _("none")
             ),
         )
-    return chosen
+    return [own[number] for number in ids]
 
 
 def destroy_instance(instance_id: int) -> None:

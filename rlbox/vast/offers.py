@@ -22,57 +22,28 @@ _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 @dataclass(frozen=True, kw_only=True)
 class OfferFilter:
-    """What an offer must have. Memory in GB of 10^9 as the platform's filter counts; 0 and an empty text ask nothing.
+    """What an offer must have: `conditions` are fields of the platform, `=`, `>=` or `<=`, and a value.
 
-    `gpu_ram_gb` is memory of one card; `max_hourly_usd` the most an hour may cost, with the disk; `bid_hourly_usd`,
-    unless 0, what is bid for an hour of an instance that may be stopped for who pays more.
+    Memory is in GB of 10^9, as the platform's own client writes it; `max_hourly_usd` includes the disk, 0 is no limit.
     """
 
-    gpu_name: str
-    gpus: int
-    gpu_ram_gb: int
-    min_cuda: str
+    conditions: tuple[tuple[str, str, Any], ...]
     disk_gb: float
-    cores: int
     ram_gb: float
-    min_reliability: float
-    direct_ports: int
     max_hourly_usd: float
-    bid_hourly_usd: float = 0.0
-
-    def _rows(self) -> list[tuple[str, str, Any]]:
-        """Return the fields of the platform with what each must be.
-
-        `gpu_ram` is of one card, `gpu_total_ram` of all; `reliability2` is no field of a search any more.
-        Source: `offers_fields` of vastai 1.9.1; vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf.
-        """
-        rows = (
-            ("num_gpus", "=", self.gpus),
-            ("gpu_name", "=", self.gpu_name),
-            ("gpu_ram", ">=", self.gpu_ram_gb),
-            ("cuda_max_good", ">=", self.min_cuda),
-            ("disk_space", ">=", self.disk_gb),
-            ("cpu_cores_effective", ">=", self.cores),
-            ("cpu_ram", ">=", self.ram_gb),
-            ("reliability", ">=", self.min_reliability),
-            ("direct_port_count", ">=", self.direct_ports),
-            ("min_bid", "<=", self.bid_hourly_usd),
-            ("dph_total", "<=", 0.0 if self.bid_hourly_usd else self.max_hourly_usd),
-        )
-        return [row for row in rows if row[2]]
 
     def body(self) -> dict[str, Any]:
         """Return the body of the platform's search, which counts memory in MB and prices the disk."""
         filters = {
             name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
-            for name, sign, value in self._rows()
+            for name, sign, value in self.conditions
         }
         return {
             "verified": {"eq": True},
             "external": {"eq": False},
             "rentable": {"eq": True},
             **filters,
-            "type": "bid" if self.bid_hourly_usd else "on-demand",
+            "type": "on-demand",
             "order": [["dph_total", "asc"]],
             "limit": _MAX_OFFERS,
             "allocated_storage": self.disk_gb,
@@ -80,10 +51,9 @@ class OfferFilter:
 
     def query(self) -> str:
         """Return the query as people read it."""
-        rows = (
-            (name + sign, f"{value:g}" if isinstance(value, float) else value) for name, sign, value in self._rows()
-        )
-        return " ".join(f"{name}{value}".replace(" ", "_") for name, value in rows)
+        values = ((name + sign, f"{value:g}" if isinstance(value, float) else value)
+                  for name, sign, value in self.conditions)  # fmt: skip
+        return " ".join(f"{name}{value}".replace(" ", "_") for name, value in values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,41 +81,38 @@ class Offer:
         return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(self).items()}
 
 
-def make_offer_filter(
-    target: Target, env: Mapping[str, str], *, price: float = 0.0, disk_gb: float = 0.0, bid: float = 0.0
-) -> OfferFilter:
-    """Return what a target needs of an offer; price and disk above 0 override its own.
+def make_offer_filter(target: Target, env: Mapping[str, str], price: float = 0.0) -> OfferFilter:
+    """Return what a target needs of an offer; a `price` above 0, in dollars an hour, overrides its own limit.
 
-    `env` is the platform's object, which names ports; `price` and `bid` are dollars an hour.
+    `env` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram` is of one
+    card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf).
     """
-    where = f"images/{target.name}/target.toml"
-    name = target.vast.gpu_name or convert_to_vast_gpu_name(target.hardware.gpu)
-    if not name or not target.hardware.gpus:
+    hardware = target.hardware
+    name = target.vast.gpu_name or convert_to_vast_gpu_name(hardware.gpu)
+    if not name or not hardware.gpus:
         raise SpecError(
             _("target {target} names no GPU to search for").format(target=target.name),
-            where=f"{where}: hardware",
+            where=f"images/{target.name}/target.toml: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    if 0 < disk_gb < target.disk.need_gib:
-        raise SpecError(
-            _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
-                disk=disk_gb, gb_text=format_gb(target.disk.need_gib)
-            ),
-            where=f"{where}: disk.need_gib",
-            next_step=f"--disk {target.disk.need_gib:g} or more",
-        )
+    max_hourly_usd = price or target.vast.max_price
+    conditions = (
+        ("num_gpus", "=", hardware.gpus),
+        ("gpu_name", "=", name),
+        ("gpu_ram", ">=", int(hardware.gpu_memory_gib * _REPORTED_MEMORY)),
+        ("cuda_max_good", ">=", hardware.cuda_driver),
+        ("disk_space", ">=", target.disk.need_gib),
+        ("cpu_cores_effective", ">=", hardware.cores),
+        ("cpu_ram", ">=", hardware.memory_gib),
+        ("reliability", ">=", target.vast.min_reliability),
+        ("direct_port_count", ">=", 1 + sum(key.startswith("-p ") for key in env)),  # ssh
+        ("dph_total", "<=", max_hourly_usd),
+    )
     return OfferFilter(
-        gpu_name=name,
-        gpus=target.hardware.gpus,
-        gpu_ram_gb=int(target.hardware.gpu_memory_gib * _REPORTED_MEMORY),
-        min_cuda=target.hardware.cuda_driver,
-        disk_gb=disk_gb or target.disk.need_gib,
-        cores=target.hardware.cores,
-        ram_gb=target.hardware.memory_gib,
-        min_reliability=target.vast.min_reliability,
-        direct_ports=1 + sum(key.startswith("-p ") for key in env),  # ssh
-        max_hourly_usd=bid or price or target.vast.max_price,
-        bid_hourly_usd=bid,
+        conditions=tuple(condition for condition in conditions if condition[2]),
+        disk_gb=target.disk.need_gib,
+        ram_gb=hardware.memory_gib,
+        max_hourly_usd=max_hourly_usd,
     )
 
 
@@ -155,11 +122,10 @@ def convert_to_vast_gpu_name(driver_gpu_name: str) -> str:
     return " ".join(words.split())
 
 
-def parse_offer(row: Mapping[str, Any], disk_gb: float, bid_hourly_usd: float = 0.0) -> Offer:
+def parse_offer(row: Mapping[str, Any], disk_gb: float) -> Offer:
     """Return an offer of the platform's answer, priced with a disk of `disk_gb` GB; what it does not say counts as 0.
 
-    With a `bid_hourly_usd` that is the price, beside the disk. An instance gets its share of the machine's memory,
-    and what it takes beyond may be killed at any moment.
+    An instance gets its share of the machine's memory, and what it takes beyond may be killed at any moment.
     """
 
     def number(field: str) -> float:
@@ -178,7 +144,7 @@ def parse_offer(row: Mapping[str, Any], disk_gb: float, bid_hourly_usd: float = 
         cores=number("cpu_cores_effective"),
         ram=number("cpu_ram") / 1000 * (number("gpu_frac") or 1.0),
         reliability=number("reliability2") or number("reliability"),
-        price=bid_hourly_usd + storage if bid_hourly_usd else price,
+        price=price,
         storage=storage,
         traffic=max(number("inet_down_cost"), number("inet_up_cost")),
         down_mbps=number("inet_down"),
@@ -197,11 +163,11 @@ def require_fitting_offers(rows: Sequence[Mapping[str, Any]], needs: OfferFilter
     That knows neither shares of memory nor the price with this disk. `WorkFailed` where none fits.
     """
     fitting, mismatches = [], []
-    for offer in (parse_offer(row, needs.disk_gb, needs.bid_hourly_usd) for row in rows):
+    for offer in (parse_offer(row, needs.disk_gb) for row in rows):
         if offer.ram < needs.ram_gb:
             share, need = format_gb(offer.ram), format_gb(needs.ram_gb)
             mismatches.append(f"  offer {offer.id}: {share} of memory in its share, {need} needed")
-        elif 0 < needs.max_hourly_usd < offer.price and not needs.bid_hourly_usd:
+        elif 0 < needs.max_hourly_usd < offer.price:
             mismatches.append(f"  offer {offer.id}: ${offer.price:.3f} an hour, at most ${needs.max_hourly_usd:g}")
         else:
             fitting.append(offer)

@@ -1,39 +1,180 @@
-"""What is rented on vast.ai for a target, and from whom."""
+"""What is rented on vast.ai for a target: the request within the platform's limits, from whom, and at what price."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rlbox.amounts import counted, decimal_size_text
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
-from rlbox.errors import RegistryError, WorkFailed
+from rlbox.errors import RegistryError, SpecError, WorkFailed, get_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
+from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target, load_target
-from rlbox.vast.api import search_offers
-from rlbox.vast.offers import Offer, make_offer_filter, require_fitting_offers
+from rlbox.vast.api import LABEL_PREFIX, CreateRequest, search_offers
+from rlbox.vast.offers import Offer, OfferFilter, format_gb, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import JOB_DIRECTORY, format_job_agent_start_shell
-from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_docker_options
+
+# vast-ai/docs guides/instances/docker-environment.mdx, networking.mdx; create_instance.yaml, x-input-validation.
+MAX_ENV_VALUE = 256
+_MODE_PORTS = {"ssh": (22,), "jupyter": (22, 8080)}
+_PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_docker_options(target: Target) -> dict[str, str]:
+    """Return the docker options of a target's instances, in the form of the call that creates an instance.
+
+    There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
+    api-reference/creating-instances-with-api.mdx, "Common Pitfalls"; `parse_env` of vastai.
+
+    Raises
+    ------
+    SpecError
+        There is an option that the platform ignores, a port that it has itself, a value that it does not take or that
+        looks like a secret; all of them are named.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-e", "--env", action="append", default=[])
+    parser.add_argument("-p", "--publish", action="append", default=[])
+    parser.add_argument("-n", dest="networks", action="append", default=[])
+    parser.add_argument("-h", "--hostname", default="")
+    try:
+        given, ignored = parser.parse_known_args(shlex.split(target.vast.options))
+        problems = [f"{' '.join(ignored)}: ignored by vast.ai, it takes -e, -p, -h and -n alone"] if ignored else []
+        problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in given.env if "=" not in row]
+        env = dict(row.split("=", 1) for row in given.env if "=" in row)
+        problems += _find_env_problems(env)
+        problems += _find_port_problems(given.publish, target.vast.mode)
+    except (ValueError, argparse.ArgumentError) as error:
+        problems = [f"{target.vast.options!r}: {error}"]
+    if problems:
+        raise SpecError(
+            "\n  ".join(problems),
+            where=f"images/{target.name}/target.toml: vast.options",
+            next_step=_("change them: {page} says more").format(page=get_docs_url("vast")),
+        )
+    env |= {f"-p {port}": "1" for port in given.publish} | {f"-n {name}": "1" for name in given.networks}
+    return env | ({"-h": given.hostname} if given.hostname else {})
+
+
+def _find_env_problems(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in env.items():
+        if not _NAME.fullmatch(name):
+            yield f"-e {name}=...: not the name of a variable"
+        if looks_like_secret(name, value):
+            yield f"-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account"
+        if len(name) + len(value) > MAX_ENV_VALUE:
+            yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
+
+
+def _find_port_problems(ports: Sequence[str], mode: str) -> Iterator[str]:
+    for port in ports:
+        match = _PORT.fullmatch(port)
+        if not match:
+            yield f"-p {port}: PORT:PORT is taken, or PORT:PORT/udp (from 70000 on: one number on both sides)"
+        elif int(match[2]) in _MODE_PORTS[mode]:
+            yield f"-p {port}: {match[2]} is the platform's own in {mode} mode"
+
+
+# Small images that have no more than the platform needs; the lock brings Python packages, compilers and CUDA.
+# Ubuntu 24.04 where there is one: the glibc of 22.04 is older than that of the targets' locks (manylinux_2_36).
+# Source: hub.docker.com/r/nvidia/cuda, tags; the image's NVIDIA_REQUIRE_CUDA refuses older drivers.
+_PLAIN_IMAGES = (
+    ("13.0", "nvidia/cuda:13.0.2-base-ubuntu24.04"),
+    ("12.8", "nvidia/cuda:12.8.1-base-ubuntu24.04"),
+    ("12.6", "nvidia/cuda:12.6.3-base-ubuntu24.04"),
+    ("12.4", "nvidia/cuda:12.4.1-base-ubuntu22.04"),
+)
+
+
+def choose_plain_image(cuda_driver: str) -> str:
+    """Return the newest CUDA image that a driver for `cuda_driver` starts; without a version, the oldest."""
+    driver = tuple(map(int, cuda_driver.split("."))) if cuda_driver else (0,)
+    fitting = [image for cuda, image in _PLAIN_IMAGES if tuple(map(int, cuda.split("."))) <= driver]
+    return fitting[0] if fitting else _PLAIN_IMAGES[-1][1]
+
+
+def _require_image_and_price(target: Target, image: str, needs: OfferFilter) -> None:
+    problems = [] if image else ["no image is named that the platform could pull: --image, or vast.image"]
+    problems += [] if needs.max_hourly_usd else ["no price ceiling: --price, or vast.max_price"]
+    if problems:
+        raise SpecError(
+            "\n  ".join(problems),
+            where=f"images/{target.name}/target.toml: vast",
+            next_step=_("rlbox push {target} --to REGISTRY/NAME:TAG, then --image that; {page}").format(
+                target=target.name, page=get_docs_url("vast")
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quote:
+    """What is rented, from whom and at what price; no offer in a dry run that could not ask for one.
+
+    `setup_summary` is what is done there before the job, empty for an image of the target's own.
+    """
+
+    request: CreateRequest
+    needs: OfferFilter
+    offer: Offer | None
+    setup_summary: str = ""
+
+    def format(self) -> str:
+        request = self.request
+        rows = [("image", request.image), *([("setup", self.setup_summary)] if self.setup_summary else [])]
+        rows += [("disk", format_gb(request.disk)), ("label", request.label), ("mode", request.mode)]
+        rows += [("env", f"{name}={value}") for name, value in request.env.items()]
+        rows += [("onstart", f"{len(request.onstart)} characters"), ("query", self.needs.query())]
+        rows += [("cost", line) for line in self.cost_lines()]
+        return "\n".join(f"{key:<8} {value}" for key, value in rows)
+
+    def cost_lines(self) -> list[str]:
+        if (offer := self.offer) is None:
+            return [f"at most ${self.needs.max_hourly_usd:g} an hour (assumed: the ceiling)"]
+        return [
+            f"offer {offer.id}: {offer.gpus} x {offer.gpu_name}, {offer.place or 'somewhere'}",
+            f"${offer.price:.3f} an hour while it runs",
+            f"${offer.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
+            f"${offer.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        offer = self.offer.as_json() if self.offer else None
+        cost: dict[str, Any] = {"hour": self.needs.max_hourly_usd, "assumed": True}
+        if offer:
+            cost = {"hour": offer["price"], "stopped_hour": offer["storage"], "traffic_gb": offer["traffic"]}
+        return {
+            "target": self.request.target,
+            "created": False,
+            "request": asdict(self.request),
+            "setup": self.setup_summary,
+            "query": self.needs.query(),
+            "offer": offer,
+            "cost": cost,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RentalOptions:
-    """On which terms an instance is rented; `timeout` in seconds, prices in dollars, 0 for the target's own."""
+    """On which terms an instance is rented; `timeout` in seconds, `price` in dollars, 0 for the target's own."""
 
     offer: int | None
     image: str
     price: float
-    bid: float
-    disk: float
     timeout: float
     yes: bool
 
@@ -71,9 +212,18 @@ def make_quote(app: App, target: Target, options: RentalOptions, job: str = "", 
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
-    env = parse_docker_options(target, image)
-    needs = make_offer_filter(target, env, price=options.price, disk_gb=options.disk, bid=options.bid)
-    request = make_create_request(target, needs, env, script.field_text, image=image, job=job)
+    env = parse_docker_options(target)
+    needs = make_offer_filter(target, env, options.price)
+    _require_image_and_price(target, image, needs)
+    request = CreateRequest(
+        target=target.name,
+        image=image,
+        disk=needs.disk_gb,
+        label=f"{LABEL_PREFIX}{target.name} {job}".rstrip(),
+        env=env,
+        onstart=script.field_text,
+        mode=target.vast.mode,
+    )
     with app.collecting_refusals_if_dry_run("image"):
         require_published_if_registry_answers(app, image)
     offer = None

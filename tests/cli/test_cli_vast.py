@@ -56,10 +56,11 @@ def test_the_cheapest_offer_that_fits_comes_first(rlbox: Rlbox, platform: Platfo
     assert shown.err == "next: rlbox vast create vast-5090 --offer 4100002 --image IMAGE\n"
 
 
-def test_nothing_above_the_ceiling_is_offered(rlbox: Rlbox, platform: Platform) -> None:
+def test_nothing_above_the_ceiling_is_offered(rlbox: Rlbox, platform: Platform, folder: Folder) -> None:
     platform.offers = [row for row in platform.offers if row["id"] == 4100004]
+    folder.target("large", 'include = "vast-5090"\n[disk]\nneed_gib = 400\n')
     platform.offers[0]["dph_total"] = 2.45  # with the platform's disk; with 400 GB it is dearer
-    said = rlbox("vast", "search", "vast-5090", "--disk", "400")
+    said = rlbox("vast", "search", "large")
     assert said.code == 1
     assert "offer 4100004: $2.506 an hour, at most $2.5" in said.err
 
@@ -112,7 +113,6 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     ("words", "told"),
     [
         ((), "no image is named that the platform could pull"),
-        ((*IMAGE, "--disk", "100"), "--disk 100: the target needs 350.0 GB, and no disk ever grows"),
         ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price limit"),
     ],
 )
@@ -227,17 +227,6 @@ def test_stop_asks_once_and_changes_nothing_in_a_dry_run(rlbox: Rlbox, platform:
         refused = rlbox("vast", verb, "20000009")
         assert refused.code == 2
         assert "there is no instance 20000009 of this account" in refused.err
-
-
-def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) -> None:
-    low = rlbox("vast", "create", "vast-5090", *IMAGE, "--bid", "1.0", "--yes")
-    assert low.code == 1
-    assert platform.calls("PUT") == []
-    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--bid", "1.2", "--yes", "--timeout", "0")
-    assert said.code == 0, said.err
-    assert platform.calls("POST")[-1]["type"] == "bid"
-    assert (platform.calls("PUT")[0]["price"], platform.calls("POST")[-1]["min_bid"]) == (1.2, {"lte": 1.2})
-    assert "$1.297 an hour while it runs" in said.err
 
 
 @pytest.mark.parametrize(

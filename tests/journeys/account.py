@@ -1,7 +1,7 @@
 """The account of the journey `vast`, and the machine that it rents: `python3 account.py FOLDER KEY.pub`.
 
-Its address is written to FOLDER/address. An instance that was bid for is stopped once its run has made ten steps, for
-somebody pays more, and started again when nobody does. Python's own library alone.
+Its address is written to FOLDER/address. An instance is stopped once its run has made ten steps,
+and started again a little later. Python's own library alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(folder: Path, key: Path) -> None:
 
     def create(row: dict[str, Any]) -> None:
         instance.create(row)
-        threading.Thread(target=outbid, args=(platform, instance, row), daemon=True).start()
+        threading.Thread(target=interrupt, args=(platform, instance, row), daemon=True).start()
 
     with serving(Platform()) as platform:
         platform.on_create = create
@@ -36,19 +36,19 @@ def main(folder: Path, key: Path) -> None:
         threading.Event().wait()
 
 
-def outbid(platform: Platform, instance: Instance, row: dict[str, Any]) -> None:
+def interrupt(platform: Platform, instance: Instance, row: dict[str, Any]) -> None:
     """Stop an instance in the middle of its work, and start it again."""
     until = time.monotonic() + LONGEST_S
     while time.monotonic() < until and steps(instance) <= STEPS:
         time.sleep(0.5)
     row["actual_status"] = "exited"
     instance.power("stopped")
-    print("outbid: stopped", flush=True)
+    print("the platform: stopped", flush=True)
     time.sleep(AWAY_S)
     platform.states = ["exited", "loading"]
     instance.power("running")
     platform.states, row["actual_status"] = [], "running"  # by itself, whether it is asked for or not
-    print("nobody pays more: started", flush=True)
+    print("the platform: started", flush=True)
 
 
 def steps(instance: Instance) -> int:

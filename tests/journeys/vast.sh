@@ -1,5 +1,5 @@
 #!/bin/sh
-# A rented machine there and back: rent it, run on it, be outbid in the middle, go on, bring home what was made, end it.
+# A rented machine there and back: rent it, run on it, lose it in the middle, go on, bring home what was made, end it.
 # WHEEL is rlbox's wheel, REGISTRY a registry's address. The account is recorded; the instance is a real container behind
 # sshd, whose on-start script, stop, disk and files are real. What only an account shows is untested.
 here=$(cd "$(dirname "$0")" && pwd)
@@ -86,10 +86,10 @@ VAST_URL=$(cat address)
 VAST_API_KEY=a-key-that-no-message-may-hold
 export VAST_URL VAST_API_KEY
 
-typed rlbox vast up count --image "$REGISTRY/me/rented:1" --bid 1.2 --detach --upload train.py --upload 'data=my data' \
+typed rlbox vast up count --image "$REGISTRY/me/rented:1" --detach --upload train.py --upload 'data=my data' \
     --env-file my.env --yes --json >up
 
-# meanwhile somebody pays more, and then nobody does
+# meanwhile the platform stops it, and starts it again
 number=$(sed -n 's/.*"instance": \([0-9]*\).*/\1/p' up)
 seconds=0
 until docker exec $instance cat /workspace/.rlbox-up/ended.json >ended 2>/dev/null; do
@@ -97,8 +97,8 @@ until docker exec $instance cat /workspace/.rlbox-up/ended.json >ended 2>/dev/nu
     [ $seconds -le 600 ] || { echo "journey: the run did not end" >&2; cat account.log >&2; exit 1; }
     sleep 1
 done
-found 'outbid: stopped' account.log
-found 'nobody pays more: started' account.log
+found 'the platform: stopped' account.log
+found 'the platform: started' account.log
 found '"state": "passed"' ended
 
 typed rlbox vast fetch "$number"

@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import WorkFailed
-from rlbox.vast import job_agent
+from rlbox.vast import __main__ as job_agent
 from rlbox.vast.remote_job import JOB_FILE, REFUSED_FILE, RUN_FILE, RemoteJob
 
 pytestmark = pytest.mark.allow("processes")

@@ -19,28 +19,15 @@ from rlbox.fixes.render import select_and_render_fixes
 from rlbox.image.forms import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (
-    OfferFilter,
     convert_to_vast_gpu_name,
     make_offer_filter,
     parse_offer,
     require_fitting_offers,
 )
-from rlbox.vast.request import parse_docker_options
+from rlbox.vast.rental import parse_docker_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
-NEEDS = OfferFilter(
-    gpu_name="RTX 5090",
-    gpus=4,
-    gpu_ram_gb=31,
-    min_cuda="13.0",
-    disk_gb=350.0,
-    cores=16,
-    ram_gb=240.0,
-    min_reliability=0.95,
-    direct_ports=1,
-    max_hourly_usd=2.5,
-)
 
 
 def target(**over: Any) -> Target:
@@ -90,8 +77,8 @@ def test_another_platform_has_no_such_field() -> None:
         render_onstart(target(hardware={"platform": "autodl"}), TEMPLATES)
 
 
-def options(text: str, image: str = "", mode: str = "ssh") -> dict[str, str]:
-    return parse_docker_options(target(vast={"options": text, "mode": mode}), image)
+def options(text: str, mode: str = "ssh") -> dict[str, str]:
+    return parse_docker_options(target(vast={"options": text, "mode": mode}))
 
 
 def test_options_become_the_platforms_object() -> None:
@@ -135,22 +122,12 @@ def test_every_wrong_option_is_named_at_once() -> None:
     assert caught.value.where == "images/vast-5090/target.toml: vast.options"
 
 
-@pytest.mark.parametrize(("mode", "image"), [("jupyter", ""), ("ssh", "vastai/pytorch:1")])
-def test_jupyter_and_the_platforms_own_images_have_more_ports(mode: str, image: str) -> None:
-    assert options("-p 8080:8080")
-    with pytest.raises(SpecError, match="8080 is the platform's own"):
-        options("-p 8080:8080", image, mode)
-
-
 def test_needs_follow_from_the_target() -> None:
-    assert make_offer_filter(target(vast={"max_price": 2.5}), {}) == NEEDS
     ports = {"-p 1:1": "1", "-p 2:2": "1"}
-    assert make_offer_filter(target(), ports, disk_gb=400, price=1.5).query() == (
+    assert make_offer_filter(target(disk={"need_gib": 400.0}), ports, 1.5).query() == (
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
-    with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
-        make_offer_filter(target(), {}, disk_gb=100)
     with pytest.raises(SpecError, match="names no GPU"):
         make_offer_filter(target(hardware={"gpu": ""}), {})
 
@@ -171,10 +148,11 @@ def test_names_of_gpus(name: str, told: str) -> None:
 def test_each_recorded_offer_is_judged() -> None:
     """By what the platform's filter does not know; offers that it keeps back are none of these."""
     rows = [row for row in recorded("offers") if row["id"] <= 4100004]
-    fitting = require_fitting_offers(rows, NEEDS)
+    needs = make_offer_filter(target(vast={"max_price": 2.5}), {})
+    fitting = require_fitting_offers(rows, needs)
     assert [(offer.id, round(offer.price, 3)) for offer in fitting] == [(4100002, 1.797), (4100001, 1.997)]
     with pytest.raises(WorkFailed) as refused:
-        require_fitting_offers([row for row in rows if row["id"] > 4100002], NEEDS)
+        require_fitting_offers([row for row in rows if row["id"] > 4100002], needs)
     assert "offer 4100003: 48.0 GB of memory in its share, 240.0 GB needed" in refused.value.what
     assert "offer 4100004: $2.842 an hour, at most $2.5" in refused.value.what
 
