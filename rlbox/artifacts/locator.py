@@ -11,12 +11,11 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
 
@@ -91,38 +90,16 @@ class UnusableMirrorError(Exception):
 
 
 def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ...]:
-    """Return the files that the page at `page_url` links to (PEP 503); `file:` addresses are folders of this machine.
+    """Return the files that the page at `page_url` links to (PEP 503).
 
-    Raises UnusableMirrorError: no such page, or no answer in time.
+    Raises UnusableMirrorError: no such page, or no answer in time; one that trickles in is given up after 30 s.
     """
-    parts = urlsplit(page_url)
-    if parts.scheme == "file":
-        text, final_url = _read_folder(Path(unquote(parts.path))), page_url
-    else:
-        text, final_url = _read_http(http, page_url)
-    parser = _Links(final_url)
-    parser.feed(text)
-    return tuple(parser.found)
-
-
-def _read_folder(directory: Path) -> str:
-    try:
-        index = directory / "index.html"
-        if index.is_file():
-            return index.read_text("utf-8", "replace")
-        return "".join(f'<a href="{quote(path.name)}">' for path in sorted(directory.iterdir()) if path.is_file())
-    except OSError as error:
-        raise UnusableMirrorError(f"{directory}: {error.strerror}") from error
-
-
-def _read_http(http: HttpClient, url: str) -> tuple[str, str]:
-    """Return text and final address of a page; a page that trickles in is given up after 30 s."""
     end = time.monotonic() + _PAGE_S
     try:
-        with http.stream("GET", url, headers=_HEADERS) as answer:
+        with http.stream("GET", page_url, headers=_HEADERS) as answer:
             if answer.status != 200:
                 raise UnusableMirrorError(
-                    _("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path)
+                    _("answered {status} for {path}").format(status=answer.status, path=urlsplit(page_url).path)
                 )
             body = bytearray()
             for piece in answer.iter_bytes(decode=True):
@@ -134,7 +111,9 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str]:
                         ),
                         is_unreachable=True,
                     )
-            return body.decode("utf-8", "replace"), answer.url
+            parser = _Links(answer.url)
+            parser.feed(body.decode("utf-8", "replace"))
+            return tuple(parser.found)
     except NoResponseError as error:
         raise UnusableMirrorError(explain_no_response(error), is_unreachable=error.kind != "address") from error
 
@@ -203,7 +182,7 @@ class FileLocator:
         self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
-        self._pages: dict[str, Future[tuple[IndexPageFile, ...]]] = {}
+        self._pages: dict[str, tuple[IndexPageFile, ...]] = {}
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
@@ -223,8 +202,7 @@ class FileLocator:
             except UnusableMirrorError as error:
                 if error.is_unreachable:
                     self._dead.add(_host(source.url))
-                if not source.url.startswith("file:"):  # a folder of this machine need not have every file
-                    self.record_skipped_mirror(source.mirror, str(error))
+                self.record_skipped_mirror(source.mirror, str(error))
 
     def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_git_urls(url, self._profile)
@@ -238,7 +216,7 @@ class FileLocator:
         self.on_skip(mirror, reason)
 
     def _listed(self, source: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
-        listed = [file for file in self._fetch_page_once(source.url) if is_same_file_name(file.file, artifact.file)]
+        listed = [file for file in self._fetch_page(source.url) if is_same_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
@@ -247,21 +225,10 @@ class FileLocator:
             else:
                 yield replace(source, url=file.url, page_at_url="", listed_sha256=file.sha256)
 
-    def _fetch_page_once(self, url: str) -> tuple[IndexPageFile, ...]:
-        """Return the files that the page at `url` lists; read once, though many threads ask.
-
-        Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
-        """
-        with self._lock:
-            known = self._pages.get(url)
-            mine = known is None
-            future = self._pages.setdefault(url, Future())
-        if mine:
-            try:
-                future.set_result(fetch_index_page(self._http, url))
-            except BaseException as error:
-                future.set_exception(error)
-        return future.result()
+    def _fetch_page(self, url: str) -> tuple[IndexPageFile, ...]:
+        if url not in self._pages:  # two threads may both read it: no harm
+            self._pages[url] = fetch_index_page(self._http, url)
+        return self._pages[url]
 
 
 def _host(url: str) -> str:

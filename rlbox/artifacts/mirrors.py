@@ -43,7 +43,7 @@ def plan_package_indexes(
     pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
     mirror = profile.first_rule_unless_direct("python")
-    extra = [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
+    extra = _remote_extra_indexes(network_settings)
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
     elif index := mirror.mirror_base_url if mirror else network_settings.index_url:
@@ -56,6 +56,10 @@ def plan_package_indexes(
         dict.fromkeys(wheel for group in groups for wheel in filter_find_links_wheel_paths(group, network_settings))
     )
     return PackageIndexSettings(env=env, local_wheel_paths=wheels)
+
+
+def _remote_extra_indexes(network_settings: NetworkSettings) -> list[str]:
+    return [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
 
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
@@ -211,7 +215,7 @@ def _machine_indexes(
         yield "this machine's index", site.index_url, "machine"
     elif machine.default_index:
         yield "uv's default index", machine.default_index, "default"
-    for url in site.extra_index_urls:
+    for url in _remote_extra_indexes(site):
         yield "an extra index of this machine", url, "machine"
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.project import Project
-from rlbox.config.schema import EnvName, Name, SingleLine, SpecModel, ValidationProblems, suggest_similar, validate_spec
+from rlbox.config.schema import EnvName, Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import display_path, load_toml, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -44,8 +44,8 @@ def _address(text: str) -> str:
     if not text:
         return text
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
-        raise ValueError(_("{text!r} is not an address: http://, https:// or file://").format(text=text))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(_("{text!r} is not an address: http:// or https://").format(text=text))
     if parts.username or parts.password:
         raise ValueError(_("holds a user or password: put them into ~/.netrc"))
     return text
@@ -105,18 +105,6 @@ class Profile(SpecModel):
     name: Name
     title: SingleLine = Field(description="one-line description of the profile")
     rule: tuple[MirrorRule, ...] = Field((), description="mirrors; rules of a kind are tried in order")
-
-    @model_validator(mode="after")
-    def _rules_differ(self) -> Profile:
-        seen: dict[tuple[str, str, str], int] = {}
-        problems = []
-        for number, rule in enumerate(self.rule):
-            first = seen.setdefault((rule.kind, rule.mirror_base_url, rule.match), number)
-            if first != number:
-                problems.append(_("rule[{number}]: the same place as rule[{first}]").format(number=number, first=first))
-        if problems:
-            raise ValidationProblems(problems)
-        return self
 
     def has_rules_for(self, kind: str) -> bool:
         return any(rule.kind == kind for rule in self.rule)
@@ -182,17 +170,8 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
     profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), extra_known_keys=("include",))
     if include is None:
         return profile
-    known = list(project.source_profiles())
-    if include not in known:
-        near = suggest_similar(str(include), known)
-        raise SpecError(
-            _("{path}: include: unknown sources profile {include!r}{near}").format(
-                path=display_path(path, project), include=include, near=near
-            ),
-            next_step=_("choose one of: {known}").format(known=", ".join(known)),
-        )
-    under = load_profile(project, include, (*including_profiles, name))
-    return profile.model_copy(update={"rule": profile.rule + under.rule})
+    included = load_profile(project, str(include), (*including_profiles, name))
+    return profile.model_copy(update={"rule": profile.rule + included.rule})
 
 
 def load_implicitly_contacted_hosts() -> tuple[HiddenHost, ...]:

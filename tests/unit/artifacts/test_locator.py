@@ -76,22 +76,17 @@ def test_a_flat_page(hosts: list[MirrorServer], client: HttpClient) -> None:
 
 
 def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: HttpClient) -> None:
-    page = tmp_path / "index/six"
-    page.mkdir(parents=True)
-    (page / "index.html").write_text(f'<a href="../../files/{SIX.file}">x</a>')
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / SIX.file).write_bytes(BODY)
     site = NetworkSettings(
         find_links={str(tmp_path / "wheels"): (SIX.file,)},
         index_url=f"{hosts[0].url}/simple",
-        extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
     )
     hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     found = Found(client, machine=MachineSourceSettings(network_settings=site))
     assert found() == [
         f"file://{tmp_path}/wheels/{SIX.file}",
         f"{hosts[0].url}/{SIX.file}",
-        f"file://{tmp_path}/files/{SIX.file}",
     ]
     assert found.said == []
 

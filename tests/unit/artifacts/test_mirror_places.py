@@ -42,7 +42,7 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
     site = NetworkSettings(
         find_links={"/w": ("six-1.16.0-py2.py3-none-any.whl", "other.whl")},
         index_url="https://lan.example/simple/",
-        extra_index_urls=("file:///opt/index",),
+        extra_index_urls=("file:///opt/index", "https://extra.example"),
     )
     assert list(
         list_file_urls(
@@ -58,7 +58,7 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         ),
         FileUrl(
             mirror="an extra index of this machine",
-            url="file:///opt/index/six/",
+            url="https://extra.example/six/",
             page_at_url="index",
             named_by="machine",
         ),
