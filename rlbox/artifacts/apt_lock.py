@@ -6,7 +6,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -26,19 +25,6 @@ _KEEP = 1001  # apt_preferences(5): above 1000 a version is taken even when that
 _MINIMAL = ("?essential", "?priority(required)", "apt")
 # Without it `usrmerge` is chosen, which brings Perl and converts a system that is merged from the start.
 _MERGED = "usr-is-merged"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AptSuite:
-    """One line of an apt source list: a suite of an archive (`debian`, below `url`) that is trusted by `keyring`."""
-
-    archive_name: str
-    url: str
-    suite: str
-    keyring: str
-
-    def source_line(self) -> str:
-        return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
 
 
 def render_apt_config_files(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
@@ -158,20 +144,19 @@ def resolve_bootstrap_debs(
     Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
-    suites = [
-        _suite(archive, suite, url_by_apt_archive) for suite, archive in map_suites_to_archive_names(base).items()
-    ]
+    lines, names = [], {}
+    for suite, archive in map_suites_to_archive_names(base).items():
+        keyring, url = _require_keyring(archive), _require_archive_url(archive, url_by_apt_archive)
+        lines.append(f"deb [signed-by={keyring}] {url} {suite} main\n")
+        names[url] = archive
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
-        for name, text in {
-            "var/lib/dpkg/status": "",
-            "etc/apt/sources.list": "".join(suite.source_line() for suite in suites),
-        }.items():
+        for name, text in {"var/lib/dpkg/status": "", "etc/apt/sources.list": "".join(lines)}.items():
             (root / name).parent.mkdir(parents=True)
             (root / name).write_text(text)
-        archives = f"its archives ({', '.join(sorted({suite.url for suite in suites}))})"
+        archives = f"its archives ({', '.join(sorted(names))})"
         output = _run_apt(base, root, platform, pinned_versions, ca_bundle, archives)
-    return parse_print_uris(output, {suite.url: suite.archive_name for suite in suites})
+    return parse_print_uris(output, names)
 
 
 def resolve_debs_onto_stored_image(
@@ -220,7 +205,7 @@ def _run_apt(
     return outcome.stdout
 
 
-def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
+def _require_keyring(archive: str) -> Path:
     keyring = Path(f"/usr/share/keyrings/{archive.partition('-')[0]}-archive-keyring.gpg")
     if shutil.which("apt-get") is None or not keyring.is_file():
         missing = "apt-get" if shutil.which("apt-get") is None else str(keyring)
@@ -229,10 +214,14 @@ def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
             where="base.bootstrap",
             next_step=_("lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"),
         )
-    if archive not in archives:
+    return keyring
+
+
+def _require_archive_url(archive: str, url_by_apt_archive: Mapping[str, str]) -> str:
+    if archive not in url_by_apt_archive:
         raise NodeError(
             _("no address of the archive {archive!r} is known here").format(archive=archive),
             where="base.suites",
             next_step=_("name one with an apt rule in a sources profile ({page})").format(page=get_docs_url("sources")),
         )
-    return AptSuite(archive_name=archive, url=archives[archive], suite=suite, keyring=str(keyring))
+    return url_by_apt_archive[archive]

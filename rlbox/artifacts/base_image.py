@@ -236,14 +236,9 @@ def extract_image_files(
             with _open_layer_tar(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
                 for member in _below(tar, paths):
                     _take(tar, member, directory)
-        except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
+        except (tarfile.TarError, zstd.ZstdError, EOFError, OSError, ValueError) as error:
             raise WorkFailed(
-                _("{file} is not an archive: {error}").format(file=file.file, error=error), where=base_image
-            ) from error
-        except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
-            raise WorkFailed(
-                _("{file} holds a file below a file, or no name: {error}").format(file=file.file, error=error),
-                where=base_image,
+                _("{file} cannot be unpacked: {error}").format(file=file.file, error=error), where=base_image
             ) from error
 
 
@@ -252,11 +247,6 @@ def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.Ta
         path = PurePosixPath(member.name.lstrip("./"))
         if ".." not in path.parts and any(path.is_relative_to(root) for root in wanted):
             yield member
-
-
-def _stays(path: Path, link: str, folder: Path) -> bool:
-    leads = os.path.normpath(path.parent / link)
-    return not os.path.isabs(link) and Path(leads).is_relative_to(folder)
 
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
@@ -269,7 +259,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # a link would be written through
         path.write_bytes(file.read())
-    elif member.issym() and _stays(path, member.linkname, folder):
+    elif member.issym() and Path(os.path.normpath(path.parent / member.linkname)).is_relative_to(folder):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.symlink_to(member.linkname)

@@ -7,7 +7,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,13 +107,6 @@ def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, 
     }
 
 
-class UvCommands(NamedTuple):
-    """The command that pins versions (`pins.txt`), and the one that finds the files of those (`pylock.toml`)."""
-
-    pin_versions: Command
-    find_files: Command
-
-
 class ParsedPins(NamedTuple):
     """Package to version, and package to who asked for it: packages, or `-r FILE`."""
 
@@ -128,7 +121,7 @@ def plan_uv_commands(
     index_settings: PackageIndexSettings,
     cwd: str,
     upgrade: UpgradeRequest,
-) -> UvCommands:
+) -> tuple[Command, ...]:
     """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
     overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
     roots = sorted(name for name in inputs.files if name.endswith(".in"))
@@ -142,16 +135,10 @@ def plan_uv_commands(
     moved += ["--upgrade"] if upgrade.all_packages else []
     before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
     compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
-    return UvCommands(
-        Command(
-            argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=index_settings.env, cwd=cwd, timeout_s=600
-        ),
-        Command(
-            argv=(*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK),
-            env=index_settings.env,
-            cwd=cwd,
-            timeout_s=600,
-        ),
+    pin_versions = (*compile_, *overrides, *moved, *roots, "-o", PINS)
+    find_files = (*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK)
+    return tuple(
+        Command(argv=argv, env=index_settings.env, cwd=cwd, timeout_s=600) for argv in (pin_versions, find_files)
     )
 
 
@@ -302,17 +289,19 @@ def choose_wheel(wheel_names: Iterable[str], python_version: str, platform: str)
     `platform`: uv's name: `x86_64-unknown-linux-gnu`, `aarch64-…`, `x86_64-manylinux_2_28`.
     """
     order = _order(python_version, platform.partition("-")[0])
-    ranked = sorted((_rank(name, order), name) for name in wheel_names)
-    return next((name for (place, __), name in ranked if place < len(order)), None)
+    ranked = [(rank, name) for name in wheel_names if (rank := _rank(name, order))]
+    return min(ranked)[1] if ranked else None
 
 
-def _rank(name: str, order: dict[Tag, int]) -> tuple[int, tuple[int, str]]:
+def _rank(name: str, order: dict[Tag, int]) -> tuple[int, int, str] | None:
+    """Return what sorts wheels by preference: the tag, then the highest build number."""
     try:
         _name, _version, build, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
-        return len(order), (0, "")
+        return None
     number, suffix = build or (0, "")
-    return min((order.get(tag, len(order)) for tag in tags), default=len(order)), (-number, suffix)
+    places = [order[tag] for tag in tags if tag in order]
+    return (min(places), -number, suffix) if places else None
 
 
 @cache
@@ -334,7 +323,6 @@ def _platforms(machine: str) -> Iterator[str]:
 
 _SIZES_AT_ONCE = 16
 _SILENT_S = 30.0
-_OTHER = _("lock from another index: --sources PROFILE")
 
 
 def resolve_packages(
@@ -356,8 +344,7 @@ def resolve_packages(
         for name, text in inputs.files.items():
             Path(directory, name).write_text(text, encoding="utf-8")
         for command in plan_uv_commands(target, inputs, find_uv_bin(), index_settings, directory, upgrade):
-            env = {**command.env, **trust}
-            check_command(Command(argv=command.argv, env=env, cwd=directory, timeout_s=command.timeout_s), what)
+            check_command(replace(command, env={**command.env, **trust}), what)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
     asked = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}
@@ -380,14 +367,13 @@ def _size(http: HttpClient, url: str) -> int:
     try:
         answer = retry(lambda: http.request("HEAD", url), attempts=3)
     except NoResponseError as error:
-        raise WorkFailed(
-            _("{url}: {explain_no_response}").format(url=url, explain_no_response=explain_no_response(error)),
-            next_step=_OTHER,
-        ) from error
-    if answer.status != 200:
-        raise WorkFailed(
-            _("{url}: the server answered {status}").format(url=url, status=answer.status), next_step=_OTHER
+        fault = explain_no_response(error)
+    else:
+        if answer.status == 200 and answer.content_length is not None:
+            return answer.content_length
+        fault = _("the server answered {status}, Content-Length {length}").format(
+            status=answer.status, length=answer.content_length
         )
-    if answer.content_length is None:
-        raise WorkFailed(_("{url}: the server does not say how large the file is").format(url=url), next_step=_OTHER)
-    return answer.content_length
+    raise WorkFailed(
+        _("{url}: {fault}").format(url=url, fault=fault), next_step=_("lock from another index: --sources PROFILE")
+    )
