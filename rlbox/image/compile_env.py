@@ -179,7 +179,6 @@ def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
 
 PROGRAMS_DIR = Path(__file__).with_name("programs")
 _INSTALL_S = 1800.0
-_HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
 
 class CompileRootfs(NamedTuple):
@@ -238,15 +237,7 @@ def _own_python(version: str) -> str:
             where="python.version",
             next_step=_("install Python {version} with its headers").format(version=version),
         )
-    python = Path(found.stdout.strip()).resolve()  # a virtual environment's packages are not the build's
-    if python.parts[1] in _HIDDEN:
-        raise NodeError(
-            _("this machine's Python {version} is in a folder that a build replaces with its own: {python}").format(
-                version=version, python=python
-            ),
-            next_step=_("install Python {version} outside of /{part}").format(version=version, part=python.parts[1]),
-        )
-    return str(python)
+    return str(Path(found.stdout.strip()).resolve())  # a virtual environment's packages are not the build's
 
 
 def install_stored_tools_in_cache(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:

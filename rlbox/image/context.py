@@ -76,7 +76,7 @@ def list_unhashed_rlbox_files() -> dict[str, str | Path]:
     others: dict[str, str | Path] = {
         f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not is_hashed_rlbox_file(name)
     }
-    others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
+    others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _render_metadata()
     shipped = Project(folder=PACKAGE).roots[-1]
     return others | {
         f"{_OTHER_LIB}_shipped/{name}/{path}": shipped / name / path
@@ -93,10 +93,9 @@ def _list_rlbox_wheel_files() -> dict[str, Path]:
     }
 
 
-def _metadata() -> str:
-    """Return what rlbox is asked for of itself: its own requirements, which decide a plan."""
-    rows = [f"Requires-Dist: {line}" for line in own_requirements()]
-    return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *rows, ""])
+def _render_metadata(*fields: str) -> str:
+    needs = [f"Requires-Dist: {line}" for line in own_requirements()]
+    return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *fields, *needs, ""])
 
 
 def is_hashed_rlbox_file(path_in_package: str) -> bool:
@@ -266,23 +265,18 @@ def write_rlbox_wheel(directory: Path) -> Path:
     files = {
         name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in _list_rlbox_wheel_files().items()
     }
-    files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in _wheel_metadata().items()}
+    info = {
+        "METADATA": _render_metadata(f"Requires-Python: {_PYTHON}"),
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: rlbox\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": "[console_scripts]\nrlbox = rlbox.cli:main\n",
+    }
+    files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in info.items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (data, executable) in sorted(files.items()):
             archive.writestr(_member(name, executable), data)
         record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, (data, __) in sorted(files.items()))
         archive.writestr(_member(f"{_INFO}/RECORD", 0), f"{record}{_INFO}/RECORD,,\n")
     return path
-
-
-def _wheel_metadata() -> dict[str, str]:
-    needs = [f"Requires-Dist: {line}" for line in own_requirements()]
-    about = ["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", f"Requires-Python: {_PYTHON}", *needs]
-    return {
-        "METADATA": "\n".join([*about, ""]),
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: rlbox\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "entry_points.txt": "[console_scripts]\nrlbox = rlbox.cli:main\n",
-    }
 
 
 def _member(name: str, executable: int) -> zipfile.ZipInfo:

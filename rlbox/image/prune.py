@@ -25,7 +25,6 @@ from rlbox.image.names import (
 )
 from rlbox.image.plan import load_image_plan
 
-REPLACED, GONE = "replaced by a later build", "its project is gone"
 _SUM, _ID = "sha256:", len("sha256:") + 12
 
 
@@ -56,8 +55,11 @@ class EngineImage:
 
 
 def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
-    head = ("image", "size", "state")
-    return columns([head, *((row.display_name, decimal_size_text(row.size), _told(row)) for row in images)])
+    rows = [("image", "size", "state")]
+    for image in images:
+        state = f"{image.state}; container {image.containers[0]}" if image.containers else image.state
+        rows.append((image.display_name, decimal_size_text(image.size), state))
+    return columns(rows)
 
 
 def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
@@ -73,10 +75,6 @@ def sum_distinct_image_bytes(images: Iterable[EngineImage]) -> int:
     return sum({row.identity: row.size for row in images}.values())
 
 
-def _told(row: EngineImage) -> str:
-    return f"{row.state}; container {row.containers[0]}" if row.containers else row.state
-
-
 _NAMELESS = "<none>:<none>"
 _SHORT = 12
 """Digits of an id that will do for one without a name."""
@@ -89,12 +87,13 @@ def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
     """
     users: dict[str, list[str]] = {}
     for row in connect_engine().list_containers(TARGET_LABEL):
-        users.setdefault(str(row.get("ImageID", "")), []).append(_container(row))
+        container = next((str(name).lstrip("/") for name in row.get("Names") or ()), str(row.get("Id", ""))[:12])
+        users.setdefault(str(row.get("ImageID", "")), []).append(container)
     own, found = project_name(current_project), []
     for row in connect_engine().list_images(TARGET_LABEL):
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
-            found.append(_kept(current_project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
+            found.append(_describe_image(current_project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
     return sorted(found, key=lambda one: (parse_image_tag_or_empty(one.name)[1] != own, one.spare, one.name))
 
 
@@ -126,10 +125,25 @@ def untag_or_remove_images(images: Iterable[EngineImage]) -> None:
         connect_engine().remove_image(row.name)
 
 
-def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> EngineImage:
+def _describe_image(
+    project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]
+) -> EngineImage:
     target, of = parse_image_tag_or_empty(name)
     folder = find_recorded_project_dir(of) if of else ""
-    state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
+    spare = False
+    if name.startswith(_SUM):
+        state, spare = "replaced by a later build", True
+    elif not target:
+        state = "a name that somebody gave it"
+    elif of == own:
+        state, spare = _of_this_project(project, row, target)
+    elif of == NO_PROJECT_TAG:
+        state = "of an rlbox that had one name for all projects"
+    elif not folder:
+        state = f"of project {of}, of another user or machine"
+    else:
+        spare = not os.path.isdir(folder)
+        state = f"its project is gone: {folder}" if spare else f"of the project in {folder}"
     return EngineImage(
         name=name,
         identity=str(row["Id"]),
@@ -140,20 +154,6 @@ def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers
         containers=containers,
         size=int(row.get("Size") or 0),
     )
-
-
-def _of_no_project(name: str) -> tuple[str, bool]:
-    return (REPLACED, True) if name.startswith("sha256:") else ("a name that somebody gave it", False)
-
-
-def _standing(project: Project, own: str, row: dict[str, Any], target: str, of: str, folder: str) -> tuple[str, bool]:
-    if of == own:
-        return _of_this_project(project, row, target)
-    if of == NO_PROJECT_TAG:
-        return "of an rlbox that had one name for all projects", False
-    if not folder:
-        return f"of project {of}, of another user or machine", False
-    return (f"of the project in {folder}", False) if os.path.isdir(folder) else (f"{GONE}: {folder}", True)
 
 
 def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tuple[str, bool]:
@@ -167,7 +167,3 @@ def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tupl
     except RlboxError as error:
         return f"target {target} cannot be read: {error.what}", False
     return (f"outdated: {why}" if why else "as its specs say"), False
-
-
-def _container(row: dict[str, Any]) -> str:
-    return next((str(name).lstrip("/") for name in row.get("Names") or ()), str(row.get("Id", ""))[:12])
