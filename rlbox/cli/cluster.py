@@ -221,8 +221,8 @@ def down(app: App, force: bool, **given: Any) -> int:
 def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
     """Run every check of `up` on every node and print all problems. It also works on a running cluster.
 
-    Nothing is changed. With --prove, every node runs an all-reduce alone and with its neighbours, in parallel
-    with running jobs. Exit code 1 if there is a problem.
+    Nothing is changed. With --prove, every node runs an all-reduce alone and then all of them together, in
+    parallel with running jobs. Exit code 1 if there is a problem.
 
     \b
     Examples:

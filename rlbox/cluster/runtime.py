@@ -180,9 +180,9 @@ def python_path(member: ClusterMember) -> str:
 def run_packaged_script(
     node: Node, plan: ClusterPlan, file_name: str, *arguments: str, timeout_s: float = _SCRIPT_S
 ) -> dict[str, Any]:
-    """Have the stack's interpreter beside Ray run a script of `inside/`; return the object that it prints last."""
+    """Have the stack's interpreter beside Ray run a script of `node/`; return the object that it prints last."""
     member = next(member for member in plan.members if member.name == node.name)
-    text = Path(__file__).with_name("inside").joinpath(file_name).read_text("utf-8")
+    text = Path(__file__).with_name("node").joinpath(file_name).read_text("utf-8")
     argv = (python_path(member), "-I", "-c", text, *arguments)
     if member.is_inplace:
         program = _describe_program(plan, member, argv)

@@ -1,1 +1,1 @@
-"""A script that a node's own python3 runs over ssh (3.6 or newer, standard library); it is sent with each call."""
+"""Scripts of a node: two modules for its own python3 (3.6 or newer), sent with each call; two for the stack's."""

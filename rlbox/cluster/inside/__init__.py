@@ -1,1 +1,0 @@
-"""Programs that the stack's own interpreter runs on a node, beside Ray."""
