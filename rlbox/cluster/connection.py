@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALL_S = 60.0
-_ALIVE_S = 10.0
-"""The node's script takes a caller for gone that says nothing for 90 s, as after a power cut."""
 _CONNECTIONS_AT_ONCE = 8
 """An sshd takes 10 that have not logged in; all nodes may be behind one jump host."""
 _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
@@ -83,12 +81,6 @@ class NodeStream:
         for row in self:
             return row
         raise self._node.connection_lost()
-
-    def keep_alive(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            if self._process.stdin:
-                self._process.stdin.write(b"\n")
-                self._process.stdin.flush()
 
     def end_input(self) -> None:
         """Have it come to its end; what it still has to report is yielded."""
@@ -291,14 +283,6 @@ def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
 def lock_nodes(pool: NodePool) -> Iterator[None]:
     """Hold the lock of every node while the block runs: one after the other, in the same order for everybody."""
     streams: list[NodeStream] = []
-    closed = threading.Event()
-
-    def keep_alive() -> None:
-        while not closed.wait(_ALIVE_S):
-            for stream in tuple(streams):
-                stream.keep_alive()
-
-    threading.Thread(target=keep_alive, name="locks", daemon=True).start()
     try:
         for node in sorted(pool.nodes.values(), key=lambda node: node.machine.identity):
             streams.append(node.stream("hold_lock"))
@@ -310,7 +294,6 @@ def lock_nodes(pool: NodePool) -> Iterator[None]:
                 )
         yield
     finally:
-        closed.set()
         for stream in streams:
             stream.end_input()
             with contextlib.suppress(NodeError):

@@ -26,7 +26,7 @@ from rlbox.cluster.plan import (
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
 from rlbox.errors import RlboxError
-from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
+from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.system.json_files import parse_json_lines
 from rlbox.values import OWN, VENV, Mount
 
@@ -142,7 +142,7 @@ def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: Cont
             "start_ray_processes",
             disk=member.data,
             cluster_directory=plan.directory_relative_to_disk(member.name),
-            program=_describe_program(plan, member, image_ray_start_argv(plan, member)),
+            **_describe_program(plan, member, image_ray_start_argv(plan, member)),
             name=container_name(plan),
             image=image,
             labels=create_labels(plan, member),
@@ -186,7 +186,7 @@ def run_packaged_script(
     argv = (python_path(member), "-I", "-c", text, *arguments)
     if member.is_inplace:
         program = _describe_program(plan, member, argv)
-        output = node.call("run_installed_program", timeout_s + 30, program=program, timeout_s=timeout_s)
+        output = node.call("run_installed_program", timeout_s + 30, **program, timeout_s=timeout_s)
         lines = str(output).splitlines()
     else:
         lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
@@ -194,12 +194,12 @@ def run_packaged_script(
     return rows[-1] if rows else {"error": "Ray does not run there, or does not answer"}
 
 
-def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str, ...]) -> list[Any]:
-    """Return the fields of the node's `InstalledProgram`."""
-    inherited = get_inherited_names_prefixes_path()
-    entrypoint = ["sh", f"{member.place}/libexec/entrypoint.sh", *argv]
-    env = ray_env(plan, member, member.data)
-    return [entrypoint, inherited["names"], inherited["kinds"], inherited["path"], env]
+def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "argv": ["sh", f"{member.place}/libexec/entrypoint.sh", *argv],
+        "inherited_name": INHERITED_NAME.pattern,
+        "variables": {"PATH": SYSTEM_PATH, **ray_env(plan, member, member.data)},
+    }
 
 
 # ---- what Ray says

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from rlbox.cluster.node.facts import (
     PROCESS_PREFIX,
@@ -43,7 +43,8 @@ from rlbox.cluster.node.facts import (
 
 _MARK = "rlbox:"
 _LOCK_NAME = "\0rlbox-cluster"
-_SILENCE_S = 90.0
+_LOCK_S = 3600.0
+"""After a power cut of the caller nobody ends the input."""
 _REACH_S, _AT_ONCE = 3.0, 256
 TEMP = "/tmp/ray"  # noqa: S108
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
@@ -106,7 +107,7 @@ def _wait_for_input(timeout_s: float) -> bool:
 
 
 def hold_lock() -> Iterator[bool]:
-    """Hold the lock of this machine until the input ends, or nothing is heard of the caller; False: another has it."""
+    """Hold the lock of this machine until the input ends, for an hour at most; False: another has it."""
     server = socket.socket(socket.AF_UNIX)
     try:
         server.bind(_LOCK_NAME)
@@ -114,8 +115,7 @@ def hold_lock() -> Iterator[bool]:
         yield False
         return
     yield True
-    while _wait_for_input(_SILENCE_S) and os.read(0, 4096):
-        pass
+    _wait_for_input(_LOCK_S)
 
 
 def listen_on_ports(ports: List[int]) -> Iterator[Dict[int, str]]:
@@ -250,29 +250,25 @@ def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstanc
     return rows if leave_out_containers else rows + list_ray_containers()
 
 
-class InstalledProgram(NamedTuple):
-    """A program of an installed target, and of which variables of the shell it has its environment."""
-
-    argv: List[str]
-    names: List[str]
-    kinds: List[str]
-    path: str
-    variables: Dict[str, str]
-
-
-def _build_program_environment(program: InstalledProgram) -> Dict[str, str]:
-    kinds = tuple(program.kinds)
-    env = {name: text for name, text in os.environ.items() if name in program.names or name.startswith(kinds)}
+def _build_program_environment(inherited_name: str, variables: Dict[str, str]) -> Dict[str, str]:
+    env = {name: text for name, text in os.environ.items() if re.match(inherited_name, name)}
     env.setdefault("HOME", os.path.expanduser("~"))
     env.setdefault("USER", str(os.getuid()))
-    return dict(env, PATH=program.path, **program.variables)
+    return dict(env, **variables)
 
 
 _WRAPPER = '"$@"; printf "%s %s" $? "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit'
 
 
 def start_ray_processes(
-    disk: str, cluster_directory: str, program: List[Any], name: str, image: str, labels: Dict[str, str]
+    disk: str,
+    cluster_directory: str,
+    argv: List[str],
+    inherited_name: str,
+    variables: Dict[str, str],
+    name: str,
+    image: str,
+    labels: Dict[str, str],
 ) -> str:
     """Start Ray in a session of its own and record its leader; return the record's id."""
     record_id = PROCESS_PREFIX + binascii.hexlify(os.urandom(6)).decode()
@@ -283,14 +279,14 @@ def start_ray_processes(
         own = os.path.join(disk, f"ray-{os.getuid()}")
         os.makedirs(own, 0o700, exist_ok=True)
         os.symlink(own, TEMP)
-    ray = InstalledProgram(*program)
+    env = _build_program_environment(inherited_name, variables)
     with open(os.path.join(folder, "log"), "ab") as log:
         process = subprocess.Popen(
-            ["sh", "-c", _WRAPPER, "sh", *ray.argv],
+            ["sh", "-c", _WRAPPER, "sh", *argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(_build_program_environment(ray), TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP)),
+            env=dict(env, TMPDIR=scratch, RAY_TMPDIR=os.path.dirname(TEMP)),
             cwd=folder,
             start_new_session=True,
         )
@@ -330,10 +326,9 @@ def read_ray_process_output(disk: str, record_id: str, max_lines: int) -> str:
     return "\n".join(text.splitlines()[-max_lines:])
 
 
-def run_installed_program(program: List[Any], timeout_s: float) -> str:
-    found = InstalledProgram(*program)
-    env = _build_program_environment(found)
-    process = subprocess.Popen(found.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/")
+def run_installed_program(argv: List[str], inherited_name: str, variables: Dict[str, str], timeout_s: float) -> str:
+    env = _build_program_environment(inherited_name, variables)
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/")
     try:
         return process.communicate(timeout=timeout_s)[0].decode("utf-8", "replace")
     except subprocess.TimeoutExpired:

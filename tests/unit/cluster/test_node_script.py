@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterfacts import plan
@@ -19,13 +20,12 @@ from clusterfacts import plan
 from rlbox.cluster.connection import Node, NodePool, lock_nodes
 from rlbox.cluster.context import Endpoint, ExistingCluster, attempt_connections, probe_instances, probe_nodes
 from rlbox.cluster.node import facts as node_facts
-from rlbox.cluster.node.calls import InstalledProgram
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.runtime import create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
-from rlbox.provision.shell_environment import get_inherited_names_prefixes_path
+from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -61,12 +61,12 @@ def start(node: Node, text: str) -> str:
     labels = create_labels(cluster, one)
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
     arguments = {"cluster_directory": DIRECTORY, "name": "rlbox-pair", "image": "l", "labels": labels}
-    return str(node.call("start_ray_processes", disk=node.spec.data, program=program(one, argv), **arguments))
+    return str(node.call("start_ray_processes", disk=node.spec.data, **program(argv), **arguments))
 
 
-def program(one: ClusterMember, argv: list[str]) -> InstalledProgram:
-    inherited = get_inherited_names_prefixes_path()
-    return InstalledProgram(argv, inherited["names"], inherited["kinds"], inherited["path"], {"ADDED": "1"})
+def program(argv: list[str]) -> dict[str, Any]:
+    variables = {"PATH": SYSTEM_PATH, "ADDED": "1"}
+    return {"argv": argv, "inherited_name": INHERITED_NAME.pattern, "variables": variables}
 
 
 def instances(node: Node) -> list[RayInstance]:
@@ -154,8 +154,7 @@ def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> N
 
 def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
-    __, one = member(node)
-    text = node.call("run_installed_program", program=program(one, ["env"]), timeout_s=60)
+    text = node.call("run_installed_program", **program(["env"]), timeout_s=60)
     rows = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert rows["ADDED"] == "1"
     assert "HF_TOKEN" not in rows
