@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -68,18 +69,6 @@ class NodeStatus:
         row = dataclasses.asdict(self)
         return {**row, "here": row.pop("is_inplace"), "healthy": self.is_up_and_joined}
 
-    def as_row(self) -> tuple[str, ...]:
-        return (
-            self.name,
-            f"{self.role}, no engine" if self.is_inplace else self.role,
-            self.address,
-            self.container,
-            self.missing or "alive",
-            f"{self.gpus_used:g}/{self.gpus}",
-            decimal_size_text(self.store) if self.store else "-",
-            decimal_size_text(self.disk_free) if self.disk_free else "-",
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
@@ -118,9 +107,19 @@ class ClusterStatus:
         dashboard = f"dashboard: http://127.0.0.1:{port} on {plan.head.name}"
         if plan.head.name != LOCAL:
             dashboard += f", here by: ssh -N -L {port}:127.0.0.1:{port} {plan.head.name}"
-        return "\n".join(
-            [head, closed, dashboard, *columns([_HEADER, *(one.as_row() for one in self.nodes)]), *failures]
-        )
+        rows = [
+            (
+                one.name,
+                f"{one.role}, no engine" if one.is_inplace else one.role,
+                one.address,
+                one.container,
+                one.missing or "alive",
+                f"{one.gpus_used:g}/{one.gpus}",
+                *(decimal_size_text(size) if size else "-" for size in (one.store, one.disk_free)),
+            )
+            for one in self.nodes
+        ]
+        return "\n".join([head, closed, dashboard, *columns([_HEADER, *rows]), *failures])
 
 
 def create_status(
@@ -172,73 +171,59 @@ class MemberFacts(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What happened to a node: `since` in seconds since 1970, None where nothing tells.
+    """What happened to a node; `since` in seconds since 1970, 0 where nothing tells.
 
     `is_consequence`: it is what happens to a node when another one ends.
     """
 
-    node: str
-    id: str
-    title: str
-    seen: str
-    since: float | None = None
+    finding: Finding
     is_consequence: bool = False
+    since: float = 0.0
 
 
-def find_member_failures(members: Iterable[MemberFacts]) -> list[Failure]:
+def list_failure_findings(failures: Iterable[Failure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    return sort_failures(failure for member in members if (failure := _find_failure(member)))
-
-
-def sort_failures(failures: Iterable[Failure]) -> list[Failure]:
-    return sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0))
-
-
-def format_failure_findings(
-    failures: Sequence[Failure], remedy_by_node: Mapping[str, str], default_remedy: str
-) -> tuple[Finding, ...]:
-    """Return failures as findings; of several the first says so."""
-    several = len(failures) > 1 and not all(one.is_consequence for one in failures)
-    findings = []
-    for number, one in enumerate(failures):
-        at = "" if one.since is None else f"since {datetime.fromtimestamp(one.since, timezone.utc):%H:%M:%S} UTC"
-        seen = ", ".join(filter(None, (one.seen, at, "it failed first" if several and number == 0 else "")))
-        remedy = remedy_by_node.get(one.node, default_remedy)
-        findings.append(Finding(id=one.id, title=one.title, seen=seen, where=one.node, remedy=remedy))
+    ordered = sorted(failures, key=lambda one: (one.is_consequence, one.since))
+    findings = [one.finding for one in ordered]
+    if len(ordered) > 1 and not ordered[0].is_consequence:
+        seen = ", ".join(filter(None, (findings[0].seen, "it failed first")))
+        findings[0] = dataclasses.replace(findings[0], seen=seen)
     return tuple(findings)
 
 
-def _find_failure(member: MemberFacts) -> Failure | None:
-    name, instance, disk = member.name, member.instance, member.disk
+def find_failure(member: MemberFacts) -> Failure | None:
+    instance, disk = member.instance, member.disk
     if member.unreached:
         return _explain_silence(member)
     if instance is None:
         title = _("its container was removed, or the record of its processes")
-        return Failure(name, "container-gone", title, "")
+        return Failure(Finding(id="container-gone", title=title, where=member.name))
     if not instance.is_running:
         return _explain_end(member, instance)
     if disk and disk.is_full:
-        return Failure(name, "disk-full", _("its data disk is full"), _format_space(disk))
+        title = _("its data disk is full")
+        return Failure(Finding(id="disk-full", title=title, seen=_format_space(disk), where=member.name))
     if member.missing:
         title = _("its Ray runs, and the head does not have it: its way to the head is cut, or it hangs")
-        return Failure(name, "cut-off", title, member.missing, is_consequence=True)
+        return Failure(Finding(id="cut-off", title=title, seen=member.missing, where=member.name), is_consequence=True)
     return None
 
 
 def _explain_silence(member: MemberFacts) -> Failure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
-    name, seen = member.name, member.unreached
-    for attempt in member.attempts:
-        if not attempt.error or "refused" in attempt.error:
-            title = _("this machine does not reach it, {source} does: the cluster lives on")
-            return Failure(name, "connection-cut", title.format(source=attempt.source), seen, is_consequence=True)
-    if member.attempts:
-        title = _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
-        return Failure(name, "host-gone", title, seen)
-    return Failure(name, "host-unknown", _("this machine does not reach it"), seen)
+    reached_by = next((one.source for one in member.attempts if not one.error or "refused" in one.error), None)
+    if reached_by is not None:
+        id_, title = "connection-cut", _("this machine does not reach it, {source} does: the cluster lives on")
+        title = title.format(source=reached_by)
+    elif member.attempts:
+        id_, title = "host-gone", _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
+    else:
+        id_, title = "host-unknown", _("this machine does not reach it")
+    finding = Finding(id=id_, title=title, seen=member.unreached, where=member.name)
+    return Failure(finding, is_consequence=reached_by is not None)
 
 
 def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
@@ -259,9 +244,11 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
         (True, "ray-ended", ended, ""),
     )
     id_, title, seen = next(rule[1:] for rule in rules if rule[0])
-    seen = ", ".join(filter(None, (f"exit code {instance.exit_code}", seen)))
-    since = _parse_time(instance.finished, member.clock_offset_s)
-    return Failure(member.name, id_, title, seen, since, is_consequence=id_ in ("ray-ended", "cut-off"))
+    since = _parse_time_or_zero(instance.finished, member.clock_offset_s)
+    at = f"since {datetime.fromtimestamp(since, timezone.utc):%H:%M:%S} UTC" if since else ""
+    seen = ", ".join(filter(None, (f"exit code {instance.exit_code}", seen, at)))
+    finding = Finding(id=id_, title=title, seen=seen, where=member.name)
+    return Failure(finding, id_ in ("ray-ended", "cut-off"), since)
 
 
 def _format_space(disk: DiskFacts) -> str:
@@ -270,14 +257,14 @@ def _format_space(disk: DiskFacts) -> str:
     )
 
 
-def _parse_time(text: str, clock_offset_s: float) -> float | None:
-    """Return the time that an engine wrote, by this machine's clock; None where it is none."""
+def _parse_time_or_zero(text: str, clock_offset_s: float) -> float:
+    """Return the time that an engine wrote, by this machine's clock."""
     seconds, __, part = text.rstrip("Z").partition(".")
     try:
         at = datetime.strptime(f"{seconds}.{part[:6] or 0} +0000", "%Y-%m-%dT%H:%M:%S.%f %z")
     except ValueError:
-        return None
-    return at.timestamp() - clock_offset_s if at.year > 1 else None
+        return 0.0
+    return at.timestamp() - clock_offset_s if at.year > 1 else 0.0
 
 
 # ---- asking
@@ -306,7 +293,8 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
     remedies = {one.where: one.remedy for one in context.pool.unreached}
     back = f"rlbox cluster up {context.options.option_text} brings back what died"
     members = _list_member_facts(context, probe, cluster, state)
-    failures = format_failure_findings(find_member_failures(members), remedies, back)
+    found = list_failure_findings(filter(None, map(find_failure, members)))
+    failures = tuple(dataclasses.replace(one, remedy=remedies.get(one.where, back)) for one in found)
     return dataclasses.replace(create_status(plan, state, containers, disks), failures=failures)
 
 
@@ -371,8 +359,9 @@ class NodeMonitor:
         self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
         self._shown: set[tuple[str, str]] = set()
         self._silent: set[str] = set()
-        self._lock, self._closed = threading.Lock(), threading.Event()
-        threading.Thread(target=self._run, name="nodes", daemon=True).start()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while not self._closed.wait(_POLL_S):
@@ -380,18 +369,16 @@ class NodeMonitor:
 
     def _look(self) -> None:
         """Ask every node that was heard the last time, and say what happened."""
-        with self._lock:
-            names = [name for name in self._pool.nodes if name not in self._silent]
-            members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
-            failures = find_member_failures(members.values())
-            for name, error in errors.items():
-                self._silent.add(name)
-                said = error.finding.title if isinstance(error, UnreachableNode) else error.what
-                failures += self._explain_silence(name, said)
-            for failure in failures:
-                self._failures.setdefault(failure.node, failure)
-                if not self._closed.is_set():
-                    self._show(format_failure_findings([failure], {}, ""))
+        names = [name for name in self._pool.nodes if name not in self._silent]
+        members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
+        failures = [failure for member in members.values() if (failure := find_failure(member))]
+        for name, error in errors.items():
+            self._silent.add(name)
+            reason = error.finding.title if isinstance(error, UnreachableNode) else error.what
+            failures.append(self._explain_silence(name, reason))
+        for failure in failures:
+            self._failures.setdefault(failure.finding.where, failure)
+        self._show([failure.finding for failure in failures])
 
     def _ask(self, node: Node) -> MemberFacts:
         known = self._cluster.instances[node.name]
@@ -404,14 +391,14 @@ class NodeMonitor:
             clock_offset_s=self._clock_offsets_s.get(node.name, 0.0),
         )
 
-    def _explain_silence(self, name: str, said: str) -> list[Failure]:
-        failures: list[Failure] = []
-        for pause in (_SETTLE_S, 0.0):
+    def _explain_silence(self, name: str, error: str) -> Failure:
+        for pause_s in (_SETTLE_S, 0.0):
             attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
-            failures = find_member_failures([MemberFacts(name, unreached=said, attempts=attempts)])
-            if failures[0].id != "connection-cut" or self._closed.wait(pause):
+            failure = _explain_silence(MemberFacts(name, unreached=error, attempts=attempts))
+            if not failure.is_consequence:
                 break
-        return failures
+            time.sleep(pause_s)
+        return failure
 
     def _show(self, findings: Sequence[Finding]) -> None:
         for one in findings:
@@ -423,9 +410,11 @@ class NodeMonitor:
         return {name: name not in self._silent for name in self._pool.nodes}
 
     def probe_and_list_findings(self) -> tuple[Finding, ...]:
-        """Return what happened to nodes, the first first, and say what was not said."""
+        """Stop watching; return what happened to nodes, the first first, and say what was not said."""
+        self.close()
+        self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
-        findings = format_failure_findings(sort_failures(self._failures.values()), {}, "")
+        findings = list_failure_findings(self._failures.values())
         if not self._silent:
             with contextlib.suppress(RlboxError):
                 probe = self._context.probe()

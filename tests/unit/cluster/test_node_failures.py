@@ -9,7 +9,8 @@ from clusterfacts import DISK
 
 from rlbox.cluster.context import ConnectionAttempt, Endpoint
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.status import MemberFacts, find_member_failures, format_failure_findings
+from rlbox.cluster.status import MemberFacts, find_failure, list_failure_findings
+from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
 FULL = DISK._replace(free=DISK.size // 200)
@@ -27,6 +28,10 @@ def ended(code: int, second: int = 0, **changes: Any) -> RayInstance:
 
 def way(said: str, port: int = 22) -> ConnectionAttempt:
     return ConnectionAttempt("a", Endpoint("b", "10.0.0.2", port), said)
+
+
+def findings(*members: MemberFacts) -> tuple[Finding, ...]:
+    return list_failure_findings(filter(None, map(find_failure, members)))
 
 
 SOUND = MemberFacts(name="b", instance=container(), disk=DISK)
@@ -56,14 +61,14 @@ SILENT = {"instance": None, "unreached": "it does not answer: No route to host"}
     ],
 )
 def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> None:
-    (found,) = format_failure_findings(find_member_failures([SOUND._replace(**changes)]), {"b": "do it"}, "")
+    (found,) = findings(SOUND._replace(**changes))
     assert found.id == id_
     assert found.seen.startswith(seen)
-    assert (found.where, found.remedy, found.level) == ("b", "do it", "error")
+    assert (found.where, found.level) == ("b", "error")
 
 
 def test_nothing_happened_to_a_sound_node() -> None:
-    assert find_member_failures([SOUND]) == []
+    assert find_failure(SOUND) is None
 
 
 def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
@@ -71,8 +76,8 @@ def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
     head = MemberFacts(name="a", instance=ended(137, 4))
     worker = MemberFacts(name="b")
     late = worker._replace(instance=ended(137)._replace(finished="2025-11-26T11:00:02.0Z"), clock_offset_s=3600.0)
-    assert [one.node for one in find_member_failures([head, late])] == ["b", "a"]
-    first, __ = format_failure_findings(find_member_failures([head, late]), {}, "")
+    first, second = findings(head, late)
+    assert (first.where, second.where) == ("b", "a")
     assert first.seen == "exit code 137, since 10:00:02 UTC, it failed first"
 
 
@@ -81,5 +86,5 @@ def test_what_ends_because_another_did_is_no_first() -> None:
     worker = MemberFacts(name="b", instance=ended(1, 1))
     killed = MemberFacts(name="a", instance=ended(137, 5))
     gone = MemberFacts(name="a", unreached="it does not answer", attempts=(way("it did not answer"),))
-    assert [one.node for one in find_member_failures([worker, killed])] == ["a", "b"]
-    assert [one.node for one in find_member_failures([worker, gone])] == ["a", "b"]
+    assert [one.where for one in findings(worker, killed)] == ["a", "b"]
+    assert [one.where for one in findings(worker, gone)] == ["a", "b"]
