@@ -25,8 +25,13 @@ from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
-from rlbox.ssh.errors import explain_ssh_error
+from rlbox.ssh.connection import (
+    CONNECTION_LOST_CODE,
+    ConnectionLost,
+    SshAddress,
+    SshConnection,
+    explain_ssh_error,
+)
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 

@@ -7,13 +7,15 @@ its place, each file is put there whole, and an environment that was never finis
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from uv import find_uv_bin
 
@@ -21,42 +23,41 @@ from rlbox.amounts import decimal_size_text
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.desired import DesiredState, PartToInstall, SkippedItem
-from rlbox.provision.files import (
-    BACKUPS,
-    back_up_replaced_files,
-    convert_disk_errors,
-    find_unused_backup_path,
-    install_file,
-    list_missing_parents_upwards,
-    move_original_aside_or_remove,
-    remove_empty_directories,
-    remove_path,
-    remove_temporary_files,
-    restore_original_file,
-    restore_original_path,
+from rlbox.provision.desired import (
+    DesiredState,
+    FileToInstall,
+    PartToInstall,
+    SkippedItem,
+    remove_env_file_variables,
 )
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
     ApplyPlan,
     BackupPath,
+    InstalledFile,
     InstalledPart,
     InstallRecord,
     PathChange,
+    PathState,
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
+    is_same_content,
+    make_installed_state,
 )
 from rlbox.provision.probe import (
     FINGERPRINT_FILE,
     find_existing_parent,
     list_installed_apt_packages,
+    probe_path,
     read_record,
     write_record,
 )
 from rlbox.system.command import check_command, run_command
-from rlbox.system.files import get_free_bytes, write_atomic
+from rlbox.system.files import get_free_bytes, is_disk_full, write_atomic
 from rlbox.values import VENV, Command
 
+_BACKUPS = "backup"
+_BEFORE = ".before-rlbox"
 _SYNC_S = 7200.0
 _APT_S = 1800.0
 # A shell of an applied machine has these, and they are about later installs, not about this one.
@@ -149,15 +150,8 @@ def _apply_step(
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
     layout = desired.layout
     old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
-    missing = [
-        folder
-        for path in (
-            layout.record_file,
-            layout.map_path(VENV),
-            *([layout.relocated_venv_dir] if layout.relocated_venv_dir else []),
-        )
-        for folder in list_missing_parents_upwards(Path(path))
-    ]
+    paths = (layout.record_file, layout.map_path(VENV))
+    missing = [folder for path in paths for folder in _list_missing_parents_upwards(Path(path))]
     return _save(
         layout,
         replace(
@@ -167,7 +161,6 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
             state="laying",
             prefix=layout.prefix,
             data=layout.data_dir,
-            venv=layout.relocated_venv_dir,
             folders=tuple(dict.fromkeys([*old.folders, *missing])),
             python=options.python_path,
             forced=options.overridden_stack_conflict,
@@ -176,8 +169,8 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
 
 
 def _save(layout: Layout, record: InstallRecord) -> InstallRecord:
-    with convert_disk_errors(Path(layout.record_file)):
-        remove_temporary_files(Path(layout.record_file))
+    with _convert_disk_errors(Path(layout.record_file)):
+        _remove_temporary_files(Path(layout.record_file))
         write_record(layout, record)
     return record
 
@@ -198,7 +191,7 @@ def _install_apt_packages(layout: Layout, record: InstallRecord, names: list[str
 
 def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, source: PackageSource) -> InstallRecord:
     part = record.environment or InstalledPart(
-        before=find_unused_backup_path(Path(step.path)) if step.keeps_backup else ""
+        before=_find_unused_backup_path(Path(step.path)) if step.keeps_backup else ""
     )
     patches = "" if plan.recreates_venv else record.patches
     record = _save(plan.desired.layout, replace(record, environment=part, patches=patches))
@@ -209,8 +202,8 @@ def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, 
 def _install_part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
     part = next(part for part in desired.parts if part.install_path == path)
     known = record.parts.get(path)
-    before = known.before if known else find_unused_backup_path(Path(path)) if Path(path).exists() else ""
-    folders = (*record.folders, *list_missing_parents_upwards(Path(path)))
+    before = known.before if known else _find_unused_backup_path(Path(path)) if Path(path).exists() else ""
+    folders = (*record.folders, *_list_missing_parents_upwards(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
     _put_part_in_place(part, store, before)
@@ -221,10 +214,10 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
 
 def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
     if path in record.parts:
-        restore_original_path(Path(path), record.parts[path].before)
+        _restore_original_path(Path(path), record.parts[path].before)
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _save(layout, replace(record, parts=rest))
-    return restore_original_file(layout, record, path).record_without_file
+    return _restore_original_file(layout, record, path).record_without_file
 
 
 def _install_files(
@@ -232,12 +225,12 @@ def _install_files(
 ) -> tuple[str, ...]:
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     known = {*record.kept, *(file.backup for file in record.laid.values())}
-    with convert_disk_errors(Path(layout.rlbox_dir, BACKUPS)):
-        record = _save(layout, back_up_replaced_files(layout, record, steps))
+    with _convert_disk_errors(Path(layout.rlbox_dir, _BACKUPS)):
+        record = _save(layout, _back_up_replaced_files(layout, record, steps))
     for step in steps:
         on_step(step)
         if step.file:
-            install_file(step.file)
+            _install_file(step.file)
     _save(layout, replace(record, state="laid"))
     now = {*record.kept, *(file.backup for file in record.laid.values())}
     return tuple(sorted(now - known - {""}))
@@ -252,17 +245,14 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
     notes = []
     for path in reversed(tuple(record.laid)):
         on_path(path)
-        record, note = restore_original_file(layout, record, path)
+        record, note = _restore_original_file(layout, record, path)
         notes += [note] if note else []
     for path, part in record.parts.items():
         on_path(path)
-        restore_original_path(Path(path), part.before)
+        _restore_original_path(Path(path), part.before)
     if record.environment:
         on_path(layout.map_path(VENV))
-        restore_original_path(Path(layout.map_path(VENV)), record.environment.before)
-        if record.venv:
-            remove_path(Path(record.venv))
-            remove_path(Path(record.venv).with_name("uv-cache"))
+        _restore_original_path(Path(layout.map_path(VENV)), record.environment.before)
     present = sorted(set(record.packages) & list_installed_apt_packages(record.packages)) if record.packages else []
     if present and (failed := _apt("remove", *present)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
@@ -270,7 +260,7 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
     Path(layout.rlbox_dir, "share/patches.json").unlink(missing_ok=True)
     Path(layout.record_file).unlink(missing_ok=True)
-    remove_empty_directories([*record.folders, f"{layout.rlbox_dir}/{BACKUPS}"])
+    _remove_empty_directories([*record.folders, f"{layout.rlbox_dir}/{_BACKUPS}"])
     return tuple(notes)
 
 
@@ -279,13 +269,9 @@ def _make_environment(desired: DesiredState, source: PackageSource, backup_path:
     layout = desired.layout
     venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
     if recreate or not stamp.exists():
-        move_original_aside_or_remove(venv, backup_path)
-        with convert_disk_errors(venv):
+        _move_original_aside_or_remove(venv, backup_path)
+        with _convert_disk_errors(venv):
             venv.parent.mkdir(parents=True, exist_ok=True)
-            if layout.relocated_venv_dir:
-                move_original_aside_or_remove(Path(layout.relocated_venv_dir), "")
-                Path(layout.relocated_venv_dir).mkdir(parents=True)
-                os.symlink(layout.relocated_venv_dir, venv)
     stamp.unlink(missing_ok=True)
     _run_uv(desired, source, venv)
     write_atomic(stamp, format_venv_fingerprint(desired))
@@ -293,10 +279,6 @@ def _make_environment(desired: DesiredState, source: PackageSource, backup_path:
 
 def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.uv_env, "UV_NO_PROGRESS": "1"}
-    if desired.layout.relocated_venv_dir and not os.environ.get("UV_CACHE_DIR"):
-        env["UV_CACHE_DIR"] = str(
-            Path(desired.layout.relocated_venv_dir).with_name("uv-cache")
-        )  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.is_offline else ()
     python = desired.interpreter or desired.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
@@ -315,7 +297,7 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
 
 @contextmanager
 def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, _convert_disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
         words = ["--no-index"] if supply.is_offline else []
         if desired.build_constraints:
@@ -347,9 +329,9 @@ def _apt(*words: str) -> str:
 def _put_part_in_place(part: PartToInstall, store: ObjectStore, backup_path: BackupPath) -> None:
     path, source = Path(part.install_path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
-    with convert_disk_errors(path):
+    with _convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        move_original_aside_or_remove(draft, "")
+        _move_original_aside_or_remove(draft, "")
         if part.kind == "http":
             write_atomic(draft, source.read_bytes(), int(part.octal_file_mode, 8))
         else:
@@ -359,13 +341,13 @@ def _put_part_in_place(part: PartToInstall, store: ObjectStore, backup_path: Bac
                     tar.extractall(draft, filter="tar")
                 else:
                     tar.extractall(draft)  # noqa: S202
-        move_original_aside_or_remove(path, backup_path)
+        _move_original_aside_or_remove(path, backup_path)
         os.rename(draft, path)
 
 
 def _apply_patches(desired: DesiredState) -> None:
     """Change the sources that the target's patches are about, by content; a patch that does not fit writes nothing."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, _convert_disk_errors(Path(folder)):
         for name, text in {**desired.patch_programs, "manifest.json": desired.patch_manifest}.items():
             Path(folder, name).write_text(text, "utf-8")
         argv = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
@@ -376,7 +358,7 @@ def _apply_patches(desired: DesiredState) -> None:
 def require_disk_space_for_venv(desired: DesiredState) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
     layout = desired.layout
-    venv_dir = find_existing_parent(Path(layout.relocated_venv_dir or layout.map_path(VENV)))
+    venv_dir = find_existing_parent(Path(layout.map_path(VENV)))
     free, need = get_free_bytes(venv_dir), desired.download_bytes * 2
     if free < need:
         raise NodeError(
@@ -386,3 +368,171 @@ def require_disk_space_for_venv(desired: DesiredState) -> None:
             where=str(venv_dir),
             next_step=_("free space, or name a folder of another disk with --prefix DIR"),
         )
+
+
+# ---- files: each whole or not at all, and nothing of the user's lost
+
+
+def _back_up_file(layout: Layout, path: Path, path_state: PathState) -> str:
+    """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
+    if path_state.kind != "file":
+        return ""
+    copy = Path(layout.rlbox_dir, _BACKUPS, f"{path_state.sha256[:12]}-{path.name}")
+    if not copy.exists():
+        with _convert_disk_errors(copy):
+            _remove_temporary_files(copy)
+            write_atomic(copy, path.read_bytes(), int(path_state.mode, 8) & 0o700 | 0o400)
+    return str(copy)
+
+
+def _back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChange]) -> InstallRecord:
+    """Return the record with every file that is about to be laid, and keep copies of what is in their places.
+
+    It is written before the first of them is laid, so that whoever comes after a kill knows what stood there.
+    """
+    laid, kept, folders = dict(record.laid), list(record.kept), list(record.folders)
+    for step in steps:
+        if step.file is None:
+            continue
+        path = Path(step.path)
+        folders += _list_missing_parents_upwards(path)
+        path_state, own = probe_path(path), laid.get(step.path)
+        due = make_installed_state(step.file)
+        if own is None:
+            backup = _back_up_file(layout, path, path_state)
+            before = replace(path_state, text=None)
+        else:
+            backup, before = own.backup, own.before
+            if (
+                not is_same_content(path_state, own.now)
+                and not is_same_content(path_state, own.before)
+                and (copy := _back_up_file(layout, path, path_state))
+            ):
+                kept.append(copy)  # changed since rlbox laid it
+        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.file.rlbox_lines)
+    return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
+
+
+def _install_file(file: FileToInstall) -> None:
+    """Put a file or link in its place; readers see what was there, or the whole of it."""
+    path = Path(file.path)
+    with _convert_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_temporary_files(path)
+        if not file.link_target:
+            write_atomic(path, file.text.encode("utf-8", "surrogateescape"), int(file.mode, 8))
+            return
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        os.symlink(file.link_target, draft)
+        os.replace(draft, path)
+
+
+def _remove_temporary_files(path: Path) -> None:
+    """Remove what a killed process was about to put at `path`."""
+    for draft in path.parent.glob(f".{path.name}.[0-9]*"):
+        draft.unlink(missing_ok=True)
+
+
+class RestoredFile(NamedTuple):
+    """The record without the file, and what is to say of it; empty: nothing."""
+
+    record_without_file: InstallRecord
+    problem_note: str
+
+
+def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> RestoredFile:
+    """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
+
+    A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
+    too, the lines of rlbox are taken.
+    """
+    own, place = record.laid[path], Path(path)
+    now, note = probe_path(place, text=bool(own.merged)), ""
+    if is_same_content(now, own.now):
+        _restore(place, own.before, own.backup)
+    elif not is_same_content(now, own.before) and own.merged and now.text is not None:
+        before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
+        text = remove_env_file_variables(now.text, own.merged, before)
+        write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
+    elif not is_same_content(now, own.before) and now.kind != "absent":
+        note = f"{path}: left as it is, because it was changed since" + (
+            f"; what stood there before is {own.backup}" if own.backup else ""
+        )
+    if own.backup and not note:
+        Path(own.backup).unlink(missing_ok=True)
+    laid = {name: row for name, row in record.laid.items() if name != path}
+    kept = (*record.kept, own.backup) if note and own.backup else record.kept
+    record = replace(record, laid=laid, kept=kept)
+    write_record(layout, record)
+    return RestoredFile(record, note)
+
+
+def _restore(path: Path, before: PathState, backup: str) -> None:
+    with _convert_disk_errors(path):
+        if before.kind == "file":
+            write_atomic(path, Path(backup).read_bytes(), int(before.mode, 8))
+            if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
+                os.chown(path, before.uid, before.gid)
+        elif before.kind == "link":
+            _install_file(FileToInstall(path=str(path), fix_id_or_rlbox="", link_target=before.to))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _find_unused_backup_path(path: Path) -> str:
+    """Return a free name under which what is at `path` is kept while something of rlbox's takes its place."""
+    names = (f"{path}{_BEFORE}", *(f"{path}{_BEFORE}-{number}" for number in range(2, 1000)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _move_original_aside_or_remove(path: Path, backup_path: BackupPath) -> None:
+    """Make room at `path`: what is the user's goes to `backup_path`, what is rlbox's is removed."""
+    with _convert_disk_errors(path):
+        if backup_path and not os.path.lexists(backup_path):
+            if os.path.lexists(path):
+                os.rename(path, backup_path)
+        else:
+            _remove_path(path)
+
+
+def _restore_original_path(path: Path, backup_path: BackupPath) -> None:
+    with _convert_disk_errors(path):
+        if backup_path and not os.path.lexists(backup_path):
+            return  # an earlier try has put it back
+        _remove_path(path)
+        if backup_path:
+            os.rename(backup_path, path)
+
+
+def _remove_path(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def _list_missing_parents_upwards(path: Path) -> list[str]:
+    return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
+
+
+def _remove_empty_directories(directories: Iterable[str]) -> None:
+    for folder in sorted(directories, key=len, reverse=True):
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+@contextmanager
+def _convert_disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says which, and that nothing is half laid."""
+    try:
+        yield
+    except OSError as error:
+        full = is_disk_full(error)
+        raise NodeError(
+            _("the disk is full: the files written so far are complete")
+            if full
+            else _("cannot be laid: {strerror}").format(strerror=error.strerror),
+            where=str(path),
+            next_step=_("free space and repeat the command, which goes on from there") if full else "",
+        ) from error

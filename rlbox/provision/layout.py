@@ -21,13 +21,10 @@ class Layout:
 
     `prefix`: Empty: the machine itself, which takes root. Else a folder below which everything lies as in the image.
     `data_dir`: The data disk's folder on this machine.
-    `relocated_venv_dir`: Where the bytes of the environment are when that is not its place in the image, but a disk
-      with more room; the place is a link to it then. Empty: there.
     """
 
     prefix: str = ""
     data_dir: str
-    relocated_venv_dir: str = ""
 
     def map_path(self, path: str) -> str:
         return f"{self.prefix}{path}"

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from rlbox.app import App
@@ -29,9 +28,7 @@ def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) ->
     folder = validate_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
-    layout = Layout(prefix=validate_prefix(prefix.rstrip("/")), data_dir=folder)
-    record = read_record(layout)
-    return replace(layout, relocated_venv_dir=record.venv if record else "")
+    return Layout(prefix=validate_prefix(prefix.rstrip("/")), data_dir=folder)
 
 
 def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
@@ -40,7 +37,7 @@ def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
     for prefix in (_pointer(target), ""):
         layout = Layout(prefix=prefix, data_dir=data)
         if (record := read_record(layout)) and record.target == target:
-            return replace(layout, relocated_venv_dir=record.venv)
+            return layout
     if read_record(Layout(data_dir=data)) is None and Path(LOCK_IN_IMAGE).exists():
         return Layout(data_dir=data)
     return Layout(prefix=_get_default_prefix(target), data_dir=data)

@@ -9,15 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlbox.findings import Finding
 from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_joining_paths
-from rlbox.provision.layout import Layout
 from rlbox.values import VENV
-
-UNPACKED_RATIO = 4.0
-"""Bytes of an environment for each byte of its wheels, with the cache that they are unpacked in.
-
-Measured with `local`: 0.79 GB of wheels are 2.6 GB of files.
-"""
-_ROOM = 1 << 30
 
 BackupPath = str
 """Where what stood at a path is kept; empty: nothing stood there."""
@@ -88,7 +80,6 @@ class InstallRecord:
     state: Literal["laying", "laid", "removing"]
     prefix: str = ""
     data: str = ""
-    venv: str = ""
     laid: Mapping[str, InstalledFile] = field(default_factory=dict)
     parts: Mapping[str, InstalledPart] = field(default_factory=dict)
     environment: InstalledPart | None = None
@@ -151,20 +142,6 @@ class ApplyPlan:
         return frozenset(step.kind for step in self.steps)
 
 
-def choose_venv_disk(
-    layout: Layout, wheel_bytes: int, free_bytes: int, data_free_bytes: int, same_disk: bool
-) -> Layout:
-    """Return the layout with the environment on the data disk, where its own place has too little room.
-
-    `wheel_bytes`, `free_bytes`, `data_free_bytes`: Bytes: of the wheels, free where the environment belongs, free on
-      the data disk.
-    """
-    need = int(wheel_bytes * UNPACKED_RATIO) + _ROOM
-    if same_disk or free_bytes >= need or data_free_bytes < need:
-        return layout
-    return replace(layout, relocated_venv_dir=f"{layout.data_dir}/rlbox{VENV}")
-
-
 def format_venv_fingerprint(desired: DesiredState) -> str:
     return f"python {desired.python}\n{desired.requirements}"
 
@@ -222,39 +199,29 @@ def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathCha
 
 
 def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
-    path = desired.layout.map_path(VENV)
-    drift = _list_package_differences(desired, facts.venv_packages)
-    new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
+    drift = _shorten_differences(_list_package_differences(desired, facts.venv_packages))
     if facts.is_foreign_venv:
-        yield PathChange(
-            kind="environment", path=path, old_description="not one of rlbox", new_description=new, keeps_backup=True
-        )
+        old, reason = "not one of rlbox", ""
     elif facts.is_incomplete_venv:
-        yield PathChange(
-            kind="environment", path=path, old_description="half made", new_description=new, reason="made anew"
-        )
+        old, reason = "half made", "made anew"
     elif not facts.venv_fingerprint:
-        yield PathChange(kind="environment", path=path, old_description="nothing", new_description=new)
+        old, reason = "nothing", ""
     elif facts.venv_fingerprint != format_venv_fingerprint(desired):
-        yield PathChange(
-            kind="environment",
-            path=path,
-            old_description="of another lock",
-            new_description=new,
-            reason=_shorten_differences(drift),
-        )
+        old, reason = "of another lock", drift
     elif drift:
-        yield PathChange(
-            kind="environment",
-            path=path,
-            old_description="not as the lock says",
-            new_description=new,
-            reason=_shorten_differences(drift),
-        )
+        old, reason = "not as the lock says", drift
     elif patching:
-        yield PathChange(
-            kind="environment", path=path, old_description="with other patches", new_description=new, reason="made anew"
-        )
+        old, reason = "with other patches", "made anew"
+    else:
+        return
+    yield PathChange(
+        kind="environment",
+        path=desired.layout.map_path(VENV),
+        old_description=old,
+        new_description=f"Python {desired.python}, {len(desired.packages)} packages of the lock",
+        reason=reason,
+        keeps_backup=facts.is_foreign_venv,
+    )
 
 
 def _list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
@@ -304,26 +271,27 @@ def _files(
         due = make_installed_state(laid)
         if is_same_content(path_state, due):
             continue
+        own, reason = known.get(row.path), ""
         if path_state.kind in ("folder", "other"):
-            blocked.append(
-                SkippedItem(
-                    item=row.path, source_id=row.fix_id_or_rlbox, reason=f"{path_state.describe()} is in its place"
-                )
-            )
-            continue
-        own = known.get(row.path)
-        if path_state.program and not own:
+            reason = f"{path_state.describe()} is in its place"
+        elif path_state.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
+        if reason:
             blocked.append(SkippedItem(item=row.path, source_id=row.fix_id_or_rlbox, reason=reason))
             continue
         keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
-        told = {
-            "old_description": path_state.describe(),
-            "new_description": due.describe(),
-            "reason": row.fix_id_or_rlbox,
-        }
-        steps.append(PathChange(kind=kind, path=row.path, **told, keeps_backup=keep, file=laid))
+        steps.append(
+            PathChange(
+                kind=kind,
+                path=row.path,
+                old_description=path_state.describe(),
+                new_description=due.describe(),
+                reason=row.fix_id_or_rlbox,
+                keeps_backup=keep,
+                file=laid,
+            )
+        )
     return tuple(steps), tuple(blocked)
 
 

@@ -38,9 +38,8 @@ from rlbox.provision.apply import (
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, lock_layout, record_layout
-from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, choose_venv_disk, plan_apply
+from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply
 from rlbox.provision.probe import (
-    find_existing_parent,
     list_installed_apt_packages,
     probe_machine,
     read_record,
@@ -49,7 +48,6 @@ from rlbox.provision.probe import (
 from rlbox.provision.shell_environment import filter_environment
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.command import run_command
-from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.system.process_table import read_environment
@@ -198,16 +196,6 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
     )
 
 
-def place_venv_by_free_space(prepared: HostTarget, layout: Layout) -> Layout:
-    own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data_dir))
-    if layout.prefix or read_record(layout) or Path(VENV).exists():
-        return layout
-    same_disk = own.stat().st_dev == data.stat().st_dev
-    return choose_venv_disk(
-        layout, prepared.desired.download_bytes, get_free_bytes(own), get_free_bytes(data), same_disk
-    )
-
-
 def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
     require_writable_layout(prepared.desired.layout)
@@ -330,12 +318,6 @@ def provision_target(
     `before_changes`: Called with the number of changes before the first one; what it raises ends all.
     """
     prepared = load_target_for_host(app, image, layout, options)
-    roomy = place_venv_by_free_space(prepared, layout)
-    if roomy != layout:
-        app.print_status(
-            f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.relocated_venv_dir}"
-        )
-        prepared = load_target_for_host(app, image, roomy, options)
     if not plan_only or app.dry_run:
         ensure_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
     if plan_only:
@@ -350,7 +332,7 @@ def provision_target(
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
             done = apply_plan(app, prepared, replace(plan, steps=first))
-            prepared = load_target_for_host(app, image, roomy, options)
+            prepared = load_target_for_host(app, image, layout, options)
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
             rest = apply_plan(app, prepared, plan)

@@ -147,7 +147,7 @@ def find_host_layout_for_doctor(
             where=layout.rlbox_dir,
             next_step=f"rlbox doctor {record.target}",
         )
-    return replace(layout, data_dir=record.data, relocated_venv_dir=record.venv)
+    return replace(layout, data_dir=record.data)
 
 
 def examine_layout(app: App, layout: Layout, gpus: str, *, budget_s: float) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
+from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
@@ -218,3 +221,67 @@ def run_terminal(address: SshAddress, command: str) -> int:
     """Give this terminal to a shell there, or to one command, and return its exit code."""
     words = (address.ssh_destination, command) if command else (address.ssh_destination,)
     return run_in_foreground(Command(argv=(*address.to_argv_before_destination(), "--", *words)))
+
+
+# ---- what ssh's errors mean, and what to do about them
+
+
+class _Rule(NamedTuple):
+    pattern: str
+    id: str
+    title: str
+    remedy: str
+
+
+_RULES = (
+    _Rule(
+        pattern=r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
+        id="host-key-changed",
+        title="its host key is another than the one that is known: somebody may stand between",
+        remedy="ask whoever runs it; if it was installed anew: `ssh {name}` says how to remove its old key",
+    ),
+    _Rule(
+        pattern=r"Host key verification failed|No \S+ host key is known",
+        id="host-key-unknown",
+        title="its host key is not known here",
+        remedy="type `ssh {name}` once, compare the key, and take it",
+    ),
+    _Rule(
+        pattern=r"Could not resolve hostname|Name or service not known|nodename nor servname",
+        id="host-unknown",
+        title="there is no host of that name",
+        remedy="correct the name, or give it a Host entry in ~/.ssh/config",
+    ),
+    _Rule(
+        pattern=r"Permission denied|Too many authentication failures|no mutual signature|passphrase",
+        id="login-refused",
+        title="ssh would ask for a password: no key of yours is taken there",
+        remedy="ssh-copy-id {name}, or load the key with ssh-add",
+    ),
+    _Rule(
+        pattern=r"python3: (command )?not found|python3: No such file|Unknown command: python3",
+        id="no-python",
+        title="it has no python3",
+        remedy="install Python 3.6 or newer there: apt-get install python3",
+    ),
+    _Rule(
+        pattern=r"administratively prohibited|streamlocal|forwarding (is )?disabled",
+        id="no-forwarding",
+        title="its sshd forwards no sockets",
+        remedy="AllowStreamLocalForwarding yes in its sshd_config",
+    ),
+)
+_BEHIND = "open failed: connect failed"
+"""What a jump host says that is reached itself, and does not reach the node."""
+
+
+def explain_ssh_error(name: str, output: str) -> Finding:
+    """Return why ssh did not reach `name`, by all that it wrote; a jump host that failed is named in its line."""
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip(" @")]
+    for rule in _RULES:
+        if match := re.search(rule.pattern, output):
+            line = next((line for line in lines if match.group() in line), lines[-1])
+            return Finding(id=rule.id, title=rule.title, seen=line, where=name, remedy=rule.remedy.format(name=name))
+    last = next((line for line in lines if _BEHIND in line), lines[-1] if lines else "ssh ended without a word")
+    remedy = f"make `ssh {name} true` work: is it on, is its network up, is its sshd there?"
+    return Finding(id="unreachable", title="it does not answer", seen=last, where=name, remedy=remedy)

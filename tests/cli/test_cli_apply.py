@@ -25,12 +25,10 @@ from wheelbox import Index, make_wheel
 
 from rlbox.app import App
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.image.plan import load_image_plan
-from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, uninstall
+from rlbox.provision.apply import EMPTY_RESULT, ApplyResult
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
-from rlbox.provision.probe import FINGERPRINT_FILE
-from rlbox.provision.provision import HostTarget, apply_plan, load_target_for_host, plan_target
+from rlbox.provision.provision import HostTarget
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -293,29 +291,6 @@ def test_doctor_examines_the_place_as_its_runs_find_it(rlbox: Rlbox, prefix: Pat
     assert "target small was applied here" in other.stderr
 
 
-@pytest.mark.slow
-def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: Folder, store: ObjectStore) -> None:
-    """As on a machine whose system disk is too small for it."""
-    give(folder.path, store, FIRST, patched=False)
-    disk = prefix.parent / "disk"
-    venv = disk / "rlbox/opt/venv"
-    app = App(project=folder.project, verbosity=-1)
-    layout = Layout(prefix=str(prefix), data_dir=str(disk), relocated_venv_dir=str(venv))
-    prepared = load_target_for_host(app, load_image_plan(app.project, "small"), layout, ApplyOptions(offline=True))
-    for expected in (True, False):
-        plan = plan_target(prepared, "no")
-        assert bool(plan.steps) == expected
-        apply_plan(app, prepared, plan)
-    assert (prefix / "opt/venv").readlink() == venv
-    assert (venv / "bin/python").exists()
-    assert inside(prefix, "python -c 'import alpha; print(alpha.__version__)'") == "1.0\n"
-    (venv / FINGERPRINT_FILE).unlink()  # as a kill leaves it
-    apply_plan(app, prepared, plan_target(prepared, "no"))
-    assert plan_target(prepared, "no").steps == ()
-    assert uninstall(layout, lambda path: None) == ()
-    assert not (disk / "rlbox").exists()
-
-
 def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: Path, store: ObjectStore) -> None:
     out = prefix.parent / "export"
     out.mkdir()
@@ -340,7 +315,7 @@ def test_a_target_on_a_frameworks_image_is_refused(
 
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
     assert rlbox(*words(prefix)).code == 0
-    record = Path(Layout(prefix=str(prefix), data_dir="", relocated_venv_dir="").record_file)
+    record = Path(Layout(prefix=str(prefix), data_dir="").record_file)
     whole = record.read_text()
     record.write_text(whole[: len(whole) // 2])
     step = follow(*words(prefix, "--check"))
@@ -363,7 +338,6 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
 
     monkeypatch.setattr("rlbox.provision.provision.apply_plan", apply_plan)
     monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.provision.place_venv_by_free_space", lambda prepared, layout: layout)
     return done
 
 

@@ -19,7 +19,7 @@ from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
-from rlbox.ssh.errors import explain_ssh_error
+from rlbox.ssh.connection import explain_ssh_error
 
 CHANGED = """@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 Host key for 10.0.0.2 has changed and you have requested strict checking.

@@ -23,7 +23,6 @@ from rlbox.provision.plan import (
     InstallRecord,
     MachineState,
     PathState,
-    choose_venv_disk,
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
     plan_apply,
@@ -222,15 +221,6 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
     assert merge_env_file_joining_paths(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
     assert merge_env_file_joining_paths(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
-
-
-@pytest.mark.parametrize(
-    ("free_here", "free_data", "same", "moved"),
-    [(100, 100, False, False), (1, 100, False, True), (1, 1, False, False), (1, 100, True, False)],
-)
-def test_the_environment_goes_where_there_is_room(free_here: int, free_data: int, same: bool, moved: bool) -> None:
-    layout = choose_venv_disk(Layout(data_dir="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
-    assert layout.relocated_venv_dir == ("/disk/rlbox/opt/venv" if moved else "")
 
 
 def test_a_prefix_moves_paths_and_nothing_else() -> None:
