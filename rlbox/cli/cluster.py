@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -163,7 +162,7 @@ def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> N
 
     def show(line: LogLine) -> None:
         if app.as_json:
-            found.append(asdict(line))
+            found.append(line._asdict())
         else:
             app.print_stdout(line.format())
 

@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,15 +186,10 @@ def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str
 def check_package_size(directory: Path, sizes: Mapping[str, int]) -> None:
     if (total := sum(sizes.values())) <= LARGEST_PACKAGE:
         return
-    parts: Counter[str] = Counter()
-    for path, size in sizes.items():
-        parts[path.split("/")[0]] += size
-    largest, size = parts.most_common(1)[0]
+    largest = max(sizes, key=lambda path: sizes[path])
     raise SpecError(
-        _("the working directory has {total}, and Ray takes {most}: {named}").format(
-            total=decimal_size_text(total),
-            most=decimal_size_text(LARGEST_PACKAGE),
-            named=f"{largest} {decimal_size_text(size)}",
+        _("the working directory has {total}, and Ray takes {most}").format(
+            total=decimal_size_text(total), most=decimal_size_text(LARGEST_PACKAGE)
         ),
         where=str(directory),
         next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(

@@ -6,10 +6,9 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.app import App
 from rlbox.cluster.connection import NodeStream
@@ -24,8 +23,7 @@ _RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gc
 _TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogLine:
+class LogLine(NamedTuple):
     """A line of a node's log; `at` in seconds since 1970 by the clock of this machine."""
 
     at: float
@@ -51,26 +49,25 @@ def parse_leading_utc_time(line: str) -> float | None:
 
 
 class LogLineTimestamper:
-    """The time of each line of each log: its own, else that of the line before it."""
+    """The time of each line of each log: its own, else that of the line before it.
+
+    Lines before the first that has a time have that of it; of a text without any all are of when it was written.
+    """
 
     def __init__(self, clock_offsets_s: Mapping[str, float]) -> None:
         self._clock_offsets_s = clock_offsets_s
         self._last: dict[tuple[str, str], float] = {}
 
-    def timestamp_lines(self, node: str, report: Sequence[Any]) -> Iterator[LogLine]:
-        """Yield the lines of a node's `LogReport`; those that follow later were written at its time of reading.
-
-        Lines before the first that has a time have that of it; of a text without any all are of when it was written.
-        """
+    def timestamp_lines(self, node: str, report: Any) -> Iterator[LogLine]:
+        """Yield the lines of a node's `LogReport`."""
         is_first, now, logs = report
         for file, text, written in logs:
-            lines = text.splitlines()
-            times = list(map(parse_leading_utc_time, lines))
+            lines = [(parse_leading_utc_time(line), line) for line in text.splitlines()]
             begin = max(written if is_first else now, self._last.get((node, file), 0.0))
-            last = next((at for at in times if at is not None), begin)
-            for line, at in zip(lines, times, strict=True):
+            last = next((at for at, __ in lines if at is not None), begin)
+            for at, line in lines:
                 last = last if at is None else at
-                yield LogLine(at=last - self._clock_offsets_s[node], node=node, file=file, text=line)
+                yield LogLine(last - self._clock_offsets_s[node], node, file, line)
             self._last[node, file] = last
 
 
@@ -90,20 +87,16 @@ def read_logs(
         patterns = _choose_patterns(context, cluster, job)
         pool = context.pool.select_skipping_unconnected(list(cluster.instances))
         clocks = LogLineTimestamper(probe.clock_offsets_s)
-
-        def show_masked(line: LogLine) -> None:
-            show(LogLine(at=line.at, node=line.node, file=line.file, text=masker.mask_text(line.text)))
-
         streams = pool.map(lambda node: cluster.start_log_stream(node, patterns, follow=follow))
         try:
             reports = pool.map(lambda node: streams[node.name].next())
             found = [line for name, report in reports.items() for line in clocks.timestamp_lines(name, report)]
             found.sort(key=lambda line: line.at)
             for log_line in found[0 if lines is None else max(0, len(found) - lines) :]:
-                show_masked(log_line)
+                show(log_line._replace(text=masker.mask_text(log_line.text)))
             for name, report in _merge_streams(streams) if follow else ():
                 for log_line in clocks.timestamp_lines(name, report):
-                    show_masked(log_line)
+                    show(log_line._replace(text=masker.mask_text(log_line.text)))
         finally:
             for stream in streams.values():
                 stream.close()

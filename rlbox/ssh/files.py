@@ -262,7 +262,7 @@ class DownloadDirectory:
             )
         unrecorded = 0
         try:
-            for file in self._fetch_each(shell, base, files, report):
+            for file in _fetch_files_yield_verified(shell, base, files, self.path, report):
                 self._verified[file.path] = file
                 unrecorded += file.size
                 if unrecorded > _BYTES_PER_RECORD_WRITE:
@@ -270,26 +270,14 @@ class DownloadDirectory:
                     unrecorded = 0
         finally:
             self._write_record()
-
-    def _fetch_each(
-        self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes
-    ) -> Iterator[RemoteFile]:
-        missing = list(files)
-        for __ in range(2):  # a part of an earlier call may be of other bytes
-            fetched: set[str] = set()
-            for file in _fetch_files_yield_verified(shell, base, missing, self.path, report):
-                fetched.add(file.path)
-                yield file
-            missing = [file for file in missing if file.path not in fetched]
-            if not missing:
-                return
-        raise WorkFailed(
-            _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
-                path=missing[0].path
-            ),
-            where=shell.ssh_destination,
-            next_step=_("the same command again, when nothing writes it"),
-        )
+        if missing := self.find_missing(files):
+            raise WorkFailed(
+                _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
+                    path=missing[0].path
+                ),
+                where=shell.ssh_destination,
+                next_step=_("the same command again, when nothing writes it"),
+            )
 
     def _write_record(self) -> None:
         files = [vars(file) for file in self._verified.values()]
