@@ -72,8 +72,8 @@ def apply(
     layout = choose_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
+    require_consistent_stack(app, name, force=force)
     options = ApplyOptions(
-        overridden_stack_conflict=require_consistent_stack(app, name, force=force),
         python_path=_find_program(python),
         apt_opt_out_reason="--no-packages was given" if no_packages else "",
         **given,

@@ -217,7 +217,6 @@ def _check_clocks(probe: ClusterProbe) -> Iterator[Finding]:
 
 
 def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
-    """Yield nodes without an address, and ports of the plan that are taken, or that do not let another node in."""
     for name in probe.facts.keys() - probe.addresses.keys():
         yield _error("no-address", name, "")
     for name, taken in probe.taken_ports.items():

@@ -62,8 +62,6 @@ def _node_script() -> bytes:
 
 
 class UnreachableNode(NodeError):
-    """A node that cannot be reached, or no longer; `finding` says why."""
-
     def __init__(self, finding: Finding) -> None:
         super().__init__(f"{finding.where}: {finding.title}: {finding.seen}", next_step=finding.remedy)
         self.finding = finding
@@ -111,7 +109,6 @@ class Node:
         self._engine_lock, self._engine_address = threading.Lock(), ""
 
     def connect(self) -> None:
-        """Connect and ask who the machine is; `UnreachableNode` says why that does not go."""
         if not self.spec.is_local:
             connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
             try:
@@ -185,14 +182,12 @@ class Node:
         return row["answer"]
 
     def stream(self, function: str, **arguments: Any) -> NodeStream:
-        """Start a call that goes on until its input ends."""
         process = self._start(function, arguments)
         if process.stderr:
             threading.Thread(target=process.stderr.read, daemon=True).start()
         return NodeStream(self, process)
 
     def run_shell(self, command: str, stdin: IO[bytes]) -> None:
-        """Run a shell command there with a file of this machine as its standard input; `NodeError` where it fails."""
         with tempfile.TemporaryFile() as errors:
             code = start_command(Command(argv=self._argv(command)), stdin=stdin, stdout=errors, stderr=errors).wait()
             errors.seek(0)

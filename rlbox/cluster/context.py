@@ -120,7 +120,6 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
 
 
 def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float = _INSTANCES_S) -> InstanceReport:
-    """Return what a node has of Ray; that of its engine too, or not."""
     arguments = {"disk": node.spec.data, "leave_out_containers": leave_out_containers}
     row = node.call("report_instances", timeout_s, **arguments)
     report: InstanceReport = _adapter(InstanceReport).validate_python(row)
@@ -191,8 +190,6 @@ def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: Port
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingCluster:
-    """A cluster as its nodes know it: its plan, and its Ray instances by node, running or not."""
-
     plan: ClusterPlan
     instances: Mapping[str, RayInstance] = field(default_factory=dict)
 

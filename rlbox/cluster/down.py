@@ -70,7 +70,6 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
 
 
 def format_head_run_command(plan: ClusterPlan, subcommand: str, run_id: str) -> str:
-    """Return the line that does something with a run beside the head, from here."""
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
     return _("{where}rlbox {verb} {run} --target {target} --data {data}").format(
         where=where, verb=subcommand, run=run_id, target=plan.target, data=shlex.quote(plan.head.data)

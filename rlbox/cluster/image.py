@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ClusterProbe
 from rlbox.cluster.plan import ClusterPlan
@@ -34,7 +35,7 @@ from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
-from rlbox.system.progress import ProgressItem, show_progress
+from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress
 
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
 ReportProgress = Callable[[ProgressItem], None]
@@ -53,12 +54,10 @@ def hash_layers_and_config(image: Mapping[str, Any] | None) -> str:
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
 
 
-def _pull(node: Node, name: str, target: str, tag: str, report: ReportProgress) -> None:
-    """Have a node pull an image with this machine's login, and call it as it is called here."""
+def _pull(node: Node, name: str, target: str, tag: str) -> None:
     engine, reference = node.engine(), parse_reference(name)
     if not reference.digest:
         reference = replace(reference, tag=reference.tag or "latest")
-    report(ProgressItem(key=node.name, title=node.name))
     try:
         rows = engine.pull_image(reference, read_docker_login(reference.host))
         errors = [str(row["error"]) for row in rows if "error" in row]
@@ -81,14 +80,13 @@ def _pull(node: Node, name: str, target: str, tag: str, report: ReportProgress) 
         )
     engine.tag_image(str(reference), parse_reference(tag))
     engine.try_untag_image(str(reference))
-    report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="pulled"))
 
 
 # ---- the image of this machine
 
 
 @contextmanager
-def _save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) -> Iterator[ImageArchive]:
+def _save_archive(app: App, image: Mapping[str, Any], tag: str) -> Iterator[ImageArchive]:
     base = cache_path("cluster-images")
     directory = base / str(os.getpid())
     directory.mkdir(parents=True, exist_ok=True)
@@ -96,14 +94,9 @@ def _save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) ->
         if whole_number(left.name) is None or not Path("/proc", left.name).exists():
             shutil.rmtree(left, ignore_errors=True)
     try:
-        path, done, total = directory / "image.tar", 0, int(image.get("Size") or 0)
-
-        def count(size: int) -> None:
-            nonlocal done
-            done += size
-            report(ProgressItem(key="save", title=_("reading the image"), done_bytes=done, total_bytes=total))
-
-        save_image_archive(total, tag, tag, path, count)
+        path, total = directory / "image.tar", int(image.get("Size") or 0)
+        with show_byte_progress(app, _("reading the image"), total) as advance:
+            save_image_archive(total, tag, tag, path, advance)
         yield read_verified_archive(path)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -123,7 +116,6 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
 def send_archive(
     node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: ReportProgress
 ) -> None:
-    """Load the archive into a node's engine: without the layers that it has, or whole where it then lacks some."""
     engine, manifest = node.engine(), archive.manifests[0]
     as_it_is = unpacks_zstd(engine.version())
     present = find_present_layers(engine, archive, manifest)
@@ -169,11 +161,7 @@ class ImageOnNodes(NamedTuple):
 def bring_image_to_nodes(
     context: ClusterContext, probe: ClusterProbe, existing_plan: ClusterPlan | None, registry_name: str
 ) -> ImageOnNodes:
-    """Return the image once all nodes have the very same.
-
-    For a node without an engine the checksum of the lock stands for the image. `existing_plan`: of a running cluster;
-    `registry_name`: what nodes pull, empty: nodes that lack the image of this machine are sent it.
-    """
+    """Return the image once all nodes have the very same; without `registry_name` nodes that lack it are sent it."""
     if existing_plan:
         inplace = [member.name for member in existing_plan.members if member.is_inplace]
     else:
@@ -182,8 +170,8 @@ def bring_image_to_nodes(
     tag, target, identity = context.image.tag, context.options.target, context.image.lock_checksum
     local = require_image(tag, target) if pool.nodes and not registry_name else None
     if pool.nodes and registry_name:
-        with show_progress(context.app) as report:
-            pool.map(lambda node: _pull(node, registry_name, target, tag, report))
+        context.app.print_status(f"pulling {registry_name} on {', '.join(pool.nodes)}")
+        pool.map(lambda node: _pull(node, registry_name, target, tag))
     images = pool.map(lambda node: node.engine().find_image(tag))
     if images:
         identity = hash_layers_and_config(local or next(iter(images.values())))
@@ -199,7 +187,7 @@ def bring_image_to_nodes(
     lacking = [name for name, found in images.items() if hash_layers_and_config(found) != identity]
     if local and lacking:
         others = pool.select_skipping_unconnected(lacking)
-        with show_progress(context.app) as report, _save_archive(local, tag, report) as archive:
+        with _save_archive(context.app, local, tag) as archive, show_progress(context.app) as report:
             others.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
         images |= others.map(lambda node: node.engine().find_image(tag))
     for name, found in images.items():

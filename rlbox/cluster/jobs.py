@@ -130,7 +130,6 @@ class JobsApi:
         return read_job(row)
 
     def submit(self, id_: str, entrypoint: str, working_dir_on_head: str) -> None:
-        """Have Ray start a job, in a directory as the head's programs see it, or without one."""
         self._ask("submit", id=id_, entrypoint=entrypoint, working_dir=working_dir_on_head)
 
     def stop(self, id_: str) -> None:
@@ -138,7 +137,6 @@ class JobsApi:
 
 
 def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, bool]:
-    """Stop a job and return how it ended, and whether it was this call that ended it."""
     with open_context(app, options) as context:
         cluster = context.require_own_cluster(context.probe())
         api = JobsApi(context.require_running_head(cluster), cluster.plan)
@@ -165,7 +163,6 @@ def is_excluded(path: str, patterns: Sequence[str]) -> bool:
 
 
 def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
-    """Return what of a directory goes along, with its bytes; `SpecError` where it is none, or too much for Ray."""
     if not directory.is_dir():
         raise SpecError(
             _("the working directory is missing"),
@@ -214,8 +211,6 @@ def _send_files(head: Node, directory: Path, files: Mapping[str, int], target: s
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions(ClusterOptions):
-    """A job: its command, the directory that goes along, what of that stays here, names of its secrets."""
-
     command: tuple[str, ...]
     folder: str = ""
     excludes: tuple[str, ...] = ()

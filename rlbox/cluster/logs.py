@@ -37,7 +37,6 @@ class LogLine(NamedTuple):
 
 
 def parse_leading_utc_time(line: str) -> float | None:
-    """Return the time that a line begins with, in UTC, as programs of Ray's in a container write it."""
     match = _TIME.match(line)
     if not match:
         return None

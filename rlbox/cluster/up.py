@@ -8,9 +8,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlbox.amounts import columns, exact_duration_text, utc_now
+from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
 from rlbox.cluster.checks import check_nodes, print_findings_raise_if_errors
@@ -64,13 +64,12 @@ class UpOptions(ClusterOptions):
     image: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpResult:
+class UpResult(NamedTuple):
     """The cluster, healthy; on which nodes Ray was started, and what they did for proof, None without it."""
 
     status: ClusterStatus
-    started: tuple[str, ...] = ()
-    proof: BurnInResult | None = None
+    started: Sequence[str]
+    proof: BurnInResult | None
 
     def as_json(self) -> dict[str, Any]:
         proof = self.proof.as_json() if self.proof else None
@@ -109,13 +108,11 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         with app.collecting_refusals_if_dry_run("authentication"):
             _require_tokens(context)
         data = {"nodes": {name: one._asdict() for name, one in probe.addresses.items()}}
-        text = ""
+        lines = [f"{name}: {one.address}, {one.interface}" for name, one in probe.addresses.items()]
         if probe.ports:
-            rows = [(name, one.address, one.interface) for name, one in probe.addresses.items()]
             first, last = probe.ports.worker_range
-            ports = f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}"
-            text = "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
-        return app.planned(data, text, f"start cluster {context.name} on {', '.join(probe.facts)}")
+            lines.append(f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}")
+        return app.planned(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
@@ -199,7 +196,7 @@ def _prove(
     proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     status = create_status(plan, state, dict.fromkeys(probe.facts, "running"), disks)
-    return UpResult(status=status, started=tuple(started), proof=proof)
+    return UpResult(status, started, proof)
 
 
 def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -> ClusterPlan:

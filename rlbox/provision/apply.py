@@ -80,13 +80,10 @@ class PackageSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:
-    """Options of `rlbox apply`; `overridden_stack_conflict` is what `--force` overrides."""
-
     sources_profile: str = ""
     offline: bool = False
     apt_opt_out_reason: str = ""
     python_path: str = ""
-    overridden_stack_conflict: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +160,6 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
             data=layout.data_dir,
             folders=tuple(dict.fromkeys([*old.folders, *missing])),
             python=options.python_path,
-            forced=options.overridden_stack_conflict,
         ),
     )
 

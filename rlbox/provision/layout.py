@@ -39,7 +39,6 @@ class Layout:
 
     @property
     def record_file(self) -> str:
-        """The file that says what was laid, and what stood there before."""
         return f"{self.rlbox_dir}/share/applied.json"
 
     def format_apply_command(self, target: str) -> str:
@@ -49,7 +48,6 @@ class Layout:
         return not self.prefix or image_path.startswith(_BELOW)
 
     def rewrite_paths(self, text: str, paths: Sequence[str]) -> str:
-        """Return a text with `paths` of the image, and what is below them, as they are on this machine."""
         if not self.prefix:
             return text
         names = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))

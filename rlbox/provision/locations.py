@@ -21,10 +21,7 @@ from rlbox.values import LOCK_IN_IMAGE
 
 
 def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
-    """Return where a target is to be applied: below `prefix` (None: the machine's own paths, if they may be changed).
-
-    `data_dir`: Directory that is the data disk, None where settings of the target or the environment name it.
-    """
+    """Return where a target is to be applied: below `prefix`; None: the machine itself, where this is root."""
     folder = validate_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
@@ -59,11 +56,7 @@ def forget_layout(target: str, layout: Layout) -> None:
 
 @contextmanager
 def lock_layout(app: App, layout: Layout) -> Iterator[None]:
-    """Hold a place while the block runs, after another rlbox that changes it; `LockHeld` when that takes too long.
-
-    A dry run changes nothing, and waits for nobody.
-    """
-    if app.dry_run:
+    if app.dry_run:  # it changes nothing, and waits for nobody
         yield
         return
     name = hashlib.sha256(layout.rlbox_dir.encode()).hexdigest()[:12]
@@ -76,6 +69,5 @@ def _pointer_file(target: str) -> Path:
 
 
 def _pointer(target: str) -> str:
-    """Return the prefix that a target was last applied below, or the one that it would be."""
     found = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
     return str(found) if found else _get_default_prefix(target)

@@ -72,7 +72,7 @@ class InstallRecord:
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
-    `python` is the interpreter that the user named. `forced` is what `--force` overrode.
+    `python` is the interpreter that the user named.
     """
 
     target: str
@@ -88,7 +88,6 @@ class InstallRecord:
     kept: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     python: str = ""
-    forced: str = ""
     schema: int = 1
 
 
@@ -113,8 +112,6 @@ class MachineState:
 
 @dataclass(frozen=True, kw_only=True)
 class PathChange:
-    """One change: what is at `path` now, what will be; `keeps_backup` says that a copy of what is there is kept."""
-
     kind: StepKind
     path: str
     old_description: str
@@ -147,7 +144,6 @@ def format_venv_fingerprint(desired: DesiredState) -> str:
 
 
 def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
-    """Return the changes that bring `machine` to `desired`; none when it is there."""
     packages, unmet = _packages(desired, machine)
     patching = (compute_patch_manifest_sha256(desired) or "") != (machine.record.patches if machine.record else "")
     environment = tuple(_environment(desired, machine, patching))
@@ -262,7 +258,6 @@ def _patch_step(desired: DesiredState) -> PathChange:
 def _files(
     desired: DesiredState, facts: MachineState, gone: str
 ) -> tuple[tuple[PathChange, ...], tuple[SkippedItem, ...]]:
-    """Return the files and links to lay, and those that cannot be; what lies below `gone` goes before."""
     known = facts.record.laid if facts.record else {}
     steps, blocked = [], []
     for row in desired.files:
@@ -322,7 +317,6 @@ def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
 
 
 def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedItem]) -> Iterator[str]:
-    """Yield the checks that fail; one of a fix that this machine cannot have whole is marked."""
     partial = {row.source_id for row in skipped}
     for row in findings:
         note = " (only in part on this machine)" if row.id in partial else ""
@@ -348,8 +342,6 @@ def _skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
 
 
 class FixCheckCountAndFailures(NamedTuple):
-    """How many fixes have checks, and a finding for each whose check fails."""
-
     check_count: int
     failures: Sequence[Finding]
 
@@ -376,7 +368,6 @@ def format_apply_output(
     kept: Sequence[str],
     checks: FixCheckCountAndFailures,
 ) -> JsonAndText:
-    """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
     layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
     changes = f", {len(steps)} changes" if steps else ""

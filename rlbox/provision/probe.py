@@ -30,10 +30,6 @@ _ELF = b"\x7fELF"
 
 
 def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> MachineState:
-    """Return the facts that `plan_apply` decides by.
-
-    `apt_unavailable_reason`: Why apt packages are not installed now; empty when they may be.
-    """
     layout = desired.layout
     record = read_record(layout)
     venv = Path(layout.map_path(VENV))
@@ -133,12 +129,6 @@ def find_existing_parent(path: Path) -> Path:
 
 
 def require_writable_layout(layout: Layout) -> None:
-    """Refuse a place that cannot be laid at.
-
-    Raises SpecError: root is needed and this is another user.
-    Raises NodeError: the folder cannot be written, or the machine is a container of an image of rlbox, which has all
-      that.
-    """
     folder = find_existing_parent(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:

@@ -59,8 +59,6 @@ from rlbox.values import LOCK_IN_IMAGE, VENV, Command
 
 @dataclass(frozen=True, kw_only=True)
 class HostTarget:
-    """A target as this machine should have it, what its lock says, and what the user said of the machine."""
-
     desired: DesiredState
     lock: Lock
     image: ImagePlan
@@ -68,7 +66,6 @@ class HostTarget:
 
 
 def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) -> None:
-    """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
     store, lock, options = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock, prepared.options
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
     groups |= {"git", "http"} if "part" in plan.step_kinds else set()
@@ -136,10 +133,6 @@ NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
-    """Return what a target asks of this machine at `layout`.
-
-    Raises NodeError: the target takes packages of its base image, or the machine has not the interpreter that is named.
-    """
     image.require_current_lock()
     loaded = load_target_with_fix_packages(app.project, image.target)
     if loaded.target.base.holds:
@@ -197,7 +190,6 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
 
 
 def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
-    """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
     require_writable_layout(prepared.desired.layout)
     return plan_apply(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
@@ -235,11 +227,6 @@ def bring_host_to_lock(
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
     is one as it stands. The machine's own paths are not changed by a run: that is for `rlbox apply`.
-
-    `data_dir`: The data disk.
-    `gpu_variables`: As for `describe_host_environment`.
-    Raises SpecError: the lock is missing or stale.
-    Raises NodeError: the machine is not at the lock, and only `rlbox apply` may bring it there.
     """
     layout = find_applied_or_default_layout(image.target, data_dir)
     with app.collecting_refusals_if_dry_run("place"):
@@ -312,11 +299,7 @@ def provision_target(
     plan_only: bool,
     before_changes: Callable[[int], None] = lambda changes: None,
 ) -> ProvisionResult:
-    """Bring a target to this machine.
-
-    `plan_only`: Change nothing.
-    `before_changes`: Called with the number of changes before the first one; what it raises ends all.
-    """
+    """Bring a target to this machine; `before_changes` is called with their number, and what it raises ends all."""
     prepared = load_target_for_host(app, image, layout, options)
     if not plan_only or app.dry_run:
         ensure_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
@@ -345,8 +328,6 @@ def provision_target(
 
 
 class RemovalResult(NamedTuple):
-    """`paths` are those that the removal is about, `notes` what is to say of it."""
-
     state: Literal["unchanged", "laid", "removed"]
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -378,7 +359,6 @@ def run_target_fix_checks(layout: Layout) -> FixCheckCountAndFailures:
 
 
 def _check_image(image: ImagePlan) -> None:
-    """Refuse a container of an image that is of another target, or of another lock."""
     found = read_json_object_or_empty(Path(LOCK_IN_IMAGE), follow_links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:

@@ -117,7 +117,6 @@ class SshConnection:
             return ""
 
     def forward(self, listen: str, target: str) -> None:
-        """Forward a socket or `HOST:PORT` here to one of the remote machine; `NodeError` where ssh refuses."""
         argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.ssh_destination)
         outcome = run_command(
             Command(argv=(*self.address.to_argv_before_destination("StreamLocalBindMask=0177"), *argv))
@@ -141,7 +140,6 @@ class SshConnection:
         self._close()
 
     def _connect(self) -> str | None:
-        """Start the master connection; return ssh's error if it was refused."""
         if self.address.known_hosts:
             self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         # The remote `cat` ends when this process does, because its standard input is our end of the pipe.
@@ -218,7 +216,6 @@ def _last_line(outcome: Outcome) -> str:
 
 
 def run_terminal(address: SshAddress, command: str) -> int:
-    """Give this terminal to a shell there, or to one command, and return its exit code."""
     words = (address.ssh_destination, command) if command else (address.ssh_destination,)
     return run_in_foreground(Command(argv=(*address.to_argv_before_destination(), "--", *words)))
 

@@ -194,7 +194,6 @@ def write_private_file(disk: str, path: str, text: str) -> None:
 
 
 def remove_with_empty_parents(disk: str, path: str) -> bool:
-    """Remove a file or a directory with all in it, then the directories above it that are empty."""
     full = _resolve_below_disk(disk, path)
     existed = os.path.lexists(full)
     if os.path.isdir(full) and not os.path.islink(full):
@@ -315,7 +314,6 @@ def _end_session(record: Dict[str, Any], grace_s: float) -> None:
 
 
 def stop_ray_processes(disk: str, record_id: str, grace_s: float) -> None:
-    """Stop the processes of a record, which no longer counts; their logs stay."""
     record = _find_record(disk, record_id)
     _end_session(record, grace_s)
     os.rename(os.path.join(record["folder"], "record.json"), os.path.join(record["folder"], "ended.json"))
