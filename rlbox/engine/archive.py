@@ -42,7 +42,6 @@ BLOBS_DIR = "blobs/sha256/"
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
 _FIRST_WITH_ZSTD = 23
-_AGAIN = _("copy the archive again, or write it again with `rlbox save`; nothing was loaded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +102,8 @@ def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: Non
                 _check_blob(cast(IO[bytes], tar.extractfile(member)), digest, path, on_bytes)
             manifests = tuple(_list_images(tar, blobs, index, path))
     except tarfile.TarError as error:
-        raise WorkFailed(
-            _("this is not an archive, or it is truncated: {error}").format(error=error),
-            where=str(path),
-            next_step=_AGAIN,
-        ) from error
+        what = _("this is not an archive, or it is truncated: {error}").format(error=error)
+        raise _create_damage_error(path, what) from error
     names = (item.annotations.get(CONTAINERD_NAME_ANNOTATION) for item in index.manifests)
     return ImageArchive(
         path=path,
@@ -127,9 +123,7 @@ def read_blob(archive: ImageArchive, digest: str) -> bytes:
 
 def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
     if manifest.config is None:
-        raise WorkFailed(
-            _("blob {digest} is not an image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
-        )
+        raise _create_damage_error(archive.path, _("blob {digest} is not an image").format(digest=manifest.digest))
     return list(parse_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
 
 
@@ -181,7 +175,7 @@ def _unpack_layer(archive: ImageArchive, layer: Descriptor) -> Iterator[bytes]:
                 yield from _read_chunks(packed)
         except (zstd.ZstdError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             what = _("blob {digest} cannot be unpacked: {error}").format(digest=layer.digest, error=error)
-            raise WorkFailed(what, where=str(archive.path), next_step=_AGAIN) from error
+            raise _create_damage_error(archive.path, what) from error
 
 
 def load_image_archive(
@@ -293,9 +287,7 @@ def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], pa
     try:
         return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEX_TYPES[0])
     except ValueError as error:
-        raise WorkFailed(
-            _("its index.json is damaged: {error}").format(error=error), where=str(path), next_step=_AGAIN
-        ) from error
+        raise _create_damage_error(path, _("its index.json is damaged: {error}").format(error=error)) from error
 
 
 def _find_digest(name: str) -> str | None:
@@ -308,11 +300,8 @@ def _check_blob(source: IO[bytes], digest: str, path: Path, on_bytes: ByteCallba
         hasher.update(chunk)
         on_bytes(len(chunk))
     if (found := f"sha256:{hasher.hexdigest()}") != digest:
-        raise WorkFailed(
-            _("blob {wanted} is damaged: its bytes are {digest}").format(wanted=digest, digest=found),
-            where=str(path),
-            next_step=_AGAIN,
-        )
+        what = _("blob {wanted} is damaged: its bytes are {digest}").format(wanted=digest, digest=found)
+        raise _create_damage_error(path, what)
 
 
 def _list_images(
@@ -325,7 +314,7 @@ def _list_images(
             manifest = parse_manifest(cast(IO[bytes], tar.extractfile(blobs[item.digest])).read(), item.media_type)
         except ValueError as error:
             what = _("blob {digest} is not a manifest: {error}").format(digest=item.digest, error=error)
-            raise WorkFailed(what, where=str(path), next_step=_AGAIN) from error
+            raise _create_damage_error(path, what) from error
         if manifest.descriptor.media_type in INDEX_TYPES:
             yield from _list_images(tar, blobs, manifest, path)
             continue
@@ -336,9 +325,12 @@ def _list_images(
 def _require_blobs(blobs: Mapping[str, tarfile.TarInfo], wanted: Sequence[Descriptor], path: Path) -> None:
     for blob in wanted:
         if blob.digest not in blobs or blobs[blob.digest].size != blob.size:
-            raise WorkFailed(
-                _("blob {digest} is missing").format(digest=blob.digest), where=str(path), next_step=_AGAIN
-            )
+            raise _create_damage_error(path, _("blob {digest} is missing").format(digest=blob.digest))
+
+
+def _create_damage_error(path: Path, what: str) -> WorkFailed:
+    step = _("copy the archive again, or write it again with `rlbox save`; nothing was loaded")
+    return WorkFailed(what, where=str(path), next_step=step)
 
 
 def _send(chunks: Iterator[bytes]) -> None:

@@ -42,11 +42,11 @@ _BRIDGE = "bridge"
 _FRESH_S = 120.0
 """How long a network may be without its container, which is made next."""
 
-_OUT = _('run.network = "host" in the target, which opens the container to anyone who can reach this machine')
-_NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm gives them back; or {out}").format(
-    out=_OUT
+_NETWORK_STEP = _(
+    "remove networks that nobody uses (docker network prune), or restart the engine, which creates its bridges and "
+    'firewall rules again; or run.network = "host" in the target, which opens the container to anyone who can reach '
+    "this machine"
 )
-_FAILED_STEP = _("restart the engine, which creates its bridges and firewall rules again; or {out}").format(out=_OUT)
 
 
 def _create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
@@ -56,14 +56,8 @@ def _create_container_network(client: docker.DockerClient, container_name: str, 
     try:
         client.api.create_network(container_name, driver=_BRIDGE, labels=known)
     except APIError as error:
-        message = str(error.explanation or error)
-        if "address pool" in message:
-            what, step = _("the engine has no addresses for one more network"), _NO_ROOM_STEP
-        else:
-            what, step = _("the engine cannot make a network for the container"), _FAILED_STEP
-        raise EngineError(
-            _("{what}: {words}").format(what=what, words=message), where=container_name, next_step=step
-        ) from error
+        what = _("the engine cannot make a network for the container: {words}").format(words=error.explanation or error)
+        raise EngineError(what, where=container_name, next_step=_NETWORK_STEP) from error
 
 
 def _remove_container_network(client: docker.DockerClient, container_name: str) -> None:

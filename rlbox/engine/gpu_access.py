@@ -7,12 +7,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
+from rlbox.system.process_table import read_text
 
 ALL_GPUS = -1
 CDI_KIND = "nvidia.com/gpu"
@@ -56,8 +56,8 @@ class GpuRequest:
 class GpuSupport:
     """What engine and machine offer.
 
-    `cdi_devices` are names by CDI specifications (`nvidia.com/gpu=0`); empty, with `is_cdi_enabled`, where these cannot
-    be read. `device_nodes` are `/dev/nvidia0` and so on.
+    `cdi_devices` are names by CDI specifications (`nvidia.com/gpu=0`), as far as the engine tells them. `device_nodes`
+    are `/dev/nvidia0` and so on.
     """
 
     engine_address: str = ""
@@ -75,7 +75,8 @@ class GpuSupport:
         CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
         running container (NVIDIA/nvidia-container-toolkit#48), and a wrong index is an error before the start.
         """
-        cdi = self.is_cdi_enabled and (bool(self.cdi_devices) or not (self.is_local or self.has_nvidia_runtime))
+        has_devices = self.cdi_devices or self.cdi_spec_files or not (self.is_local or self.has_nvidia_runtime)
+        cdi = self.is_cdi_enabled and has_devices
         return (*(("cdi",) if cdi else ()), *(("gpus",) if self.has_nvidia_runtime else ()))
 
     @property
@@ -231,42 +232,21 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
     `is_local`: The engine is on this machine, so its files and devices can be looked at.
     """
     folders = tuple(engine_info.get("CDISpecDirs") or ())
-    files = tuple(_list_spec_files(folders or CDI_FOLDERS)) if is_local else ()
     discovered = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
-    names = [name for name in discovered if name.startswith(f"{CDI_KIND}=")]
-    names = names or [name for path in files for name in _read_cdi_gpu_names(path)]
     return GpuSupport(
         engine_address=engine_address,
         is_local=is_local,
         has_nvidia_runtime=any("nvidia" in name for name in engine_info.get("Runtimes") or ())
         or (is_local and bool(shutil.which(_HOOK))),
         is_cdi_enabled=bool(folders),
-        cdi_devices=tuple(dict.fromkeys(names)),
-        cdi_spec_files=files,
+        cdi_devices=tuple(name for name in discovered if name.startswith(f"{CDI_KIND}=")),
+        cdi_spec_files=tuple(_find_nvidia_spec_files(folders or CDI_FOLDERS)) if is_local else (),
         device_nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
     )
 
 
-def _list_spec_files(folders: tuple[str, ...]) -> Iterator[str]:
+def _find_nvidia_spec_files(folders: tuple[str, ...]) -> Iterator[str]:
+    """Yield the CDI specifications of NVIDIA's GPUs; an engine before 28.2 does not tell which devices they name."""
     for folder in folders:
-        yield from sorted(path for kind in ("yaml", "yml", "json") for path in glob.glob(f"{folder}/*.{kind}"))
-
-
-def _read_cdi_gpu_names(path: str) -> list[str]:
-    try:
-        return parse_cdi_qualified_gpu_names(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return []
-
-
-def parse_cdi_qualified_gpu_names(spec_text: str) -> list[str]:
-    """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
-    import yaml
-
-    try:
-        spec = yaml.safe_load(spec_text)  # JSON is YAML
-    except yaml.YAMLError:
-        return []
-    if not isinstance(spec, dict) or spec.get("kind") != CDI_KIND:
-        return []
-    return [f"{CDI_KIND}={device['name']}" for device in spec.get("devices") or ()]
+        paths = sorted(path for kind in ("yaml", "yml", "json") for path in glob.glob(f"{folder}/*.{kind}"))
+        yield from (path for path in paths if CDI_KIND in read_text(path))

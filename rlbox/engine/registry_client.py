@@ -191,15 +191,9 @@ class Registry:
         status, message = response.status, _read_error_text(response)
         if status == 401:
             return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), error_location=where)
-        if status == 403:
-            return RegistryError(
-                _("{host} refused: this login may not pull here ({words})").format(host=self.host, words=message),
-                where=where,
-                next_step=_("docker login {host} with an account that may").format(host=self.host),
-            )
         what, where = f"{self.host} answered {status}: {message}", response.url.partition("?")[0]
         if status not in RETRYABLE_STATUSES:
-            return RegistryError(what, where=where)
+            return RegistryError(what, where=where, next_step=f"docker login {self.host}" if status == 403 else "")
         error = TransientRegistryError(what, where=where, next_step="try again later")
         error.retry_after = response.headers.get("Retry-After", "")
         return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,47 +20,12 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     choose_gpu_access,
     create_host_gpu_env,
-    parse_cdi_qualified_gpu_names,
     parse_gpus_option,
     probe_gpu_support,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.system.gpu import GpuDriver, GpuModel
 
-# As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.
-SPEC = """---
-cdiVersion: 0.5.0
-containerEdits:
-  deviceNodes:
-  - path: /dev/nvidia-uvm
-  env:
-  - NVIDIA_VISIBLE_DEVICES=void
-  hooks:
-  - args:
-    - nvidia-cdi-hook
-    - update-ldcache
-    hookName: createContainer
-    path: /usr/bin/nvidia-cdi-hook
-  mounts:
-  - containerPath: /usr/bin/nvidia-smi
-    hostPath: {file}
-    options:
-    - ro
-devices:
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: "0"
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia1
-  name: "1"
-- containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-  name: all
-kind: nvidia.com/gpu
-"""
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 CDI = GpuSupport(engine_address="unix:///e", is_cdi_enabled=True, cdi_devices=NAMES)
 RUNTIME = GpuSupport(engine_address="unix:///e", has_nvidia_runtime=True)
@@ -94,16 +58,6 @@ def test_what_is_refused(text: str) -> None:
     assert "device=0" in caught.value.next_step
 
 
-def test_a_specification_is_read() -> None:
-    told = SPEC.format(file="/usr/bin/nvidia-smi")
-    edits = {"mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi"}]}
-    rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
-    for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
-        assert parse_cdi_qualified_gpu_names(text) == list(NAMES)
-        assert parse_cdi_qualified_gpu_names(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
-    assert parse_cdi_qualified_gpu_names("{torn") == parse_cdi_qualified_gpu_names("") == []
-
-
 def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
     return probe_gpu_support(info, "unix:///e", is_local=here)
 
@@ -119,8 +73,14 @@ def test_an_engine_with_the_toolkit_runtime() -> None:
 
 
 def test_an_engine_with_cdi(tmp_path: Path) -> None:
-    (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path))
-    found = offer({"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]})
+    info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
+    (tmp_path / "other.yaml").write_text("kind: intel.com/gpu\n")
+    assert offer(info).methods == ("gpus",)
+    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
+    found = offer(info)
+    assert (found.methods, found.cdi_devices) == (("cdi", "gpus"), ())
+    assert choose_gpu_access(GpuRequest(count=2), found).names == NAMES[:2]
+    found = offer(info | {"DiscoveredDevices": [{"Source": "cdi", "ID": name} for name in NAMES]})
     assert (found.methods, found.cdi_devices, found.machine_gpu_count) == (("cdi", "gpus"), NAMES, 2)
 
 

@@ -47,18 +47,17 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 
 
 @pytest.mark.parametrize(
-    ("words", "step"),
+    "words",
     [
-        ("all predefined address pools have been fully subnetted", "docker network ls shows who has them"),
-        ("Failed to Setup IP tables: Unable to enable SKIP DNAT rule: No chain/target/match", "restart the engine"),
+        "all predefined address pools have been fully subnetted",
+        "Failed to Setup IP tables: Unable to enable SKIP DNAT rule: No chain/target/match",
     ],
 )
-def test_a_network_that_cannot_be_made(words: str, step: str) -> None:
+def test_a_network_that_cannot_be_made(words: str) -> None:
     engine = refusing(network=words)
     for begin in (lambda: engine.start_container(PLAN), lambda: engine.create_temporary_network(PLAN).__enter__()):
         with pytest.raises(EngineError, match=words) as refused:
             begin()
-        assert refused.value.next_step.startswith(step)
         assert 'run.network = "host"' in refused.value.next_step
 
 
