@@ -13,7 +13,7 @@ from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuMemory, GpuModel, NvmlUnavailableError, probe_gpu_memory_or_raise
+from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus, NvmlUnavailableError, probe_gpus_or_raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class GpuFacts:
     """How CUDA starts in the stack's environment, and what NVML says of the GPUs; `nvml_error` is why it does not."""
 
     cuda: ProgramFacts
-    memory: tuple[GpuMemory, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
     nvml_error: str = ""
 
 
@@ -129,23 +129,21 @@ def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> I
         )
     if facts.nvml_error:
         yield make_finding("gpu-nvml", seen=facts.nvml_error)
-    for gpu in facts.memory:
+    for gpu in facts.gpus:
         if gpu.uncorrected_errors:
             yield make_finding("gpu-hardware-fault", index=gpu.index, bad=gpu.uncorrected_errors)
-        used = gpu.total_bytes - gpu.free_bytes
-        if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
-            texts = [_("pid {pid} {used}").format(pid=pid, used=gpu_memory_text(own)) for pid, own in gpu.processes]
+        if gpu.memory_bytes > max(_BUSY * gpu.total_bytes, 2 * GIB):
             yield make_finding(
                 "gpu-busy", level="warning", index=gpu.index,
-                memory=gpu_memory_text(used), total=gpu_memory_text(gpu.total_bytes),
-                users=", ".join(texts) or _("outside this container"),
+                memory=gpu_memory_text(gpu.memory_bytes), total=gpu_memory_text(gpu.total_bytes),
+                users=", ".join(f"pid {pid}" for pid in gpu.processes) or _("outside this container"),
             )  # fmt: skip
 
 
 def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
     cuda = stack.run("probe_cuda.py", monotonic_deadline=monotonic_deadline)
     try:
-        return GpuFacts(cuda=cuda, memory=probe_gpu_memory_or_raise())
+        return GpuFacts(cuda=cuda, gpus=probe_gpus_or_raise())
     except NvmlUnavailableError as error:
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 

@@ -41,26 +41,13 @@ class GpuStatus:
     total_bytes: int
     processes: tuple[int, ...]
     memory_utilization: int = 0
+    uncorrected_errors: int = 0
     shares: tuple[GpuShare, ...] = ()
 
     @property
     def power_ratio(self) -> float:
         """The share of its power limit that it draws, 0-1."""
         return self.power_w / self.power_limit_w if self.power_limit_w else 0.0
-
-
-class GpuProcess(NamedTuple):
-    pid: int
-    used_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuMemory:
-    index: int
-    total_bytes: int
-    free_bytes: int
-    processes: tuple[GpuProcess, ...] = ()
-    uncorrected_errors: int = 0
 
 
 class NvmlUnavailableError(Exception):
@@ -132,15 +119,14 @@ def probe_gpus() -> tuple[GpuStatus, ...]:
 
 
 def probe_gpu_models() -> tuple[GpuModel, ...]:
-    """Return the models of the GPUs by index; empty without a driver, or when it does not answer."""
     return _nvml.query(_read_model, _MODEL_TIMEOUT_S)
 
 
-def probe_gpu_memory_or_raise() -> tuple[GpuMemory, ...]:
-    memory = _nvml.query(_read_memory, _MODEL_TIMEOUT_S)
+def probe_gpus_or_raise() -> tuple[GpuStatus, ...]:
+    gpus = _nvml.query(_read_gpu, _MODEL_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)
-    return memory
+    return gpus
 
 
 def probe_cuda_driver() -> GpuDriver:
@@ -165,29 +151,12 @@ def _read_model(nvml: Any, index: int) -> GpuModel:
     return GpuModel(name=str(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
 
 
-def _read_memory(nvml: Any, index: int) -> GpuMemory:
-    device = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(device)
-    try:
-        errors = int(nvml.nvmlDeviceGetTotalEccErrors(device, 1, 0))
-    except nvml.NVMLError:  # a card without ECC
-        errors = 0
-    processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
-    return GpuMemory(
-        index=index,
-        total_bytes=int(memory.total),
-        free_bytes=int(memory.free),
-        processes=tuple(GpuProcess(process.pid, int(process.usedGpuMemory or 0)) for process in processes),
-        uncorrected_errors=errors,
-    )
-
-
 def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def read(name: str, default: Any) -> Any:
+    def read(name: str, default: Any, *args: int) -> Any:
         try:
-            return getattr(nvml, name)(device)
+            return getattr(nvml, name)(device, *args)
         except nvml.NVMLError:  # not every GPU supports every query
             return default
 
@@ -202,6 +171,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
         memory_bytes=int(memory.used) if memory else 0,
         total_bytes=int(memory.total) if memory else 0,
         memory_utilization=int(rates.memory) if rates else 0,
+        uncorrected_errors=int(read("nvmlDeviceGetTotalEccErrors", 0, 1, 0)),
         processes=tuple(sorted(process.pid for process in read("nvmlDeviceGetComputeRunningProcesses", ()))),
         shares=_read_shares(nvml, device),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes import h200
 
 from rlbox.doctor.engine import check_engine_and_probe_host, check_run_containers
 from rlbox.doctor.fix_checks import (
@@ -32,13 +33,13 @@ from rlbox.doctor.stack import (
 )
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL
 from rlbox.findings import Finding
-from rlbox.system.gpu import GpuDriver, GpuMemory, GpuProcess
+from rlbox.system.gpu import GpuDriver
 
 TARGET = Requirements(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
 CPU = {"step": "cpu", "ok": True}
 DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
-MEMORY = GpuMemory(index=0, total_bytes=150 << 30, free_bytes=149 << 30)
+GPU = replace(h200(100), memory_bytes=1 << 30, total_bytes=150 << 30)
 ENGINE = {"ServerVersion": "26.1.5+dfsg1", "Runtimes": {"nvidia": {}}, "DockerRootDir": "/none"}
 
 
@@ -101,15 +102,15 @@ def test_link() -> None:
 @pytest.mark.parametrize(
     ("changes", "nvml", "names"),
     [
-        ({}, {"memory": (MEMORY,)}, []),
+        ({}, {"gpus": (GPU,)}, []),
         ({"ok": False, "code": 34}, {}, ["cuda-stubs-order"]),
         ({"ok": False, "code": 804}, {}, ["cuda-compat-shadows-driver"]),
         ({"ok": False, "code": 100}, {}, ["no-gpu-visible"]),
         ({"ok": False, "code": 999}, {}, ["cuda-after-restart"]),
         ({"ok": False, "code": 7}, {}, ["gpu-driver-broken"]),
         ({"count": 1}, {}, ["gpu-count"]),
-        ({}, {"memory": (replace(MEMORY, free_bytes=9 << 30, processes=(GpuProcess(7, 120 << 30),)),)}, ["gpu-busy"]),
-        ({}, {"memory": (replace(MEMORY, uncorrected_errors=2),)}, ["gpu-hardware-fault"]),
+        ({}, {"gpus": (replace(GPU, memory_bytes=141 << 30, processes=(7,)),)}, ["gpu-busy"]),
+        ({}, {"gpus": (replace(GPU, uncorrected_errors=2),)}, ["gpu-hardware-fault"]),
         ({}, {"nvml_error": "NVMLError_Unknown: Unknown Error"}, ["gpu-nvml"]),
     ],
 )
