@@ -137,7 +137,6 @@ def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[
 
 
 def unpacks_zstd(engine_version: str) -> bool:
-    """Return whether an engine loads an OCI archive with zstd layers: Docker from 23 on."""
     major = engine_version.partition(".")[0]
     return not major.isdigit() or int(major) >= _FIRST_WITH_ZSTD
 
@@ -215,10 +214,7 @@ def load_image_archive(
 
 
 def rename_archive_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
-    """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes.
-
-    Raises tarfile.TarError: it is no tar, or is cut short.
-    """
+    """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes."""
     with tarfile.open(fileobj=cast(IO[bytes], _ChunkReader(chunks)), mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isreg() else None

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def connect_engine() -> DockerEngine:
-    """Return a client of the engine; `EngineError` when none answers, or this user may not speak to it."""
     from rlbox.engine.docker import DockerEngine
 
     return DockerEngine.connect()
@@ -24,7 +23,6 @@ def find_image(tag: str) -> dict[str, Any] | None:
 
 
 def require_image(tag: str, target_name: str) -> dict[str, Any]:
-    """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
         raise EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target_name}")
     return image

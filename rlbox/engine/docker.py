@@ -195,7 +195,6 @@ class DockerEngine:
             self._client.images.remove(tag, noprune=True)
 
     def remove_image(self, name: str) -> None:
-        """Take a name off its image, or remove one that has none; one that has gone in between is no error."""
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
@@ -287,7 +286,6 @@ class DockerEngine:
                 return None
 
     def stream_exec_stdout_ignoring_exit(self, name: str, argv: Sequence[str]) -> Iterator[str]:
-        """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
         with self._heard():
             api: Any = self._client.api
             made = api.exec_create(name, list(argv), stdin=False, stderr=False)
@@ -307,10 +305,6 @@ class DockerEngine:
             self._client.containers.get(name).stop(timeout=grace_s)
 
     def remove_container_and_network(self, name: str) -> None:
-        """Remove a container of ours, running or not, and its network.
-
-        One that somebody else removes at this moment is gone as well.
-        """
         with self._asked():
             try:
                 self._client.containers.get(name).remove(force=True, v=True)

@@ -83,7 +83,6 @@ def parse_push_destination(destination: str, name_after_trailing_slash: str) -> 
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
     name = strip_port(host)
     return name in ("localhost", "::1") or bool(_LOOPBACK.fullmatch(name))
 

@@ -74,10 +74,7 @@ class Registry:
         self._http.close()
 
     def require_registry(self) -> None:
-        """Make sure that a registry answers and takes the login.
-
-        Raises RegistryError: it does not answer, wants a login, or is no registry.
-        """
+        """Raise RegistryError where nothing answers, a login is wanted, or what answers is no registry."""
         response = self._get("/v2/", expect=(200, 404))
         if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
             raise RegistryError(
@@ -127,10 +124,7 @@ class Registry:
 
     @contextmanager
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
-        """Yield where the answer starts, 0 or `start`, and the blob's bytes from there; they are not verified here.
-
-        Raises TransientRegistryError: the connection broke; `retry` is for that.
-        """
+        """Yield the blob's bytes from 0 or `start` on, not verified; `retry` is for a connection that breaks."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._stream(f"/v2/{repository}/blobs/{digest}", repository, headers, expect=(200, 206)) as response:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
@@ -229,7 +223,6 @@ def create_digest_error(where: str, expected_digest: str, actual_digest: str) ->
 
 
 def _read_error_text(response: HttpResponse) -> str:
-    """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
         errors: Any = parse_json(response.read_body())["errors"]
         texts = [

@@ -151,8 +151,6 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
 def create_rlbox_and_project_archive(
     project: Project, helper: HelperContainer, *, owner_uid: int, owner_gid: int
 ) -> bytes:
-    """Return the tar that is laid into the container, all of it owned by the user there."""
-
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid, info.gid, info.uname, info.gname = owner_uid, owner_gid, "", ""
         return info

@@ -112,10 +112,7 @@ def install_and_start_engine(say: Callable[[str], None]) -> None:
 
 
 def describe_missing_setup_steps() -> tuple[str, ...]:
-    """Return what `install_and_start_engine` would do, a line each; nothing is changed.
-
-    Raises EngineError: as `install_and_start_engine`, as far as that is known without trying.
-    """
+    """Return what `install_and_start_engine` would do, a line each, or raise what it would, as far as that is known."""
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
         raise _script_error(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)

@@ -129,7 +129,6 @@ class _Server(ThreadingHTTPServer):
 
 
 def _serve(sandbox: Sandbox, port: int) -> None:
-    """Answer until this process is told to end."""
     _Handler.sandbox = sandbox
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)

@@ -270,7 +270,6 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
-    """Return the inodes of deleted files of `folder` that a process maps."""
     maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_thread_dirs(pid))), "")
     rows = (line.split(maxsplit=5) for line in maps.splitlines())
     return {

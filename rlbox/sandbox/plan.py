@@ -25,7 +25,6 @@ def has_walls(layers: Collection[str]) -> bool:
 
 
 def format_strength(layers: Collection[str]) -> str:
-    """Return the layers as text, as it stands in every response."""
     return "+".join(layers) if has_walls(layers) else "limits only"
 
 

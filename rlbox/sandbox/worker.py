@@ -199,7 +199,6 @@ class _ProgramStreams:
             os.close(fd)
 
     def close_child_fds(self) -> None:
-        """Close what the programs have by now."""
         for fds in self.child_fds:
             while fds:
                 os.close(fds.pop())

@@ -139,7 +139,6 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
 
 
 def select_used_gpus_or_all(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
-    """Return the GPUs on which one of the processes computes; all where the driver knows none of them."""
     every = list(gpus)
     if all(pids.isdisjoint(gpu.processes) for gpu in every):
         return every
@@ -237,7 +236,6 @@ def probe_activity(
 
 
 def probe_process_usage(pid: int) -> ProcessUsage | None:
-    """Return the counters of one process, all its threads together; None when it is gone."""
     name, fields = read_stat_fields_or_empty(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
@@ -287,8 +285,6 @@ def _probe_network() -> tuple[int, int, int]:
 
 
 def probe_pressure(proc: Path = _PROC) -> Pressure:
-    """Return the pressure now; what a kernel without PSI, or a container without /proc/pressure, lacks is `None`."""
-
     def read_percent(resource: str) -> float | None:
         pressure = _PRESSURE.search(read_text(proc / "pressure" / resource))
         return float(pressure[1]) if pressure else None

@@ -21,23 +21,17 @@ from rlbox.i18n import _
 LOCK_TIMEOUT_S = 60.0
 """How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
 
-_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 _OPENED = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _QUIET_S, _PAUSE_S = 1.0, 0.05
 _NOTE_BYTES = 100
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
-    """Lock the open file `handle` and return True, or False while another holds it.
-
-    Whoever inherits or copies the handle holds the lock too. `OSError` where the file system cannot lock.
-    """
+    """Return whether the lock was had; whoever inherits or copies the handle holds it, too."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _HELD:
-            return False
-        raise
+    except BlockingIOError:
+        return False
     return True
 
 

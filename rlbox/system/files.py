@@ -44,7 +44,6 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
 
 
 def is_folder_device_or_pipe(path: Path) -> bool:
-    """Whether a device, FIFO, socket or folder stands at a path, links followed: what no file may replace."""
     if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
         return True  # /dev/stdout, which may lead to a file
     return path.exists() and not path.is_file()
@@ -79,7 +78,6 @@ def compute_file_sha256(path: Path) -> str:
 
 
 def link_or_copy(source: Path, path: Path) -> None:
-    """Make `path` a hard link of `source`, a read-only copy where the file system has no such link."""
     try:
         os.link(source, path)
     except OSError as error:
@@ -143,7 +141,6 @@ def require_writable_file(path: Path, alternative: str) -> None:
 
 
 def require_writable_or_creatable_directory(folder: Path, alternative: str) -> None:
-    """Refuse a folder that can neither be made, in one that is there, nor be written in; as `require_writable_file`."""
     _require_writable_directory(folder if os.path.lexists(folder) else folder.absolute().parent, folder, alternative)
 
 

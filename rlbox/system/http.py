@@ -99,7 +99,6 @@ class HttpResponse:
                 yield block
 
     def read_body(self) -> bytes:
-        """Return the whole body, unpacked, as often as it is asked for."""
         with _convert_errors(self.url):
             return self._response.data
 
@@ -206,7 +205,6 @@ class HttpClient:
             )
 
     def _find_pool(self, parts: SplitResult) -> PoolManager:
-        """Return the connections to a host: straight, or through the proxy that is set for it."""
         from urllib3 import PoolManager, ProxyManager, make_headers
 
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""

@@ -29,7 +29,6 @@ class BootIdentity:
 
 
 def read_boot_identity() -> BootIdentity:
-    """Return the present life of this machine; what cannot be seen is empty or 0."""
     first = probe_process(_FIRST)
     try:
         boot = _BOOT_ID.read_text().strip()

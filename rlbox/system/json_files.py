@@ -33,10 +33,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
-    """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
-
-    `follow_links`: follow them, for a file of this machine rather than of a data disk.
-    """
+    """Return the object; empty when torn or anything else. `follow_links`: for files of this machine."""
     try:
         data = parse_json(read_bytes(path, follow_links=follow_links))
     except (OSError, ValueError):
@@ -45,7 +42,6 @@ def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict
 
 
 def read_last_json_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects among the last `max_bytes` bytes of a file, torn lines passed over; none of one unread."""
     with contextlib.suppress(OSError):
         yield from parse_json_lines(read_last_file_lines_forward(path, max_bytes))
 

@@ -19,7 +19,6 @@ def check_result(name: str, result: int) -> int:
 
 
 def syscall(name: str, number: int, *args: object) -> int:
-    """Return what a system call returned, called by its number; raises as `check_result`."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
     return check_result(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
 

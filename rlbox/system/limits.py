@@ -79,7 +79,6 @@ class CgroupMemory:
 
 
 def probe_cgroup_memory() -> CgroupMemory:
-    """Return the memory of this process' control group; zeros and None where the kernel does not tell."""
     if not (events := _read_cgroup_file("memory", "events", "oom_control")):
         return CgroupMemory()
     stat = _parse_table(_read_cgroup_file("memory", "stat", "stat"))
@@ -114,13 +113,11 @@ def _read_meminfo(name: str) -> int:
 
 
 def count_usable_cores() -> float:
-    """Return how many cores this process, and what it starts, can use at once."""
     cores, limit = len(os.sched_getaffinity(0)), read_cpu_limit()
     return min(cores, limit.cores) if limit else cores
 
 
 def read_cpu_limit() -> CpuLimit | None:
-    """Return the nearest limit of cores above this process."""
     for directory in _visible_groups("cpu"):
         words = read_text(directory / "cpu.max").split()  # version 2 has both numbers in one file
         words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
@@ -147,10 +144,7 @@ def _read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
 
 
 def _visible_groups(controller: str) -> Iterator[Path]:
-    """Yield the group of this process and those above it as far as they are visible, then the roots.
-
-    Inside a container the path in /proc is at times that of the host, and the container's own files are at the root.
-    """
+    # Inside a container the path in /proc is at times that of the host, and the container's own files are at the root.
     for _, directory in find_own_cgroups((controller, "")):
         while (directory / PROCS_FILE).exists():
             yield directory

@@ -42,7 +42,6 @@ def read_pip_and_proxy_settings(environ: Mapping[str, str] = os.environ) -> Netw
 
 
 def find_custom_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
     paths = [environ.get(name, "") for name in _CA_NAMES] + [_pip_settings(environ).get("cert", "")]
     return next((path for path in paths if path and Path(path).is_file()), "")
 

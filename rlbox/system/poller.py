@@ -11,11 +11,9 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Asks `probe` again and again, `pause_s` after each answer, until `request_stop` or until `is_final` accepts an
-    answer.
+    """Asks `probe` again, `pause_s` after each answer, until `request_stop` or until `is_final` accepts an answer.
 
-    `latest` is the last answer (None before the first) and `changed_at` (monotonic) the time of the last one that
-    differed. A probe must not raise; the thread ends with the process.
+    `changed_at` (monotonic) is the time of the last answer that differed. A probe must not raise.
     """
 
     def __init__(self, probe: Callable[[], T], pause_s: float, is_final: Callable[[T], bool]) -> None:
@@ -30,7 +28,6 @@ class Poller(Generic[T]):
 
     @property
     def current_probe_elapsed_s(self) -> float:
-        """For how long the question under way has been waiting for its answer; 0 when none is."""
         began = self._asked_at
         return 0.0 if began is None else time.monotonic() - began
 

@@ -84,7 +84,6 @@ def read_default_gateway() -> str:
 
 
 def read_ephemeral_ports() -> range:
-    """Return the ports that the kernel chooses from for who asks for any."""
     words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
     return range(int(words[0]), int(words[1]) + 1) if len(words) > 1 else range(32768, 61000)
 

@@ -124,7 +124,6 @@ def probe_command_line(pid: int) -> str:
 
 
 def probe_resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds; 0 when it cannot be seen."""
     fields = read_text(f"/proc/{pid}/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 

@@ -85,7 +85,6 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def handle_stop_signals(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM told to `on_signal` while the block runs, instead of dying of them."""
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -106,20 +105,14 @@ class ChildProcess:
         return self._popen.poll()
 
     def find_tree(self, table: Mapping[int, Process]) -> set[int]:
-        """Return the ids of it and of what it started; once its id was given to another process, its session is empty
-        too.
-        """
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
+        # of an id that was given to another process the session is empty, too
         return set() if is_reused else find_tree_and_led_sessions(table, {self.pid})
 
 
 class RunProcesses:
-    """All processes of one run.
-
-    They carry the name of the run and the place of its directory: a directory of the same name, which anybody can make
-    on another disk, has none of them.
-    """
+    """All processes of one run, marked with its directory: one of the same name on another disk has none of them."""
 
     def __init__(self, run_dir: Path, interrupt: StopSignal) -> None:
         self._marks = {RUN_MARK: run_dir.name, FOLDER_MARK: str(run_dir)}
@@ -149,10 +142,7 @@ class RunProcesses:
         self._end(lambda table: self._find_child_members(table, child), leader=child)
 
     def stop_all_and_list_survivors(self, spared: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
-        """End every process of the run but `spared` and what these started.
-
-        Return those that even SIGKILL did not end (blocked in the kernel).
-        """
+        """End all but `spared` and what these started; survivors of SIGKILL are blocked in the kernel."""
         return self._end(
             lambda table: self._find_members(table).difference(*(self._find_child_members(table, c) for c in spared))
         )
@@ -162,15 +152,11 @@ class RunProcesses:
         return _select_living(table, self._find_members(table))
 
     def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
-        """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
         return child.find_tree(table) & table.keys()
 
     def list_pids_by_part(self) -> dict[str, set[int]]:
-        """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
-
-        Orphans that have ended since an earlier look are reaped.
-        """
+        """Return the ids by part, `other` for orphans, by the tree alone, which is cheap; reap orphans that ended."""
         table = probe_processes()
         self._reap_orphans(table)
         parts = {
@@ -189,7 +175,6 @@ class RunProcesses:
         self._zombies = zombies
 
     def _find_own_trees(self, table: dict[int, Process]) -> set[int]:
-        """Return the ids of what this process started, of the orphans that came to it, and of all below them."""
         own = {p.pid for p in table.values() if p.parent_pid == os.getpid() and p.key not in self._strangers}
         return find_tree_and_led_sessions(table, own)
 

@@ -5,9 +5,6 @@ in the place of a record, a pipe that nobody writes to, a file without end. So e
 folder by folder with `O_NOFOLLOW` (openat2(2) would do it in one call, which engines' filters refuse), what is opened
 must be a regular file, and writing is a rename within the opened folder. Whoever names a data disk resolves it
 first: links that lead to it are the user's, links below it are not. `..` is no part of such a path.
-
-A program can also nest folders deeper than a path may be long, or than a program may call itself: walking ends at a
-depth.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 """Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
 
 MAX_DEPTH = 32
-"""Levels of folders that are looked into; what rlbox writes has six."""
+"""Levels of folders that are looked into: programs can nest them without end. What rlbox writes has six."""
 
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -112,10 +109,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def open_recreated_file(path: Path, mode: int = 0o644) -> int:
-    """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
-
-    Raises OSError: a link is on the way, a folder has the name, or the disk is full or gone.
-    """
+    """Return a handle of a new file, open for reading and appending; what has its name, as a link, is removed."""
     with open_directory(path.parent) as folder:
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -143,10 +137,7 @@ def make_directory(path: Path) -> None:
 
 
 def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
-    """Make the folders of a path below one that is there; return the last.
-
-    They are rlbox's own: what has the name of one and is none, as a link, is removed.
-    """
+    """Make the folders of a path below one that is there, and return the last; a link in their place is removed."""
     for part in Path(below).parts:
         root = root / part
         facts = stat_path(root)
@@ -176,7 +167,6 @@ def stat_path(path: Path) -> os.stat_result | None:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether a regular file is there, with no link on the way to it."""
     try:
         facts = stat_path(path)
     except OSError:

@@ -138,7 +138,6 @@ class FileFollower:
         return True
 
     def _begins_again(self) -> bool:
-        """Return whether the file was emptied, or another one has its name."""
         own = os.fstat(self._handle)
         if own.st_size < self._offset:
             self._offset = 0
