@@ -13,7 +13,7 @@ from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import (
     find_fixes_by_log,
-    load_readable_fixes,
+    load_fixes,
     load_target_with_fix_packages,
     select_fixes_with_all_words,
 )
@@ -62,9 +62,7 @@ def fixes(app: App, action: str, name: str | None) -> int:
         raise click.UsageError(_NAMES[action] or _("ls takes no name"))
     if action == "explain":
         return _explain(app, name or "")
-    fixes, broken = load_readable_fixes(app.project)
-    for error in broken:
-        app.print_status(_("left out: {error}").format(error=error))
+    fixes = load_fixes(app.project)
     if not name:
         app.result(catalogue_json(fixes), format_catalogue(fixes))
         app.print_status("next: rlbox fixes show ID")
@@ -72,7 +70,7 @@ def fixes(app: App, action: str, name: str | None) -> int:
         _show(app, fixes, name)
     else:
         _find(app, fixes, name)
-    return broken[0].exit_code if broken else 0
+    return 0
 
 
 def _show(app: App, fixes: Sequence[Fix], fix_id: str) -> None:

@@ -15,10 +15,9 @@ from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, re
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
-from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
-from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_apt_packages
+from rlbox.fixes.render import SIGNATURE_FIELDS, select_fixes
 from rlbox.foreign import decode_toml
 from rlbox.target.target import Target, load_target
 
@@ -46,8 +45,10 @@ def load_target_with_fix_packages(project: Project, target_name: str) -> TargetA
     """
     loaded, fixes = load_target(project, target_name), load_fixes(project)
     target = loaded.target
-    asked = list_fix_apt_packages(fixes, target, list_stack_versions(target, None))
-    if packages := [package for package in asked if package not in target.base.holds_apt]:
+    needed = {
+        name for fix in select_fixes(fixes, target, list_stack_versions(target, None)) for name in fix.bake.packages
+    }
+    if packages := sorted(needed - {*target.base.packages, *target.base.holds_apt}):
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
     return TargetAndCatalogue(target=target, spec_files=loaded.files, all_fixes=fixes)
@@ -58,22 +59,11 @@ def load_fixes(project: Project) -> tuple[Fix, ...]:
 
     Raises SpecError: broken TOML (with line), or wrong keys and values of one file.
     """
-    fixes, broken = load_readable_fixes(project)
-    if broken:
-        raise broken[0]
-    return fixes
-
-
-def load_readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, ...]]:
-    """Return the fixes that can be read, sorted by id, and what is wrong with the files of the others."""
-    fixes, broken = [], []
+    fixes = []
     for name, path in project.fix_files().items():
         shown = display_path(path, project)
-        try:
-            fixes.append(_fix(name, shown, read_utf8_text(path, shown)))
-        except SpecError as error:
-            broken.append(error)
-    return tuple(fixes), tuple(broken)
+        fixes.append(_fix(name, shown, read_utf8_text(path, shown)))
+    return tuple(fixes)
 
 
 @functools.lru_cache(maxsize=1024)

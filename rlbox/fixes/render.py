@@ -118,11 +118,6 @@ def list_secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
-def list_fix_apt_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
-    found = {package for fix in select_fixes(tuple(fixes), target, versions) for package in fix.bake.packages}
-    return tuple(sorted(found - set(target.base.packages)))
-
-
 def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 

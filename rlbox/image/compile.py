@@ -88,14 +88,12 @@ def compile_and_lock_missing_wheels(app: App, target_name: str, options: Compile
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
     if not recipe.target.list_compile_entries:
-        own = app.project.require_target_file(name).is_relative_to(app.project.folder)
-        names = _("name the packages that it compiles in [[stack.compile]] ({page})").format(
-            page=get_docs_url("compile")
-        )
         raise SpecError(
             _("the stack of target {name} compiles nothing").format(name=name),
             where=f"images/{name}/target.toml",
-            next_step=names if own else _("rlbox init NAME; in that target of yours, {names}").format(names=names),
+            next_step=_(
+                "name the packages that it compiles in [[stack.compile]] of a target of your own ({page})"
+            ).format(page=get_docs_url("compile")),
         )
     plan = load_image_plan(app.project, name)
     if recipe.lock is None or (plan.lock_fault and not plan.lock_fault.startswith("incomplete")):

@@ -57,16 +57,6 @@ def list_image_layers(
     return tuple(layers)
 
 
-def _list_groups(lock: Lock) -> list[dict[str, Any]]:
-    """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
-    groups = map_groups_to_entries(lock)
-    return [
-        {"name": name, "packages": [{"name": x.name, "version": get_version(x), "sha256": x.sha256} for x in entries]}
-        for name, entries in groups.items()
-        if entries
-    ]
-
-
 _WIDTH = 100
 _UNBREAKABLE_SPACE = "\xa0"
 _TARGET = "rlbox.target"
@@ -89,10 +79,10 @@ def show_engine_image_if_found(app: App, reference: str) -> bool:
         if looks_so:
             raise
         return False
+    if image is None and looks_so:
+        next_step = f"docker pull {reference}, or rlbox load FILE"
+        raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
     if image is None:
-        if looks_so:
-            next_step = f"docker pull {reference}, or rlbox load FILE"
-            raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
         return False
     described = _describe(app, reference, image)
     text = "\n".join(_format(described))
@@ -122,7 +112,11 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
         "size": image.get("Size", 0),
         "labels": dict(sorted(labels.items())),
         "layers": [asdict(layer) for layer in layers],
-        "groups": _list_groups(lock) if lock else [],
+        "groups": [
+            {"name": name, "packages": [{"name": x.name, "version": get_version(x), "sha256": x.sha256} for x in rows]}
+            for name, rows in (map_groups_to_entries(lock).items() if lock else ())
+            if rows
+        ],
         "note": no_lock_reason,
         "standing": _compare_with_target(app, labels, lock),
     }

@@ -198,13 +198,12 @@ def test_a_line_of_a_log_leads_to_its_fix(rlbox: Rlbox) -> None:
     assert said.err.startswith("rlbox: error: no fix knows that line\n")
 
 
-def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) -> None:
+def test_a_broken_fix_is_named_and_hides_no_run(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("templates/fixes/own.toml", "title = \n")
     (folder.path / "disk").mkdir()
     said = rlbox("fixes", "ls")
-    assert (said.code, "lcudart-link" in said.out) == (2, True)
-    assert "left out: templates/fixes/own.toml: broken TOML" in said.err
-    assert rlbox("fixes", "show", "lcudart-link").code == 2
+    assert said.code == 2
+    assert "templates/fixes/own.toml: broken TOML" in said.err
     assert rlbox("runs", "--data", str(folder.path / "disk")).code == 0
     assert rlbox("show", "local").code == 2
 
