@@ -56,7 +56,6 @@ def render_apt_config_files(pinned_versions: Mapping[str, str], architecture: st
 
 
 def list_wanted_packages(base: Base) -> tuple[str, ...]:
-    """Return what apt is asked for: a bootstrapped system begins with what a minimal one is made of."""
     return (*((*_MINIMAL, _MERGED) if base.bootstrap else ()), *sorted(base.packages))
 
 
@@ -189,7 +188,6 @@ def resolve_debs_onto_stored_image(
 def _run_apt(
     base: Base, root: Path, platform: str, pinned_versions: Mapping[str, str], ca_bundle: str, archives: str
 ) -> str:
-    """Return what apt prints of the packages that it would install, by the source lists and keys in `root`."""
     for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, text in render_apt_config_files(pinned_versions, debian_architecture(platform), str(root)).items():

@@ -171,7 +171,6 @@ def download_blob(
 
 
 def fetch_locked_base_image(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
-    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base."""
     if "@" not in lock.base:
         return ()
     places = list_image_urls(lock.base, load_profile(app.project, sources_profile))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlbox.amounts import exact_duration_text
 from rlbox.artifacts.mirrors import FileUrl, MirrorName, find_response_error
 from rlbox.artifacts.object_store import PartialObject
-from rlbox.errors import Interrupted, RlboxError
+from rlbox.errors import Interrupted
 from rlbox.i18n import _
+from rlbox.secrets.url_credentials import mask_url_and_header_credentials
 from rlbox.system.http import (
     RETRYABLE_STATUSES,
     HttpClient,
@@ -31,7 +30,6 @@ STALL_TIMEOUT_S = 30.0
 _ROUNDS = 3
 _BLOCK = 1 << 18
 _SHY_AFTER = 3
-_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +59,6 @@ class _Cut(_LinkFailed):
 
 class _WrongBytes(_LinkFailed):
     """What is there is of no use for going on."""
-
-
-def mask_url_credentials(text: str) -> str:
-    return _CREDENTIALS.sub("***", text)
 
 
 class Downloader:
@@ -104,9 +98,9 @@ class Downloader:
         failed: dict[str, FailedAttempt] = {}
         again: list[FileUrl] = []
         for number in range(_ROUNDS):
-            if number:
-                self._pause(compute_exponential_backoff_s(number))
-            places, again = (_guarded(urls, failed) if number == 0 else again), []
+            if number and self._stop.wait(compute_exponential_backoff_s(number)):
+                raise Interrupted(_("stopped"))
+            places, again = (urls if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
                     self._from_link(artifact, link, partial, on_block_bytes)
@@ -114,7 +108,7 @@ class Downloader:
                     return link.mirror
                 except _LinkFailed as error:
                     failed[link.url] = FailedAttempt(
-                        mirror=link.mirror, reason=mask_url_credentials(str(error)), http_status=error.status
+                        mirror=link.mirror, reason=mask_url_and_header_credentials(str(error)), http_status=error.status
                     )
                     again += [link] if error.transient else []
             if not again:
@@ -122,7 +116,6 @@ class Downloader:
         raise AllMirrorsFailedError(tuple(failed.values()))
 
     def _shy_last(self, links: Iterable[FileUrl]) -> Iterator[FileUrl]:
-        """Yield the links; those of a mirror that has been silent lately come after the others."""
         later = []
         for link in links:
             if self._silent.get(link.mirror, 0) >= _SHY_AFTER:
@@ -130,10 +123,6 @@ class Downloader:
             else:
                 yield link
         yield from later
-
-    def _pause(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise Interrupted(_("stopped"))
 
     def _from_link(
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
@@ -184,24 +173,10 @@ class Downloader:
             if began and error.kind == "cut":
                 raise _Cut(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            why = mask_url_credentials(self._reason(error))
+            why = mask_url_and_header_credentials(explain_no_response(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error
-
-    def _reason(self, error: NoResponseError) -> str:
-        return (
-            f"no byte for {exact_duration_text(self._stall_s)}"
-            if error.kind == "silent"
-            else explain_no_response(error)
-        )
-
-
-def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iterator[FileUrl]:
-    try:
-        yield from links
-    except RlboxError as error:
-        failed[""] = FailedAttempt(mirror="sources", reason=mask_url_credentials(error.what))
 
 
 def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpResponse) -> None:

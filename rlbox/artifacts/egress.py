@@ -129,7 +129,6 @@ def list_host_contacts(
 
 
 def list_unclosed_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
-    """Return phase to the hosts that it contacts, sorted; those that a setting closes are not among them."""
     known = [one for one in contacts if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 

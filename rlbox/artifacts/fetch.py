@@ -203,7 +203,6 @@ class _Fetch:
 
 
 def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
-    """Raise `WorkFailed` where a compiled wheel is `missing`: no source has it, and nobody else compiles it."""
     names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
     if names:
         raise WorkFailed(
@@ -218,7 +217,6 @@ def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, tar
 
 
 def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, fetch_arguments: str) -> WorkFailed:
-    """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
     names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
     return WorkFailed(
@@ -263,7 +261,6 @@ def _skips(
 
 
 def _create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], target: str) -> WorkFailed:
-    """Return the error that names every file that could not be had, those with the same reasons together."""
     alike: dict[tuple[FailedAttempt, ...], list[Artifact]] = {}
     for artifact, tries in failures.items():
         alike.setdefault(tries, []).append(artifact)

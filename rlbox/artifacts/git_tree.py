@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-from rlbox.artifacts.download import AllMirrorsFailedError, FailedAttempt, mask_url_credentials
+from rlbox.artifacts.download import AllMirrorsFailedError, FailedAttempt
 from rlbox.artifacts.mirrors import FileUrl, MirrorName
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
+from rlbox.secrets.url_credentials import mask_url_and_header_credentials
 from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import GitTree
@@ -72,20 +73,6 @@ _STALL_S = 30
 _CHUNK = 1 << 20
 
 
-class _Sink(Protocol):
-    def write(self, data: bytes, /) -> object:
-        """Take `data`."""
-
-
-class _Sum:
-    def __init__(self) -> None:
-        self.sha256, self.size = hashlib.sha256(), 0
-
-    def write(self, data: bytes, /) -> None:
-        self.sha256.update(data)
-        self.size += len(data)
-
-
 def resolve_git_ref(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTree:
     """Return what `ref` (branch, tag or commit) of `url` means now at the first of `clone_urls` that has it.
 
@@ -96,15 +83,17 @@ def resolve_git_ref(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl]
         try:
             with _fetched(place.url, ref, ca_bundle) as (repository, commit):
                 tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
-                total = _Sum()
-                _write_tree_tar(repository, commit, total)
-                digest = total.sha256.hexdigest()
-                return GitTree(name=name, url=url, ref=ref, commit=commit, tree=tree, sha256=digest, size=total.size)
+                digest, size = hashlib.sha256(), 0
+                for block in _read_tree_tar(repository, commit):
+                    digest.update(block)
+                    size += len(block)
+                sha256 = digest.hexdigest()
+                return GitTree(name=name, url=url, ref=ref, commit=commit, tree=tree, sha256=sha256, size=size)
         except _NotThere as error:
             tries.append(f"\n  {place.mirror}: {error}")
     raise WorkFailed(
         _("{mask_urls}: no place has {ref}{tries}").format(
-            mask_urls=mask_url_credentials(url), ref=ref, tries="".join(tries)
+            mask_urls=mask_url_and_header_credentials(url), ref=ref, tries="".join(tries)
         )
     )
 
@@ -121,19 +110,20 @@ def fetch_git_tree(
         partial.reset()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
-                _write_tree_tar(repository, commit, partial)
+                for block in _read_tree_tar(repository, commit):
+                    partial.write(block)
             if partial.digest == artifact.sha256:
                 partial.commit()
                 return place.mirror
             tries.append(FailedAttempt(mirror=place.mirror, reason=f"another tree: sha256 {partial.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
-            tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_credentials(str(error))))
+            tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_and_header_credentials(str(error))))
     partial.reset()
     raise AllMirrorsFailedError(tuple(tries))
 
 
-def _write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
-    """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
+def _read_tree_tar(repository: Path, commit: str) -> Iterator[bytes]:
+    """Yield the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
 
     `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
     """
@@ -150,23 +140,20 @@ def _write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
     with _blobs(repository, [sha for mode, sha, __ in rows if mode != "040000"]) as blobs:
         for mode, __, name in rows:
             if mode == "040000":
-                output.write(_format_tar_header(name, FOLDER, 0o755))
+                yield _format_tar_header(name, FOLDER, 0o755)
                 continue
             size = int(blobs.readline().split()[2])
             if mode == "120000":
-                output.write(_format_tar_header(name, SYMLINK, 0o777, link_target=blobs.read(size).decode()))
+                yield _format_tar_header(name, SYMLINK, 0o777, link_target=blobs.read(size).decode())
             else:
-                output.write(_format_tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
-                _copy(blobs, output, size)
-                output.write(_format_tar_padding(size))
+                yield _format_tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size)
+                left = size
+                while left and (block := blobs.read(min(left, _CHUNK))):
+                    yield block
+                    left -= len(block)
+                yield _format_tar_padding(size)
             blobs.read(1)  # the line end behind each blob
-    output.write(TAR_END)
-
-
-def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
-    while size and (block := source.read(min(size, _CHUNK))):
-        sink.write(block)
-        size -= len(block)
+    yield TAR_END
 
 
 def _row(line: str) -> tuple[str, str, str]:
@@ -192,7 +179,6 @@ class _NotThere(Exception):
 
 @contextmanager
 def _fetched(url: str, ref: str, ca_bundle: str) -> Iterator[tuple[Path, str]]:
-    """Yield a repository that has the commit which `ref` means at `url`, and that commit."""
     with tempfile.TemporaryDirectory(prefix="rlbox-git-") as directory:
         repository = Path(directory)
         _git(repository, "init", "--quiet", "--bare")
@@ -216,7 +202,7 @@ def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
     if not outcome.ok:
         lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))]
         raise _NotThere(
-            mask_url_credentials(
+            mask_url_and_header_credentials(
                 (lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed"
             )
         )

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
-from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
@@ -22,6 +21,7 @@ from uv import find_uv_bin
 from rlbox.amounts import columns, exact_duration_text, precise_duration_text
 from rlbox.app import App
 from rlbox.artifacts.mirrors import (
+    FILE_URL_KINDS,
     SHARED_ARCHIVES,
     FileUrl,
     MachineSourceSettings,
@@ -208,7 +208,6 @@ class FileLocator:
         return list_git_urls(url, self._profile)
 
     def record_skipped_mirror(self, mirror: str, reason: str) -> None:
-        """Tell that a mirror is passed over; the same reason is told once."""
         with self._lock:
             if (mirror, reason) in self.skipped_mirrors:
                 return
@@ -223,7 +222,7 @@ class FileLocator:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.record_skipped_mirror(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
-                yield replace(source, url=file.url, page_at_url="", listed_sha256=file.sha256)
+                yield replace(source, url=file.url, page_at_url="")
 
     def _fetch_page(self, url: str) -> tuple[IndexPageFile, ...]:
         if url not in self._pages:  # two threads may both read it: no harm
@@ -237,7 +236,6 @@ def _host(url: str) -> str:
 
 PROBE_TIMEOUT_S = 3.0
 _PARALLEL_PROBES = 8
-_HTTP_KINDS = ("http", "huggingface", "cuda-apt", "conda")  # their rules stand for addresses of `http` files
 # Kinds of which one address goes into a resolver's or a build's settings; the others fail over file by file.
 _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
@@ -254,8 +252,7 @@ class MirrorProbe:
 
 
 def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifact | None:
-    """Return the smallest file that a rule stands for."""
-    kind = "http" if rule.kind in _HTTP_KINDS else rule.kind
+    kind = "http" if rule.kind in FILE_URL_KINDS else rule.kind
     found = [
         artifact
         for artifact in artifacts
@@ -264,14 +261,9 @@ def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifa
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-class LiveAndDeadMirrors(NamedTuple):
-    live_profile: Profile
-    failed_probes: list[MirrorProbe]
-
-
 def drop_dead_mirrors(
     profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
-) -> LiveAndDeadMirrors:
+) -> tuple[Profile, list[MirrorProbe]]:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
 
     Of the kinds that can have one address only, the rules are asked in turn until one answers. A kind whose mirrors are
@@ -295,7 +287,7 @@ def drop_dead_mirrors(
                 failed[rule] = probe
             dead |= failed if len(failed) < len(rules) else {}
     live = tuple(rule for rule in profile.rule if rule not in dead)
-    return LiveAndDeadMirrors(profile.model_copy(update={"rule": live}), list(dead.values()))
+    return profile.model_copy(update={"rule": live}), list(dead.values())
 
 
 def probe_mirrors(
@@ -401,7 +393,6 @@ def load_profile_without_dead_mirrors(
 
 
 def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Artifact] = ()) -> FileLocator:
-    """Return who knows where the files of a lock are; a mirror that is passed over is said."""
     site = read_pip_and_proxy_settings()
     return FileLocator(
         load_profile_without_dead_mirrors(app, sources_profile, site, probe_files),
@@ -413,8 +404,6 @@ def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Ar
 
 @dataclass(frozen=True, kw_only=True)
 class LockSources:
-    """Where a lock is resolved from: settings for uv, apt archives by name, the mirrors of other files."""
-
     index_settings: PackageIndexSettings
     url_by_apt_archive: Mapping[str, str]
     profile: Profile
@@ -422,7 +411,6 @@ class LockSources:
 
 
 def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
-    """Return where the target's lock is resolved from, by the profile `sources_profile` or its own."""
     site = read_pip_and_proxy_settings()
     profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
     machine = read_machine_source_settings(site, ask_uv_for_index=False)

@@ -84,7 +84,12 @@ def _wheel_prefix(requirement: str, channel: str) -> str:
     return f"{name.replace('-', '_')}-{version}+{channel}-"
 
 
-_PER_FILE = ("http", "huggingface", "cuda-apt", "conda")  # kinds whose rules stand for a part of any file's address
+FILE_URL_KINDS = (
+    "http",
+    "huggingface",
+    "cuda-apt",
+    "conda",
+)  # kinds whose rules stand for a part of any file's address
 _NAME = re.compile(r"[-_.]+")
 SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 """Archives that mirrors have under their own names; a lock names any other by its address."""
@@ -110,15 +115,13 @@ class FileUrl:
 
     `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
     file itself (empty). `mirror` is its name for people; `named_by` says where it comes from: a rule of the `profile`,
-    a setting of the `machine`, the `target`, or a client's own `default`. `listed_sha256` is what a mirror's page says
-    of the file, or empty: never trusted, useful to skip a liar unread.
+    a setting of the `machine`, the `target`, or a client's own `default`.
     """
 
     mirror: MirrorName
     url: str
     page_at_url: Literal["", "flat", "index"] = ""
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
-    listed_sha256: str = ""
 
 
 def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileUrl]:
@@ -225,7 +228,7 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
 
 def list_http_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
-    return _rewritten_places(_PER_FILE, url, profile)
+    return _rewritten_places(FILE_URL_KINDS, url, profile)
 
 
 def list_git_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
@@ -254,7 +257,6 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
 
 
 def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
-    """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []

@@ -110,11 +110,9 @@ class Profile(SpecModel):
         return any(rule.kind == kind for rule in self.rule)
 
     def rules_or_direct_default_for(self, kind: str) -> tuple[MirrorRule, ...]:
-        """Return the rules of a kind in order; a profile without one has the machine's own settings."""
         return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
 
     def first_rule_unless_direct(self, kind: str) -> MirrorRule | None:
-        """Return the first rule of a kind; None where the machine's own settings come first."""
         rule = self.rules_or_direct_default_for(kind)[0]
         return None if rule.protocol == "direct" else rule
 

@@ -145,7 +145,6 @@ def plan_uv_commands(
 def build_python_lock(
     target: Target, rlbox_requirements: tuple[str, ...], resolver_outputs: Mapping[str, ResolverOutput]
 ) -> Lock:
-    """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
     __, parents = parse_versions_and_requesters(resolver_outputs["stack"].requirements)
     owner = _first_group(order, parents)

@@ -111,7 +111,6 @@ class _Resolver:
         return resolve_debs_onto_stored_image(base, platform, store, urls, pins, self._ca_bundle)
 
     def resolve_toolchain(self) -> tuple[Deb, ...]:
-        """Return the apt packages of the system that wheels are compiled in."""
         base = derive_bootstrapped_compiler_base(self._target)
         if base is None:
             return ()
@@ -278,7 +277,6 @@ def get_version(entry: Any) -> str:
 
 
 def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
-    """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
     changes = [
         LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(new_lock, key))
         for key in ("python", "platform", "base")
@@ -391,13 +389,10 @@ def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
 
 
 def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
-    """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
-    changed = previous_lock is None or previous_lock.to_json_text() != lock.to_json_text()
-    if not app.dry_run:
-        path, text = app.project.own_lock_file_to_write(lock.target), lock.to_json_text()
-        if not path.is_file() or path.read_text("utf-8") != text:
-            write_atomic(path, text)
-            changed = True
+    path, text = app.project.own_lock_file_to_write(lock.target), lock.to_json_text()
+    changed = not path.is_file() or path.read_text("utf-8") != text
+    if changed and not app.dry_run:
+        write_atomic(path, text)
     for change in list_lock_changes(previous_lock, lock) if previous_lock else ():
         app.print_status(str(change))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:

@@ -128,7 +128,6 @@ def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> 
 
 
 def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[Path]) -> None:
-    """Remove unused objects, and the records of locks that are gone."""
     for path in paths:
         path.unlink(missing_ok=True)
     for known in list_fetched_locks(store):

@@ -89,7 +89,6 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def select_fixes_with_all_words(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
-    """Return the fixes that have every word of `query` in their id, titles, failure, remedy or known lines."""
     words = set(_WORD.findall(query.casefold()))
     return tuple(fix for fix in fixes if words and words <= set(_WORD.findall(_searched_text(fix))))
 

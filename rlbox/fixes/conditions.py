@@ -92,7 +92,6 @@ class PackageCheck(NamedTuple):
 
 
 def check_package_requirement(requirement: str, versions: Versions) -> PackageCheck:
-    """Return whether the stack has a package in a version of `requirement` (`vllm>=0.12`), and why."""
     asked = Requirement(requirement)
     name = canonicalize_name(asked.name)
     if name not in versions:

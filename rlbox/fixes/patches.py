@@ -139,7 +139,6 @@ def render_patch_manifest_json(
 
 
 def format_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
-    """Return what a reader of the Dockerfile must know of each patch; those of a fix with one reason share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in patches:
         words = (

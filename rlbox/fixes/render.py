@@ -161,7 +161,6 @@ def build_template_values(target: Target, versions: Versions) -> dict[str, Any]:
 
 
 def render_fix_template(template: str, values: Mapping[str, Any], source: str) -> str:
-    """Return a text of a fix with its template filled in; `SpecError` names the fix when it is broken."""
     if "{{" not in template and "{%" not in template and "{#" not in template:
         return template
     try:

@@ -27,7 +27,6 @@ class BakeEntry:
 
 
 def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:
-    """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"
     if fix.has_bake_entries:
@@ -72,7 +71,6 @@ def _bake_entries(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
 
 
 def _describe_patch(patch: FixPatch) -> str:
-    """Return the facts of a patch, one a line, and its diff."""
     facts = {
         "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)),
         "of": " or ".join(patch.package),
@@ -101,7 +99,6 @@ class FixEvaluation:
 
 
 def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[FixEvaluation, ...]:
-    """Return every fix beside `target`, in the order in which fixes are applied; `SpecError` for a broken template."""
     found = []
     values = build_template_values(target, versions)
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
@@ -170,7 +167,6 @@ def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
 
 
 def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal: str) -> dict[str, Any]:
-    """Return what a target gets and why as JSON types; `refusal` is why its spec cannot be planned, or empty."""
     rows = list(evaluations)
     return {
         "target": target,
@@ -191,7 +187,6 @@ def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal:
 
 
 def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_file_contents: bool) -> str:
-    """Return what a target gets and why as people read it; `show_file_contents` shows the lines of files and hooks."""
     rows = list(evaluations)
     given = [one for one in rows if one.applies and get_fix_category(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]

@@ -68,7 +68,6 @@ def build_unless_current_and_report(app: App, target_name: str, options: BuildOp
 
 
 def ensure_image_built(app: App, target_name: str) -> None:
-    """Build the image of a target where there is none, or an outdated one; a dry run notes that it is built."""
     plan, options = load_image_plan(app.project, target_name), BuildOptions()
     if not app.dry_run:
         plan.require_current_lock()
@@ -91,7 +90,6 @@ def ensure_image_built(app: App, target_name: str) -> None:
 
 
 def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: str | None) -> Path:
-    """Build the image until it is checked and described, and verified where that is asked; return the log."""
     began = time.monotonic()
     _check_engine(app, options)
     if outdated_reason:
@@ -146,7 +144,6 @@ def _check_engine(app: App, options: BuildOptions) -> None:
 
 
 def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | None) -> int:
-    """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
     buildx = "docker-buildx"
     argv: tuple[str, ...] = ()
     with app.collecting_refusals_if_dry_run("engine"):

@@ -138,7 +138,6 @@ class _Compilation:
             return self._result("compiled", self._keep(self._build(folder, self._objects)))
 
     def compile_twice(self) -> WheelResult:
-        """Compile it twice, the second time without kept objects, and refuse a wheel that differs."""
         with self._alone() as folder:
             self._fetch()
             first = self._build(folder, self._objects)
@@ -203,7 +202,6 @@ class _Compilation:
         return wheel
 
     def _keep(self, wheel: Path) -> Package:
-        """Put a wheel into the store and the lock; refuse one that is not the lock's."""
         digest, size = compute_file_sha256(wheel), wheel.stat().st_size
         locked = self._lock.find_compiled_wheel(self._row)
         if locked and not self._options.replace_locked_wheel and digest != locked.sha256:

@@ -204,7 +204,6 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
 
 
 def hash_host_compiler_unless_locked(lock: Lock) -> str:
-    """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""
     said = run_command(Command(argv=("/usr/bin/g++", "-v"))) if Path("/usr/bin/g++").exists() else None
@@ -468,7 +467,6 @@ def build_wheel_in_namespaces(
 
 
 def _follow(process: ProcessHandle, unit_log: Path, show: Callable[[ProgressItem], None]) -> int:
-    """Return the exit code of a build when it ended; each file is shown as its compiler begins and ends."""
     shown = 0
     while True:
         code = process.poll()

@@ -99,7 +99,6 @@ def _render_metadata(*fields: str) -> str:
 
 
 def is_hashed_rlbox_file(path_in_package: str) -> bool:
-    """Return whether a file of rlbox decides an image: what is run in it, and the modules beside the packages."""
     package, below, __ = path_in_package.partition("/")
     if below:
         return package in HASHED_PACKAGES and not path_in_package.startswith(_NOT_INSIDE)

@@ -65,7 +65,6 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
 
 
 def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
-    """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
     files = list_inplace_artifacts(lock) if options.inplace_only else list_install_artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 

@@ -94,7 +94,6 @@ def render_apptainer_definition(
 
 
 def _list_unset_limits(container: ContainerDefaults) -> Iterator[str]:
-    """Yield the limits that no definition can set, each with the option that may."""
     yield f"{decimal_and_gib_size_text(container.shm_gib)} of shared memory: /dev/shm is the host's"
     if container.network == OWN_NETWORK:
         yield "a network of its own: what listens in it is reached as on the host"

@@ -85,7 +85,6 @@ class BuildInputs:
         return replace(run, step_env=plan_package_indexes(plan.torch_groups, self._site, profile).env)
 
     def plan_dry_run_request(self) -> BuildRequest:
-        """Return how the build would be run, with what comes first, and what is known to be in its way."""
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
             with app.collecting_refusals_if_dry_run("store"):
@@ -185,7 +184,6 @@ class BuildInputs:
             fetch_missing_files(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
-        """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""
         require_compiled_wheels(missing, self._store, self._plan.target)
         if self._options.hermetic:
             raise create_missing_files_error(missing, self._store, self._plan.target)
@@ -230,5 +228,4 @@ def _engine() -> tuple[int, ...]:
 
 
 def _carried(folder: str, package: Package) -> bool:
-    """Return whether a package is in every context: uv, and what no package index has."""
     return folder == "uv" or not package.is_from_index

@@ -223,7 +223,6 @@ def build_dockerfile_values(
 
 
 def _list_stage_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
-    """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
     stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
     return [*stack, *(f"{_PARTS_STAGE}/{part}" for part in _list_parts(target))]
 
@@ -321,7 +320,6 @@ def container_limits_and_disk_json(container: ContainerDefaults) -> dict[str, An
 
 
 def hardware_python_ports_json(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the image's manifest of fixes says of the machine, as JSON types."""
     return {
         "hardware": target.hardware.model_dump(mode="json"),
         "python": target.python.version,

@@ -71,7 +71,6 @@ def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
 
 
 def sum_distinct_image_bytes(images: Iterable[EngineImage]) -> int:
-    """Return the bytes of some images, each once whatever its names; what others share is counted."""
     return sum({row.identity: row.size for row in images}.values())
 
 

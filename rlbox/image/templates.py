@@ -30,7 +30,6 @@ def _create_template_environment(template_dirs: tuple[Path, ...]) -> Environment
 
 
 def render_template(template_dirs: Sequence[Path], template_name: str, values: Mapping[str, Any]) -> str:
-    """Return the template `template_name` filled with `values`; an undefined name raises."""
     return _create_template_environment(tuple(template_dirs)).get_template(template_name).render(values)
 
 
