@@ -35,7 +35,6 @@ def build(app: App, name: str, force: bool, **given: Any) -> int:
     Examples:
       rlbox build local
       rlbox build local --hermetic
-      rlbox build local --verify
     """
     from rlbox.doctor.gpu_choice import find_oldest_driver_branch
     from rlbox.image.build import build_unless_current_and_report

@@ -9,9 +9,8 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options
+from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pass_app_with_shared_options
 from rlbox.cluster.burn_in import examine_cluster
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.down import remove_cluster
@@ -68,7 +67,6 @@ def up(app: App, **given: Any) -> int:
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
-      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
     from rlbox.cluster.up import UpOptions, bring_up, dry_run_up  # imports docker-py
 
@@ -250,8 +248,6 @@ def cluster() -> None:
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
-      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . -- python train.py
-      rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
 
 

@@ -64,7 +64,6 @@ def doctor(
     Examples:
       rlbox doctor local
       rlbox shell local -- rlbox doctor
-      rlbox doctor --json
     """
     if not around and (layout := find_host_layout_for_doctor(app, name, place, data)):
         return examine_layout(app, layout, gpus, budget_s=budget)
@@ -162,7 +161,6 @@ def components(
     Examples:
       rlbox components local
       rlbox shell local -- rlbox components
-      rlbox components --python /usr/bin/python3
     """
     if not name or python or is_inside_target_or_raise(name):
         return run_component_tests(app, python, timeout)

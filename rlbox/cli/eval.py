@@ -75,8 +75,6 @@ def eval() -> None:
     \b
     Examples:
       rlbox eval suites
-      rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
-      rlbox eval compare eval/step_200 eval/step_100
     """
 
 

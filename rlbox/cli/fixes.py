@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 
 from rlbox.app import App
-from rlbox.cli.completers import complete_fix_or_target
-from rlbox.cli.options import pass_app_with_shared_options
+from rlbox.cli.options import complete_fix_or_target, pass_app_with_shared_options
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import (
@@ -55,8 +54,6 @@ def fixes(app: App, action: str, name: str | None) -> int:
     Examples:
       rlbox fixes ls
       rlbox fixes show lcudart-link --lang zh
-      rlbox fixes explain vast-5090
-      rlbox fixes find 'cannot find -lcuda'
     """
     if bool(name) != (action != "ls"):
         raise click.UsageError(_NAMES[action] or _("ls takes no name"))

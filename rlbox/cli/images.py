@@ -43,7 +43,7 @@ from rlbox.image.prune import (
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.run.exec import open_shell_in_new_container
-from rlbox.system.files import require_writable_file, write_atomic
+from rlbox.system.files import require_writable_file
 from rlbox.system.progress import show_byte_progress
 
 
@@ -56,8 +56,6 @@ def images() -> None:
     \b
     Examples:
       rlbox images
-      rlbox images ls --json
-      rlbox images rm local
     """
 
 
@@ -207,10 +205,8 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
-@click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
-@dry_run_option
 @pass_app_with_shared_options
-def export(app: App, name: str, form: Literal["compose", "apptainer"], image: str, output: str | None) -> int:
+def export(app: App, name: str, form: Literal["compose", "apptainer"], image: str) -> None:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made; a definition needs one. What neither format can
@@ -219,26 +215,14 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
     \b
     Examples:
       rlbox export local --format compose
-      rlbox export local --format apptainer --image local.oci.tar --output local.def
-      rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1
+      rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1 > vast-5090.def
     """
     if form == "apptainer" and not image:
         raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
-    if output:
-        with app.collecting_refusals_if_dry_run("file"):
-            require_writable_file(Path(output), "another with --output")
     text = render_export(app, name, form, image)
-    data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
-    if app.dry_run:
-        would = f"write {output}" if output else "print this, and write nothing"
-        return app.planned(data, output or text.rstrip("\n"), would)
-    if output:
-        write_atomic(Path(output), text)
-    app.result(data, output or text.rstrip("\n"))
-    file = output or "FILE"
-    compose, build = f"docker compose --file {file} run --rm {name} COMMAND", f"apptainer build {name}.sif {file}"
+    app.result({"target": name, "form": form, "image": image, "file": "", "text": text}, text.rstrip("\n"))
+    compose, build = f"docker compose --file FILE run --rm {name} COMMAND", f"apptainer build {name}.sif FILE"
     app.print_status(f"next: {compose if form == 'compose' else build}")
-    return 0
 
 
 def render_export(app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference: str) -> str:

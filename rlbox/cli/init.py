@@ -1,25 +1,30 @@
-"""`rlbox init`: write a target and a job of your own."""
+"""`rlbox init`: write a target and a job of your own, and the JSON Schema by which an editor completes them."""
 
 from __future__ import annotations
 
 import json
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
+from pydantic import BaseModel
 
 from rlbox.app import App
+from rlbox.artifacts.profile import Profile
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options
-from rlbox.cli.schema import create_json_schema
 from rlbox.config.project import Project
 from rlbox.config.schema import NAME_PATTERN, suggest_similar
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import NodeError, SpecError
+from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.i18n import _
 from rlbox.image.templates import render_template
+from rlbox.job.job import Job
 from rlbox.system.files import write_atomic
+from rlbox.target.target import DEFAULTS, Target
 
 _HERE = Path(__file__).parent
 
@@ -100,7 +105,6 @@ def init(app: App, name: str, machine: str, arch: str | None, memory_gib: float 
     Examples:
       rlbox init --machine h200 --gpus 2
       rlbox init mine --machine cpu
-      rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
     """
     if arch and not re.fullmatch(r"sm_\d{2,3}", arch):
         raise click.UsageError(_("{text!r} is not an architecture: sm_80, sm_89, sm_120").format(text=arch))
@@ -145,3 +149,49 @@ def _write_new_file(app: App, path: str, text: str) -> str:
         return "to be written"
     overwrite_project_file(app.project, path, text)
     return "written"
+
+
+SpecKind = Literal["target", "job", "profile", "fix"]
+
+
+def create_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
+    """Return the JSON Schema of `target.toml` ("target"), of a job file, a sources profile or a fix.
+
+    Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that
+    includes another need not repeat any key.
+    """
+    models: dict[SpecKind, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile, "fix": Fix}
+    schema = models[spec_kind].model_json_schema()
+    own = "id" if spec_kind == "fix" else "name"
+    _optional(schema, own)
+    schema["properties"].pop(own)
+    schema["patternProperties"] = {"^x-": {"description": "your own keys; rlbox ignores them"}}
+    if spec_kind == "profile":
+        schema["properties"]["include"] = {"type": "string", "description": "profile whose rules are tried after these"}
+    if spec_kind == "fix":  # one language is enough
+        for key in TEXT_KEYS:
+            _optional(schema, key)
+        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TEXT_KEYS]
+    if spec_kind == "target":
+        schema["properties"]["include"] = {
+            "type": "string",
+            "description": "target to start from; keys here override its keys",
+        }
+        _fill_defaults(schema, schema, load_toml(DEFAULTS))
+        schema["anyOf"] = [{"required": ["include"]}, {"required": schema.pop("required")}]
+    return schema
+
+
+def _fill_defaults(schema: dict[str, Any], node: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    for key, value in defaults.items():
+        _optional(node, key)
+        below = node["properties"][key]
+        if isinstance(value, Mapping) and "$ref" in below:
+            _fill_defaults(schema, schema["$defs"][below["$ref"].rsplit("/", 1)[1]], value)
+        else:
+            below["default"] = value
+
+
+def _optional(node: dict[str, Any], key: str) -> None:
+    if key in node.get("required", ()):
+        node["required"].remove(key)

@@ -12,11 +12,10 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
-from rlbox.cli.options import pass_app_with_shared_options, target_argument
+from rlbox.cli.options import complete_target, pass_app_with_shared_options, target_argument
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
-from rlbox.lint.drift import DriftRule, load_drift_rules
+from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.files import list_spec_targets, load_spec_or_locked_versions, read_files
 from rlbox.lint.rules import Finding, lint_text
 from rlbox.lint.shell import load_bash_parser
@@ -36,9 +35,8 @@ _SEVERITIES = ("error", "warning", "note")
 @click.option(
     "--target", metavar="NAME", shell_complete=complete_target, help="Judge by the versions this target pins."
 )
-@click.option("--list", "as_list", is_flag=True, help="Print the table of rules.")
 @pass_app_with_shared_options
-def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
+def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
     """Find outdated or wrong variables, flags, ports and commands in FILES, with the line and the form that works.
 
     FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders with such files, or
@@ -50,13 +48,8 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     Examples:
       rlbox lint
       rlbox lint --target local --json
-      rlbox lint --list
     """
     rules = load_drift_rules()
-    if as_list:
-        app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
-        return 0
-
     load_bash_parser()  # an error of its own where the extra is not installed
     specs = list_spec_targets(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
@@ -109,21 +102,6 @@ def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) 
     parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
     text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
-
-
-def _format_rules(rules: Sequence[DriftRule]) -> str:
-    wide = max(len(rule.id) for rule in rules)
-    lines = []
-    for rule in rules:
-        versions = f"  ({rule.package}: {_version_ranges(rule)})" if rule.package else ""
-        lines.append(f"{rule.id.ljust(wide)}  {rule.severity:7}  {rule.what}{versions}")
-        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
-    return "\n".join(lines)
-
-
-def _version_ranges(rule: DriftRule) -> str:
-    ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
-    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)
 
 
 @click.command()

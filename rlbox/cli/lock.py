@@ -33,8 +33,8 @@ from rlbox.artifacts.relock import (
     resolve_or_keep_lock_unwritten,
     write_and_report_lock,
 )
-from rlbox.cli.completers import complete_target
 from rlbox.cli.options import (
+    complete_target,
     dry_run_option,
     pass_app_with_shared_options,
     place_option,
@@ -163,9 +163,6 @@ def fetch(app: App, name: str, place: str, **given: Any) -> int:
     Examples:
       rlbox fetch local
       rlbox fetch local --dry-run
-      rlbox fetch local --export ./inputs
-      rlbox fetch local --import ./inputs
-      rlbox fetch local --place here --export ./kit
     """
     options = FetchOptions(**given, inplace_only=place == "here")
     if options.export_dir and options.import_dir:

@@ -56,7 +56,6 @@ def logs(
     Examples:
       rlbox logs
       rlbox logs -f
-      rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)

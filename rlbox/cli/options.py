@@ -1,4 +1,4 @@
-"""The options that every command has, spelt once."""
+"""The options that every command has, and what a shell completes in them at TAB."""
 
 from __future__ import annotations
 
@@ -10,15 +10,55 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from rlbox.app import App, project_from_option_or_cwd
-from rlbox.cli.completers import complete_profile, complete_run, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDryRunError
 from rlbox.config.project import Project
+from rlbox.engine.address import is_engine_local
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, SINGLE_MACHINE_PLACES
 from rlbox.terminal import remove_controls
+
+
+def _complete_by(
+    list_names: Callable[[click.Context, Project], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        del param
+        try:  # a shell that completes has no place for an error
+            names = list_names(ctx, project_from_option_or_cwd(ctx.params.get("project")))
+            return [name for name in names if name.startswith(incomplete)]
+        except (RlboxError, OSError):
+            return []
+
+    return complete
+
+
+def _list_runs(ctx: click.Context, project: Project) -> Iterable[str]:
+    from rlbox.run.data_disk import locate_local_run_store
+
+    if not is_engine_local():  # the data disk is on that other machine, too
+        return ()
+    app = App(project=project, dry_run=True, verbosity=-1)
+    store = locate_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
+    return [path.name for path in store.list_run_dirs_newest_first()]
+
+
+def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
+    from rlbox.job.load import load_job
+
+    # click leaves the argument in `args` before an option whose value is being typed
+    return load_job(project, ctx.params.get("name") or next(iter(ctx.args), "")).profiles
+
+
+complete_target = _complete_by(lambda ctx, project: project.targets())
+complete_job = _complete_by(lambda ctx, project: project.jobs())
+complete_sources = _complete_by(lambda ctx, project: project.source_profiles())
+complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.targets()])
+complete_profile = _complete_by(_list_profiles)
+complete_run = _complete_by(_list_runs)
 
 _LANG = click.option(
     "--lang",
@@ -169,3 +209,22 @@ def write_page(
     write_atomic(path, data)
     app.result(json_result, str(path))
     return 0
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(tuple(SHELLS)))
+@pass_app_with_shared_options
+def completion(app: App, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    Examples:
+      rlbox completion bash >> ~/.bashrc
+    """
+    from rlbox.cli.root import COMPLETION, root
+
+    script = SHELLS[shell](root, {}, "rlbox", COMPLETION).source()
+    app.result({"shell": shell, "script": script}, script)

@@ -102,6 +102,7 @@ MODULES = {
     "bundle": "report",
     "ckpt": "data",
     "compile": "build",
+    "completion": "options",
     "components": "doctor",
     "egress": "lock",
     "engine": "doctor",

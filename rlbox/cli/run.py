@@ -8,8 +8,9 @@ import click
 
 from rlbox.amounts import exact_duration_text
 from rlbox.app import App
-from rlbox.cli.completers import complete_job, complete_run
 from rlbox.cli.options import (
+    complete_job,
+    complete_run,
     data_option,
     dry_run_option,
     gpus_option,
@@ -88,9 +89,6 @@ def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | Non
       rlbox run smoke
       rlbox run smoke --build
       rlbox run smoke --profile learn
-      rlbox run smoke --set rollouts=4 --data /mnt/data
-      rlbox run --resume smoke-20260101
-      rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     options = RunOptions(**given, param_settings=parse_settings_last_wins(settings))
     if (options.nodes or options.cluster) and options.place != CLUSTER:
@@ -218,8 +216,6 @@ def plan(
     Examples:
       rlbox plan sft
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
-      rlbox plan xdan --set train_batch=256
-      rlbox plan sft --price 1.60-2.40
     """
     command = RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings))
     measurements = load_stage_durations(app, name, target or load_job(app.project, name).target, data)

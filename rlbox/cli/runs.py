@@ -11,9 +11,9 @@ import click
 
 from rlbox.amounts import columns, counted, decimal_size_text, duration_text, moment
 from rlbox.app import App
-from rlbox.cli.completers import complete_run
 from rlbox.cli.help import ListingGroup
 from rlbox.cli.options import (
+    complete_run,
     dry_run_option,
     pass_app_with_shared_options,
     require_confirmation,
@@ -250,8 +250,6 @@ def runs() -> None:
     \b
     Examples:
       rlbox runs
-      rlbox runs show smoke-20250101
-      rlbox runs prune --dry-run
     """
 
 

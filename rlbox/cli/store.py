@@ -38,7 +38,6 @@ def store() -> None:
     \b
     Examples:
       rlbox store ls
-      rlbox store verify
     """
 
 

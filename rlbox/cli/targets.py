@@ -10,10 +10,8 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.completers import complete_target
-from rlbox.cli.init import overwrite_project_file
-from rlbox.cli.options import dry_run_option, pass_app_with_shared_options
-from rlbox.cli.schema import SpecKind, create_json_schema
+from rlbox.cli.init import SpecKind, create_json_schema, overwrite_project_file
+from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_shared_options
 from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError, WorkFailed
@@ -89,8 +87,6 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
     Examples:
       rlbox show local
       rlbox show smoke --json
-      rlbox show rlbox/local:work-0a1b2c
-      rlbox show --schema target > target.schema.json
     """
     if schema:
         click.echo(json.dumps(create_json_schema(schema), indent=2))

@@ -13,10 +13,10 @@ import click
 
 from rlbox.amounts import columns, counted, decimal_size_text
 from rlbox.app import App
-from rlbox.cli.completers import complete_job
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
     NON_NEGATIVE,
+    complete_job,
     dry_run_option,
     force_option,
     pass_app_with_shared_options,
@@ -84,7 +84,6 @@ def vast() -> None:
     \b
     Examples:
       rlbox vast search vast-5090 --dry-run
-      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
     """
 
 

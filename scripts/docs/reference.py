@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from rlbox import errors
+from rlbox.cli.init import create_json_schema
 from rlbox.cli.root import SECTIONS, root
-from rlbox.cli.schema import create_json_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "build/reference"
 FILE_KINDS = {

@@ -31,8 +31,6 @@ WOULD = {
     "engine up": "",
     "eval judge x --suite human-eval --url http://127.0.0.1:9": "",
     "eval report nosuch": "",
-    "export mine --format compose": "print this, and write nothing",
-    "export mine --format compose --output c.yaml": "write c.yaml",
     "fetch mine": "fetch 1 files",
     "images rm mine": "",
     "init fresh --machine cpu": "write these files",
@@ -112,7 +110,6 @@ def test_it_ends_with_a_verdict(rlbox: Rlbox, ground: Folder, tmp_path: Path, li
 
 SLIPS = {
     "save mine OUT/x.tar": "another path for FILE",
-    "export mine --format compose --output OUT/c.yaml": "another with --output",
     "bundle own-1 --out OUT/x.tar.gz": "another with --out",
     "report own-1 --out OUT/x.html": "another with --out",
     "data tiny text.txt --output OUT/tiny.parquet": "another with --output",

@@ -17,15 +17,6 @@ def test_it_prints(rlbox: Rlbox, folder: Folder) -> None:
     assert said.err == "next: docker compose --file FILE run --rm mine COMMAND\n"
 
 
-def test_it_writes_a_file(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    printed = rlbox("export", "mine", "--format", "compose", "-q").out
-    assert rlbox("export", "mine", "--format", "compose", "-o", "c.yaml", "--dry-run").code == 0
-    assert not (folder.path / "c.yaml").exists()
-    assert rlbox("export", "mine", "--format", "compose", "-o", "c.yaml", "-q").out == "c.yaml\n"
-    assert (folder.path / "c.yaml").read_text() == printed
-
-
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

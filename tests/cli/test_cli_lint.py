@@ -190,15 +190,6 @@ def test_a_broken_spec_is_named_and_the_rest_is_read(rlbox: Rlbox, folder: Folde
     assert (said.code, "[ray-shutdown]" in said.out, "broken.toml: broken TOML" in said.err) == (2, True, True)
 
 
-def test_the_table(rlbox: Rlbox) -> None:
-    said = rlbox("lint", "--list")
-    assert said.code == 0
-    assert re.search(r"^nccl-timeout +error +NCCL has no variable NCCL_TIMEOUT", said.out, re.MULTILINE)
-    assert "(vllm: works with <0.13, warns with >=0.13,<0.15)" in said.out
-    rows = rlbox("lint", "--list", "--json").data["rules"]
-    assert {"id", "what", "next", "works", "dated", "source"} <= set(rows[0])
-
-
 def test_the_examples_of_the_guide(rlbox: Rlbox, folder: Folder) -> None:
     text = (CHECKOUT / "docs/lint.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)

@@ -7,7 +7,7 @@ import json
 import pytest
 from fakes import Folder, Rlbox
 
-from rlbox.cli.schema import create_json_schema
+from rlbox.cli.init import create_json_schema
 
 SHIPPED = ["a800-cn", "cluster-2node", "cluster-2node-flash", "hopper", "local", "vast-5090", "vast-5090-flash"]
 JOBS = ["gkd", "grpo", "holdem", "sft", "small", "smoke", "xdan"]

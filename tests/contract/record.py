@@ -116,7 +116,6 @@ fixes show nothing
 fixes explain local
 fixes find NCCL
 lint old.sh
-lint --list
 lint fine.log
 lint nothing.sh
 plan smoke
@@ -128,7 +127,6 @@ onstart vast-5090
 onstart mine
 export local --format compose
 export mine --format apptainer --image a.tar
-export mine --format compose -o compose.yaml
 store ls
 store verify
 fetch mine --dry-run

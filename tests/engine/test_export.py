@@ -15,7 +15,7 @@ def docker(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 def test_a_service_of_compose_is_a_container_of_the_target(tiny: Box, tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
-    assert tiny("export", "tiny", "--format", "compose", "--output", str(file)).code == 0
+    file.write_text(tiny("export", "tiny", "--format", "compose").out)
     env = {**tiny.env(), "RLBOX_USER": "1234:1234"}
     tiny.data.chmod(0o777)
     assert docker("compose", "-f", str(file), "config", "--quiet", env=env).returncode == 0

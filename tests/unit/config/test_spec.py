@@ -9,7 +9,7 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.cli.schema import create_json_schema
+from rlbox.cli.init import create_json_schema
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
