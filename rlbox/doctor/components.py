@@ -22,7 +22,6 @@ from rlbox.doctor.gpus import (
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    LinkerFacts,
     ProgramFacts,
     StackLocation,
     StackProbe,
@@ -30,6 +29,7 @@ from rlbox.doctor.stack import (
     check_ray_task,
     check_torch_and_extensions,
     open_scratch_dir_stack_probe,
+    uses_cuda,
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -39,7 +39,7 @@ from rlbox.system.gpu import probe_cuda_driver
 NO_GPU = "no GPU here"
 NOT_INSTALLED = "not in this stack"
 _DRIVER = "libcuda.so.1"
-_CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
+_CUDA_LIBRARIES: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda")
 _LIST_TIMEOUT_S = 120.0
 _MAX_WORKERS = 8  # an import of an inference engine takes more than a GiB
 
@@ -102,7 +102,7 @@ class StackInfo:
 
     @property
     def _uses_cuda(self) -> bool:
-        return self.requirements.wants_gpu or any(name in self.packages for name in _CUDA_RUNTIMES)
+        return uses_cuda(replace(self.requirements, packages=self.packages))
 
     @property
     def venv_dir(self) -> str:
@@ -174,21 +174,14 @@ def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
     return _judge("NCCL", done, findings, f"{count} processes added up a tensor")
 
 
-def report_c_compiler_and_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
-    compiler = _judge("C compiler", ProgramFacts(), check_linker(replace(facts, error_by_library={})), facts.compiler)
-    if not facts.compiler and compiler.state == "ok":
-        compiler = ComponentResult("C compiler", "absent", NOT_INSTALLED)
-    yield compiler
-    for library in ("cudart", "cuda") if facts.compiler else ():
-        name, error = f"link -l{library}", facts.error_by_library.get(library)
-        if error is None:
-            detail = "needs a C compiler that works" if facts.compile_error else NOT_INSTALLED
-            yield ComponentResult(name, "absent", detail)
-        elif error and library == "cuda" and not stack.gpu_device_count:
-            yield ComponentResult(name, "no-gpu", f"{NO_GPU}, and no stub of its driver: {error}")
-        else:
-            linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: error})
-            yield _judge(name, ProgramFacts(), check_linker(linked), "links")
+def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> ComponentResult:
+    """Return whether programs can be compiled and linked against CUDA; its driver's library is where a GPU is."""
+    compiler, libraries = probe.find_compiler(), _CUDA_LIBRARIES if stack._uses_cuda else ()
+    shown = libraries if stack.gpu_device_count else libraries[:1]
+    findings = list(check_linker(probe, stack.requirements, shown))
+    if compiler is None and not findings:
+        return ComponentResult("C compiler", "absent", NOT_INSTALLED)
+    return _judge("C compiler", ProgramFacts(), findings, " ".join((f"{compiler} links", *shown)))
 
 
 def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
@@ -308,7 +301,7 @@ def _list_checks(
         ray = Component(name="Ray", packages=("ray",), imports=("ray",))
         yield lambda: [report_missing(ray, stack)]
     yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
-    yield lambda: report_c_compiler_and_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack)
+    yield lambda: [check_c_compiler_and_linker(probe, stack)]
     yield from (partial(check_component, component) for component in load_stack_components())
     yield check_nccl
 

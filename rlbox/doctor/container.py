@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
@@ -41,6 +41,7 @@ from rlbox.doctor.stack import (
     get_install_dir,
     load_stack_of_environment,
     open_scratch_dir_stack_probe,
+    uses_cuda,
 )
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
@@ -73,13 +74,10 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     quick_checks = checks.list_quick()
     quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
     early = [finding for findings in quick.wait().values() for finding in findings]
-    is_data_disk_usable = not any(finding.id.startswith("data-disk") for finding in early)
     with contextlib.ExitStack() as exit_stack:
         probe = None
         with contextlib.suppress(OSError):  # no directory can be made for what the stack's programs write
-            probe = exit_stack.enter_context(
-                open_scratch_dir_stack_probe(location, environ, use_data_disk=is_data_disk_usable)
-            )
+            probe = exit_stack.enter_context(open_scratch_dir_stack_probe(location, environ))
         slow_checks = checks.list_slow(early, probe)
         slow = CheckThreads(slow_checks, checks.monotonic_deadline)
         late = slow.wait()
@@ -133,7 +131,8 @@ class ContainerChecks:
         if stack and requirements.has_package("torch") and not is_explained("torch-op", early):
             checks["torch"] = partial(self._check_torch, stack)
         if stack and not is_explained("jit-link", early):
-            checks["link"] = partial(self._check_linker, stack)
+            libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if uses_cuda(requirements) else ()
+            checks["link"] = partial(check_linker, stack, requirements, libraries)
         if self.driver.is_present or requirements.wants_gpu:
             checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
         if stack and has_gpus:
@@ -166,10 +165,6 @@ class ContainerChecks:
         yield from check_torch_and_extensions(facts, self.requirements, self.venv)
         yield from check_torch_and_triton_kernels(facts, self.requirements)
         facts.require_step("end")
-
-    def _check_linker(self, stack: StackProbe) -> Iterator[Finding]:
-        has_runtime = self.requirements.has_package("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
-        return check_linker(stack.probe_linker(self.requirements, cuda=self.requirements.wants_gpu or has_runtime))
 
     def _check_all_reduce(self, stack: StackProbe) -> Iterator[Finding]:
         count = min(self.driver.device_count, self.requirements.gpus or self.driver.device_count)

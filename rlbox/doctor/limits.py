@@ -6,7 +6,6 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, decimal_and_gib_size_text, decimal_size_text
 from rlbox.doctor.catalogue import make_finding
@@ -33,21 +32,12 @@ _RLIMITS = (
 _RECOMMENDED_RLIMITS = {"nofile": 65536}
 
 
-class ShmFile(NamedTuple):
-    path: str
-    bytes: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class LimitFacts:
-    """Limits as the kernel tells them; sizes in bytes, None where there is none, `UNLIMITED` in rlimits.
-
-    `shm_largest` are the biggest files of shared memory.
-    """
+    """Limits as the kernel tells them; sizes in bytes, None where there is none, `UNLIMITED` in rlimits."""
 
     shm_total: int | None
     shm_free: int = 0
-    shm_largest: tuple[ShmFile, ...] = ()
     pids_max: int | None = None
     pids_now: int = 0
     memory_max: int | None = None
@@ -81,10 +71,9 @@ def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Findin
             shm_total=decimal_size_text(total), asked_text=decimal_and_gib_size_text(wanted), shm_wanted=wanted,
         )  # fmt: skip
     elif free < min(0.25 * total, 0.5 * wanted * GIB):
-        files = ", ".join(f"{path} {decimal_size_text(count)}" for path, count in facts.shm_largest)
         yield make_finding(
             "shm-full", level="error" if free < 128 * MIB else "warning",
-            shm_free=decimal_size_text(free), total=decimal_size_text(total), files=files,
+            shm_free=decimal_size_text(free), total=decimal_size_text(total),
         )  # fmt: skip
 
 
@@ -122,7 +111,6 @@ def probe_limits() -> LimitFacts:
     return LimitFacts(
         shm_total=shm.f_blocks * shm.f_frsize if shm else None,
         shm_free=shm.f_bavail * shm.f_frsize if shm else 0,
-        shm_largest=_find_largest_shm_files(),
         pids_max=read_cgroup_number("pids", "max", "max"),
         pids_now=read_cgroup_number("pids", "current", "current") or 0,
         memory_max=read_cgroup_number("memory", "max", "limit_in_bytes"),
@@ -139,15 +127,3 @@ def _probe_rlimit(name: str) -> int:
     if name == "nproc" and os.getuid() == 0:  # the kernel does not hold root to it
         return UNLIMITED
     return UNLIMITED if limit == resource.RLIM_INFINITY else limit
-
-
-def _find_largest_shm_files() -> tuple[ShmFile, ...]:
-    files = []
-    for folder, __, names in os.walk(SHM):
-        for name in names:
-            try:
-                path = os.path.join(folder, name)
-                files.append(ShmFile(path, os.lstat(path).st_blocks * 512))
-            except OSError:
-                continue
-    return tuple(sorted(files, key=lambda file: -file.bytes)[:3])

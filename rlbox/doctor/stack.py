@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import shutil
 import signal
 import tempfile
 import time
-from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +28,7 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.json_files import parse_json_lines, read_json_object_or_empty
-from rlbox.values import LOCK_IN_IMAGE, OWN, VENV, Command
+from rlbox.values import OWN, VENV, Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,52 +108,19 @@ def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str)
         yield make_finding("no-answer", id=finding_id, seen=seen, where=f"{venv}/bin/python", who=program)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkerFacts:
-    """How compiling and linking went. `error_by_library` maps a library asked for to the linker's error, empty for
-    none.
-    """
-
-    compiler: str
-    compiler_required: bool = False
-    compile_error: str = ""
-    error_by_library: Mapping[str, str] = field(default_factory=dict)
-
-
-_LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
-
-
-def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
-    if not facts.compiler and facts.compiler_required:
-        yield make_finding("jit-no-compiler")
-    if facts.compile_error:
-        yield make_finding("jit-compile", seen=facts.compile_error, where=facts.compiler)
-    if failed := {name: error for name, error in facts.error_by_library.items() if error}:
-        names = " ".join(f"-l{name}" for name in failed)
-        covers = tuple(_LINK_CAUSES[name] for name in failed)
-        seen = f"{names}: {next(iter(failed.values()))}"
-        yield make_finding("jit-link", seen=seen, where=facts.compiler, covers=covers)
-
-
 _PROGRAMS_DIR = Path(__file__).resolve().parent / "programs"
-_JIT_PACKAGES = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
 _CLUSTER_VARIABLES = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
 _LINK_S = 60.0
 
 
 class StackProbe:
-    """What one examination starts, in a directory of its own.
+    """What one examination starts, in a directory of its own."""
 
-    `bytecode` is a directory that outlives it, empty for one that does not; None where the packages have their own.
-    """
-
-    def __init__(self, environ: Mapping[str, str], python: str, folder: str, bytecode: str | None = "") -> None:
+    def __init__(self, environ: Mapping[str, str], python: str, folder: str) -> None:
         self._python, self._folder = python, folder
         self._started: list[Program] = []
-        # The image has no bytecode: what one program compiles, the next finds.
-        cache = {} if bytecode is None else {"PYTHONPYCACHEPREFIX": bytecode or f"{folder}/pyc"}
-        self._environ = {**cache, **environ, "PYTHONUNBUFFERED": "1"}
+        self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
 
@@ -189,41 +154,54 @@ class StackProbe:
         for program in tuple(self._started):
             program.kill_with_descendants()
 
-    def probe_linker(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
-        """Return how a compiler makes and links a small object, against CUDA's libraries where the stack has them."""
+    def find_compiler(self) -> str | None:
         path = self._environ.get("PATH", "")
-        compiler = next((file for name in ("cc", "gcc", "clang") if (file := shutil.which(name, path=path))), "")
-        required = requirements.has_package(*_JIT_PACKAGES)
-        if not compiler:
-            return LinkerFacts(compiler="", compiler_required=required)
+        return next((file for name in ("cc", "gcc", "clang") if (file := shutil.which(name, path=path))), None)
+
+    def find_link_error(self, compiler: str, library: str | None = None) -> str | None:
+        """Return the complaint about a program of one line that is linked; None when it worked or took too long."""
         source = Path(self._folder, "link.c")
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
-        error = self._compile(compiler, source, [])
-        libraries = ("cudart", "cuda") if cuda and not error else ()
         # The search paths that flashinfer's and torch's JIT compilers give; source: flashinfer jit/cpp_ext.py.
         home = self._environ.get("CUDA_HOME") or "/usr/local/cuda"
-        flags = [f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
-        return LinkerFacts(
-            compiler=compiler,
-            compiler_required=required,
-            compile_error=error,
-            error_by_library={name: self._compile(compiler, source, [*flags, f"-l{name}"]) for name in libraries},
-        )
-
-    def _compile(self, compiler: str, source: Path, args: list[str]) -> str:
-        """Return the linker's or compiler's complaint, empty when it worked or took too long."""
-        argv = (compiler, str(source), "-o", f"{self._folder}/linked", *args)
+        flags = (f"-L{home}/lib64", f"-L{home}/lib64/stubs", f"-l{library}") if library else ()
+        argv = (compiler, str(source), "-o", f"{self._folder}/linked", *flags)
         try:
             done = run_command(Command(argv=argv, timeout_s=_LINK_S), environ=self._environ)
         except TimedOut:
-            return ""
+            return None
         except WorkFailed as problem:
             return problem.what
         if done.ok:
-            return ""
+            return None
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         telling = [line for line in lines if "cannot find" in line or "error" in line]
         return (telling or lines or [_("exit code {exit_code}").format(exit_code=done.exit_code)])[0]
+
+
+_LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
+_JIT_PACKAGES = ("triton", "flashinfer-python", "sglang", "deepspeed")
+_CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
+
+
+def uses_cuda(requirements: Requirements) -> bool:
+    return requirements.wants_gpu or requirements.has_package(*_CUDA_RUNTIMES)
+
+
+def check_linker(
+    stack: StackProbe, requirements: Requirements, libraries: Sequence[Literal["cudart", "cuda"]]
+) -> Iterator[Finding]:
+    """Yield why no compiler can make a small program, or link it against libraries of CUDA."""
+    compiler = stack.find_compiler()
+    if compiler is None:
+        if requirements.has_package(*_JIT_PACKAGES):
+            yield make_finding("jit-no-compiler")
+    elif error := stack.find_link_error(compiler):
+        yield make_finding("jit-compile", seen=error, where=compiler)
+    elif errors := {name: error for name in libraries if (error := stack.find_link_error(compiler, name))}:
+        seen = f"{' '.join(f'-l{name}' for name in errors)}: {next(iter(errors.values()))}"
+        covers = tuple(_LINK_CAUSES[name] for name in errors)
+        yield make_finding("jit-link", seen=seen, where=compiler, covers=covers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,15 +214,12 @@ class StackLocation:
 
 
 @contextmanager
-def open_scratch_dir_stack_probe(
-    stack: StackLocation, environ: Mapping[str, str], *, use_data_disk: bool = True
-) -> Iterator[StackProbe]:
+def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
-    bytecode = "" if stack.lock else None
-    if stack.lock and use_data_disk:
-        bytecode = create_bytecode_dir_removing_others(environ, stack.requirements.data_mount, stack.lock)
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
-        probe = StackProbe(environ, stack.python, directory, bytecode)
+        # The image has no bytecode: what one program compiles, the next finds.
+        cache = {"PYTHONPYCACHEPREFIX": f"{directory}/pyc"} if stack.lock else {}
+        probe = StackProbe({**cache, **environ}, stack.python, directory)
         try:
             yield probe
         finally:
@@ -298,29 +273,7 @@ def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
     )
 
 
-def create_bytecode_dir_removing_others(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
-    """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
-
-    The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.
-    """
-    if environ.get("PYTHONPYCACHEPREFIX"):
-        return ""
-    cache = Path(data_mount, "cache", "doctor")
-    try:
-        own = cache / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-        own.mkdir(parents=True, exist_ok=True)
-        for other in cache.iterdir():
-            if other != own:
-                shutil.rmtree(other, ignore_errors=True)
-    except OSError:
-        return ""
-    return str(own)
-
-
 _MAX_PINS = 4  # how many packages a remedy puts back
-# Files that the build writes with the image's own time stamp.
-_STAMPED = ("/opt/rlbox/libexec/entrypoint.sh", LOCK_IN_IMAGE)
-_HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone
 
 
 class FileDamage(NamedTuple):
@@ -337,14 +290,12 @@ def check_packages(venv: str, requirements: Requirements) -> Iterator[Finding]:
     if not os.path.isdir(site):
         yield make_finding("stack-missing", site=site, target=target)
         return
-    stamped = (*_STAMPED, f"{venv}/pyvenv.cfg")
-    image_times = {int(os.stat(path).st_mtime) for path in stamped if os.path.exists(path)}
     installed: dict[str, list[str]] = {}
     for directory in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
         written_name, __, version = directory.removesuffix(".dist-info").rpartition("-")
         name = canonicalize_name(written_name)
         installed.setdefault(name, []).append(version)
-        damages = list(_find_damages(site, directory, image_times))
+        damages = list(_find_damages(site, directory))
         truncated = [damage for damage in damages if damage.kind == "truncated"]
         if shown := truncated or damages:
             seen = listed([f"{damage.path} {damage.description}" for damage in shown])
@@ -363,36 +314,22 @@ def check_packages(venv: str, requirements: Requirements) -> Iterator[Finding]:
         yield make_finding("packages-differ", id=finding_id, seen=listed(texts), where=site, pins=pins)
 
 
-def _find_damages(site: str, directory: str, image_times: set[int]) -> Iterator[FileDamage]:
-    """Yield the files of a distribution that are not as its RECORD has them; bytes are read of few."""
+def _find_damages(site: str, directory: str) -> Iterator[FileDamage]:
+    """Yield the files of a distribution that are missing, and libraries of another size than its RECORD has."""
     try:
         with open(f"{site}/{directory}/RECORD", newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if len(row) == 3]
     except OSError:
         return
-    for name, digest, size_text in rows:
-        if (size := whole_number(size_text)) is not None:
-            yield from _compare_file(os.path.normpath(f"{site}/{name}"), digest, size, image_times)
-
-
-def _compare_file(path: str, digest: str, size: int, image_times: set[int]) -> Iterator[FileDamage]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        yield FileDamage(path, "missing", _("is missing"))
-        return
-    is_library = path.endswith(".so") or ".so." in path
-    if is_library and status.st_size != size:
-        kind: Literal["truncated", "changed"] = "truncated" if status.st_size < size else "changed"
-        description = _("has {st_size} bytes of {size}").format(st_size=status.st_size, size=size)
-        yield FileDamage(path, kind, description)
-        return
-    # What has the image's own time was written by the build, a patch too.
-    is_hashed = int(status.st_mtime) not in image_times and size <= _HASHED_BYTES and digest.startswith("sha256=")
-    if is_hashed and _hash_file(path) != digest.removeprefix("sha256="):
-        yield FileDamage(path, "changed", _("was changed after the image was built"))
-
-
-def _hash_file(path: str) -> str:
-    with open(path, "rb") as file:
-        return urlsafe_b64encode(hashlib.sha256(file.read()).digest()).rstrip(b"=").decode()
+    for name, __, size_text in rows:
+        path, size = os.path.normpath(f"{site}/{name}"), whole_number(size_text)
+        if size is None:
+            continue
+        try:
+            actual = os.stat(path).st_size
+        except OSError:
+            yield FileDamage(path, "missing", _("is missing"))
+            continue
+        if actual != size and (path.endswith(".so") or ".so." in path):
+            description = _("has {st_size} bytes of {size}").format(st_size=actual, size=size)
+            yield FileDamage(path, "truncated" if actual < size else "changed", description)

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from test_doctor_stack import Linker
 
 from rlbox.doctor.components import (
     NO_GPU,
+    NOT_INSTALLED,
     Component,
     ComponentResult,
     StackInfo,
-    report_c_compiler_and_linker,
+    check_c_compiler_and_linker,
     report_driver_start,
     report_import_or_kernel,
     report_missing,
@@ -22,7 +24,7 @@ from rlbox.doctor.components import (
 )
 from rlbox.doctor.gpus import GpuFacts
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import LinkerFacts, ProgramFacts
+from rlbox.doctor.stack import ProgramFacts
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = StackInfo(
@@ -110,18 +112,19 @@ def test_nccl() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "linker", "expected"),
+    ("stack", "linker", "state", "detail"),
     [
-        (BARE, LinkerFacts(compiler="/cc", error_by_library={"cudart": "", "cuda": ""}), ["ok", "ok", "ok"]),
-        (BARE, LinkerFacts(compiler="/cc", error_by_library={"cudart": "x", "cuda": "x"}), ["ok", "failed", "no-gpu"]),
-        (GPUS, LinkerFacts(compiler="/cc", error_by_library={"cudart": "", "cuda": "x"}), ["ok", "ok", "failed"]),
-        (BARE, LinkerFacts(compiler="/cc", compile_error="no crt1.o"), ["failed", "absent", "absent"]),
-        (BARE, LinkerFacts(compiler=""), ["absent"]),
-        (BARE, LinkerFacts(compiler="", compiler_required=True), ["failed"]),
+        (BARE, Linker(), "ok", "/cc links cudart"),
+        (BARE, Linker(cuda="x"), "ok", "/cc links cudart"),
+        (GPUS, Linker(cuda="x"), "failed", "-lcuda: x"),
+        (BARE, Linker(None), "absent", NOT_INSTALLED),
+        (replace(BARE, requirements=Requirements(packages={"triton": "3"})), Linker(None), "failed", "compiler"),
     ],
 )
-def test_linker(stack: StackInfo, linker: LinkerFacts, expected: list[str]) -> None:
-    assert states(report_c_compiler_and_linker(linker, stack)) == expected
+def test_linker(stack: StackInfo, linker: Linker, state: str, detail: str) -> None:
+    result = check_c_compiler_and_linker(linker, stack)
+    assert result.state == state
+    assert detail in result.detail
 
 
 DONE = {"step": "import", "ok": True, "name": "vllm:LLM", "last": True}

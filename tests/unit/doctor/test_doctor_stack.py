@@ -25,8 +25,8 @@ from rlbox.doctor.gpus import (
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    LinkerFacts,
     ProgramFacts,
+    StackProbe,
     check_linker,
     check_ray_task,
     check_torch_and_extensions,
@@ -88,12 +88,26 @@ def test_ray() -> None:
     assert finding.seen == "exit code 1: ImportError: grpc"
 
 
+class Linker(StackProbe):
+    """Stands for a compiler that complains about a library, or about every program (None)."""
+
+    def __init__(self, compiler: str | None = "/cc", **errors: str) -> None:
+        self.compiler, self.errors = compiler, errors
+
+    def find_compiler(self) -> str | None:
+        return self.compiler
+
+    def find_link_error(self, compiler: str, library: str | None = None) -> str | None:
+        return self.errors.get(library or "program")
+
+
 def test_link() -> None:
-    assert ids(check_linker(LinkerFacts(compiler=""))) == []
-    assert ids(check_linker(LinkerFacts(compiler="", compiler_required=True))) == ["jit-no-compiler"]
-    assert ids(check_linker(LinkerFacts(compiler="/cc", compile_error="no stdio.h"))) == ["jit-compile"]
-    facts = LinkerFacts(compiler="/cc", error_by_library={"cudart": "cannot find -lcudart", "cuda": ""})
-    (finding,) = check_linker(facts)
+    jit, libraries = Requirements(packages={"triton": "3"}), ("cudart", "cuda")
+    assert ids(check_linker(Linker(None), TARGET, libraries)) == []
+    assert ids(check_linker(Linker(None), jit, libraries)) == ["jit-no-compiler"]
+    assert ids(check_linker(Linker(program="no stdio.h"), TARGET, libraries)) == ["jit-compile"]
+    assert ids(check_linker(Linker(cuda="cannot find -lcuda"), TARGET, libraries[:1])) == []
+    (finding,) = check_linker(Linker(cudart="cannot find -lcudart"), TARGET, libraries)
     assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
     )  # fmt: skip
