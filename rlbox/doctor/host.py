@@ -6,17 +6,18 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from rlbox.amounts import GIB, decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, check_host_data_by_writing, is_responsive
-from rlbox.doctor.engine import check_engine
 from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
@@ -37,11 +38,11 @@ from rlbox.doctor.report import (
 )
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import find_local_stack
-from rlbox.engine.address import is_engine_local
+from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
-from rlbox.engine.gpu_access import NO_GPUS, parse_gpus_option
+from rlbox.engine.gpu_access import NO_GPUS, parse_gpus_option, probe_gpu_support
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
@@ -49,11 +50,13 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
 from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.target import load_target
 
+_LEAST_ENGINE_BYTES = 5 * GIB
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
@@ -135,6 +138,25 @@ def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
         Endpoint(name=rule.title, url=f"{rule.mirror_base_url}/", is_optional=kinds.count(rule.kind) > 1)
         for rule in rules
     ]
+
+
+def check_engine(requirements: Requirements) -> Iterator[Finding]:
+    try:
+        info = connect_engine().info()
+    except EngineError as error:
+        yield make_finding("engine-missing", seen=error.what, where=error.where, remedy=error.next_step)
+        return
+    yield from check_engine_gpus_and_disk(info, requirements)
+
+
+def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
+    address, is_local = open_engine_tunnel_if_remote(), is_engine_local()
+    support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
+    if requirements.wants_gpu and not support.methods:
+        yield make_finding("gpu-runtime-missing", where=address)
+    root = Path(str(info.get("DockerRootDir", "")))
+    if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ENGINE_BYTES:
+        yield make_finding("engine-disk-full", level="warning", where=str(root), room=decimal_size_text(free))
 
 
 class _ImageCheck:

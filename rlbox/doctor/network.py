@@ -68,25 +68,10 @@ def check_network(
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         answers = pool.map(_ask, [*mirrors, *read_env_and_pip_endpoints(environ)])
         findings = [
-            *_check_localhost(),
             *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
             *_check_ports(ports),
         ]
         return [*findings, *make_endpoint_and_clock_findings(list(answers))]
-
-
-def _check_localhost() -> Iterator[Finding]:
-    localhost = _resolve("localhost")
-    if not any(address == "::1" or address.startswith("127.") for address in localhost):
-        yield make_finding("localhost-unresolved", localhost=", ".join(localhost) or _("unknown"))
-
-
-def _resolve(name: str) -> tuple[str, ...]:
-    try:
-        rows = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(str(row[4][0]) for row in rows))
 
 
 def _check_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> Iterator[Finding]:

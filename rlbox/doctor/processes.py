@@ -43,22 +43,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessInfo:
-    """A process of this machine or container.
+    """A process of this machine or container, no zombie.
 
-    Attributes
-    ----------
-    is_doctor
-        It is this doctor, what started that, or what that started.
-    is_in_live_run
-        A living run of rlbox owns it, of whatever data disk.
-    supervised_run
-        The run that it is the supervisor of.
-    ended_run
-        The run that it was started for, whose supervisor is gone.
-    is_orphan
-        What started it ended before it.
-    has_living_starter
-        It is below a living program that is none of a run: a shell, a test, a script.
+    `is_doctor`: it is this doctor, what started that, or what that started. `is_in_live_run`: a living run of rlbox
+    owns it, of whatever data disk. `supervised_run` is the run whose supervisor it is, `ended_run` the one that it was
+    started for, whose supervisor is gone. `has_living_starter`: it is below a living program that is none of a run.
     """
 
     pid: int
@@ -73,13 +62,12 @@ class ProcessInfo:
     ended_run: str = ""
     has_living_starter: bool = False
     is_orphan: bool = False
-    is_zombie: bool = False
     runs_from_stack_venv: bool = False
 
     @property
     def is_left_over(self) -> bool:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
-        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.has_living_starter:
+        if self.is_doctor or self.is_in_live_run or self.has_living_starter:
             return False
         is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
         return bool(self.ended_run) or is_part
@@ -92,7 +80,7 @@ def is_run_process(name: str, command_line: str) -> bool:
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
-        yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", place="here", stop=runs[0])
+        yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", stop=runs[0])
     stale = [process for process in processes if process.is_left_over]
     seen = listed([_describe(process) for process in stale])
     if pids := " ".join(str(process.pid) for process in stale if process.is_own_user):
@@ -111,11 +99,6 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
     """Return every process that shares this one's control group and process numbers.
 
     Those of containers, and of machines in namespaces, are not a host's business: their numbers are others there.
-
-    Parameters
-    ----------
-    venv_of_stack_programs
-        Folder of the stack's environment: its interpreter is known by that path.
     """
     everything = probe_processes()
     me, up_s = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -148,11 +131,11 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
             has_living_starter=process == main
             or _is_below_other_program(table, command_lines, process, venv_of_stack_programs),
             is_orphan=process != main and _reaps(table, process.parent_pid),
-            is_zombie=process.is_zombie,
             runs_from_stack_venv=command_lines[pid].startswith(f"{venv_of_stack_programs}/"),
         )
 
-    return tuple(describe(process) for pid, process in table.items() if pid != 1 or pid in supervisors)
+    living = [process for process in table.values() if not process.is_zombie]
+    return tuple(describe(process) for process in living if process.pid != 1 or process.pid in supervisors)
 
 
 def _find_supervised_run_dir(pid: int) -> str | None:

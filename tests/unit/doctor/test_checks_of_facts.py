@@ -203,7 +203,6 @@ def nest_link(venv: Path) -> None:
         ({"LD_LIBRARY_PATH": "/cuda/lib64/stubs:/cuda/lib64"}, None, "cuda-stubs-order", "has /cuda/lib64/stubs"),
         ({"LIBRARY_PATH": "/c/stubs:/c/lib64"}, None, "cuda-stubs-order", "stubs before /c/lib64"),
         ({"LD_LIBRARY_PATH": "/a::/b"}, None, "empty-path-element", "/a::/b"),
-        ({"PYTHONPATH": "other"}, None, "pythonpath-shadows", "other/torch"),
         ({"CUDA_HOME": "other"}, None, "cuda-home", "lacks bin/nvcc, lib64/libcudart.so"),
         ({"CUDA_HOME": "/none"}, None, "cuda-home", "lacks the folder itself"),
     ],
@@ -213,7 +212,7 @@ def test_paths_that_lead_elsewhere_are_named(
     environ: dict[str, str], break_it: Callable[[Path], None] | None, name: str, seen: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(venv.parent)
-    make_program(venv.parent / "other/torch.py")
+    (venv.parent / "other").mkdir()
     if break_it:
         break_it(venv)
     (finding,) = check_search_paths({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
@@ -290,7 +289,6 @@ def test_network_names_interfaces_and_ports(monkeypatch: pytest.MonkeyPatch) -> 
         network, "read_pip_and_proxy_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
     )
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
-    monkeypatch.setattr(network, "_resolve", lambda name: ("127.0.0.1",))
     assert check_network({}, {}) == []
     assert check_network({"NCCL_SOCKET_IFNAME": "eth,ib"}, {}) == []  # NCCL takes the beginning of a name
     (interface,) = check_network({"GLOO_SOCKET_IFNAME": "eth"}, {})
@@ -300,9 +298,6 @@ def test_network_names_interfaces_and_ports(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as server:
         (taken,) = check_network({}, {"smoke.vllm": (number := server.getsockname()[1])})
     assert (taken.id, taken.seen.partition(":")[0]) == ("port-taken", f"{number} (smoke.vllm)")
-    monkeypatch.setattr(network, "_resolve", lambda name: ())
-    (localhost,) = check_network({}, {})
-    assert (localhost.id, localhost.seen) == ("localhost-unresolved", "localhost is unknown")
 
 
 def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +351,6 @@ def test_what_a_run_left_behind_is_named_with_its_owner(process: ProcessInfo) ->
     for spared in (
         {"is_doctor": True},
         {"is_in_live_run": True},
-        {"is_zombie": True},
         {"has_living_starter": True},
     ):
         assert list(check_live_runs_and_leftovers([replace(process, **spared)])) == []

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from fakes import h200
 
-from rlbox.doctor.engine import check_engine_and_probe_host, check_run_containers
 from rlbox.doctor.fix_checks import (
     TIMEOUT_EXIT_CODE,
     let_findings_explain_fix_checks,
@@ -23,6 +22,7 @@ from rlbox.doctor.gpus import (
     check_driver,
     check_torch_and_triton_kernels,
 )
+from rlbox.doctor.host import check_engine_gpus_and_disk
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     ProgramFacts,
@@ -31,7 +31,6 @@ from rlbox.doctor.stack import (
     check_ray_task,
     check_torch_and_extensions,
 )
-from rlbox.engine.container import OWNER_LABEL, RUN_LABEL
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 
@@ -174,7 +173,6 @@ def test_driver() -> None:
     ("changes", "names"),
     [
         ({}, []),
-        ({"ServerVersion": "19.03.1"}, ["engine-old"]),
         ({"Runtimes": {}}, ["gpu-runtime-missing"]),
         ({"DockerRootDir": "/"}, ["engine-disk-full"]),
     ],
@@ -182,22 +180,12 @@ def test_driver() -> None:
 def test_engine_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], names: list[str]
 ) -> None:
-    monkeypatch.setattr("rlbox.doctor.engine.is_engine_local", lambda: True)
-    monkeypatch.setattr("rlbox.doctor.engine.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
-    monkeypatch.setattr("rlbox.doctor.engine.get_free_bytes", lambda path: 1 << 30)
-    assert ids(check_engine_and_probe_host(ENGINE | changes, TARGET)) == names
+    monkeypatch.setattr("rlbox.doctor.host.is_engine_local", lambda: True)
+    monkeypatch.setattr("rlbox.doctor.host.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
+    monkeypatch.setattr("rlbox.doctor.host.get_free_bytes", lambda path: 1 << 30)
+    assert ids(check_engine_gpus_and_disk(ENGINE | changes, TARGET)) == names
     if names == ["gpu-runtime-missing"]:
-        assert ids(check_engine_and_probe_host(ENGINE | changes, Requirements())) == []
-
-
-def test_containers_of_ended_and_of_living_runs() -> None:
-    left = {"Names": ["/rlbox-a"], "State": "exited", "Labels": {RUN_LABEL: "a", OWNER_LABEL: "7"}}
-    (finding,) = check_run_containers([left])
-    assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
-    (finding,) = check_run_containers([{**left, "State": "running"}])
-    assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
-    assert "rlbox stop a " in finding.remedy
-    assert list(check_run_containers([{**left, "Labels": None}])) == []
+        assert ids(check_engine_gpus_and_disk(ENGINE | changes, Requirements())) == []
 
 
 ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": "true", "when": ["run", "doctor"]}}
