@@ -188,17 +188,9 @@ def create_host_gpu_env(
 ) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `request`, and no other.
 
-    `caller_env`: The caller's environment: a number of GPUs is taken of those that it names.
-    `machine_gpu_count_or_zero`: GPUs of this machine; 0: not known.
-    Raises NodeError: there are fewer.
-    Raises SpecError: it is a way to name a GPU that only engines know.
+    A number of GPUs is taken of those that `caller_env` names; `machine_gpu_count_or_zero` is 0 where not known.
     """
     ids = request.ids
-    if any(":" in name for name in ids):
-        raise SpecError(
-            _("--gpus {ids}: in place a part of a GPU is named by its MIG-… id").format(ids=",".join(ids)),
-            next_step=_SAYS,
-        )
     usual = [name for name in caller_env.get(_SEEN, "").split(",") if name.strip()]
     usual = usual or [str(index) for index in range(machine_gpu_count_or_zero)]
     if machine_gpu_count_or_zero:

@@ -139,11 +139,6 @@ def push_image(
         show_progress(app) as show,
     ):
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
-    is_engine_manifest = bool(find_manifest_digest(image))
-    if not is_engine_manifest:
-        app.print_status(
-            "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
-        )
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
     pushed = find_pushed_blobs(log.pushed_layer_ids, manifest.layers, _list_diff_ids(image))
@@ -154,7 +149,7 @@ def push_image(
         "digest": manifest.digest,
         "layers": {"total": total, "pushed": len(pushed), "present": total - len(pushed)},
         "bytes": sum(pushed.values()),
-        "exact": is_engine_manifest,
+        "exact": bool(find_manifest_digest(image)),
         **({"forced": overridden_stack_conflict} if overridden_stack_conflict else {}),
     }
     app.result(facts, reference.with_digest(manifest.digest))

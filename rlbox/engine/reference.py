@@ -36,34 +36,24 @@ class ImageReference:
 
 
 def parse_reference(image_name: str) -> ImageReference:
-    """Return the parts of an image's name; without a registry it is Docker Hub's, as docker has it.
-
-    Raises SpecError: it is no name of an image; says which part is wrong.
-    """
-
-    def refuse(reason: str) -> SpecError:
-        return SpecError(
-            _("{text!r} is not a valid image name: {why}").format(text=image_name, why=reason),
-            next_step=_("write it as HOST/NAMESPACE/NAME:TAG"),
-        )
-
+    """Return the parts of an image's name; without a registry it is Docker Hub's, as docker has it."""
     rest, at, digest = image_name.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
-        raise refuse(_("the digest {digest!r} is not sha256: and 64 hexadecimal digits").format(digest=digest))
     before, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         before, colon, tag = rest, "", ""
-    if colon and not _TAG.fullmatch(tag):
-        raise refuse(_("the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'").format(tag=tag))
     host, path = _split_host(before)
-    if not _HOST.fullmatch(host):
-        raise refuse(_("the registry {host!r} is no HOST or HOST:PORT").format(host=host))
-    for part in path.split("/"):
-        if not _PART.fullmatch(part):
-            message = _("{part!r} must be lower-case letters and digits, separated by '.', '_', '__' or '-'")
-            raise refuse(message.format(part=part))
-    if len(path) > _LONGEST:
-        raise refuse(_("the name is longer than {most} characters").format(most=_LONGEST))
+    is_valid = (
+        (not at or _DIGEST.fullmatch(digest))
+        and (not colon or _TAG.fullmatch(tag))
+        and _HOST.fullmatch(host)
+        and all(map(_PART.fullmatch, path.split("/")))
+        and len(path) <= _LONGEST
+    )
+    if not is_valid:
+        raise SpecError(
+            _("{text!r} is not a valid image name").format(text=image_name),
+            next_step=_("write it as HOST/NAMESPACE/NAME:TAG or HOST/NAMESPACE/NAME@sha256:DIGEST, in lower case"),
+        )
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 

