@@ -345,6 +345,7 @@ def image_plan(**changes: Any) -> ImagePlan:
         "tag": "rlbox/mine:tests",
         "rendered_files": {"images/mine/Dockerfile": "FROM scratch\n"},
         "context_files": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},
+        "lock": None,
         "lock_fault": None,
         "lock_checksum": "1" * 64,
         "spec_checksum": "3" * 64,

@@ -84,12 +84,8 @@ def _wheel_prefix(requirement: str, channel: str) -> str:
     return f"{name.replace('-', '_')}-{version}+{channel}-"
 
 
-FILE_URL_KINDS = (
-    "http",
-    "huggingface",
-    "cuda-apt",
-    "conda",
-)  # kinds whose rules stand for a part of any file's address
+FILE_URL_KINDS = ("http", "huggingface", "cuda-apt", "conda")
+"""Kinds whose rules stand for a part of any file's address."""
 _NAME = re.compile(r"[-_.]+")
 SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 """Archives that mirrors have under their own names; a lock names any other by its address."""

@@ -116,10 +116,11 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
     if applies.gpu is not None:
         yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
     if applies.gpus is not None:
-        gpus = ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus)
-        yield _counted(hardware.gpus, applies.gpus, gpus)
+        count = ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus).format(count=hardware.gpus)
+        yield _judge(compare(hardware.gpus, applies.gpus), count, applies.gpus)
     if applies.nodes is not None:
-        yield _counted(hardware.nodes, applies.nodes, ngettext("{count} node", "{count} nodes", hardware.nodes))
+        count = ngettext("{count} node", "{count} nodes", hardware.nodes).format(count=hardware.nodes)
+        yield _judge(compare(hardware.nodes, applies.nodes), count, applies.nodes)
     if applies.rented is not None:
         rented = bool(hardware.platform)
         place = _("rented from {platform}").format(platform=hardware.platform) if rented else _("your own machine")
@@ -144,11 +145,9 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
 
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
-    holds = value in wanted
     fact = _("{what} {value}").format(what=what, value=value or _("not given"))
-    return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=" or ".join(wanted))
+    return _judge(value in wanted, fact, " or ".join(wanted))
 
 
-def _counted(value: int, wanted: str, text: str) -> tuple[bool, str]:
-    holds, fact = compare(value, wanted), text.format(count=value)
+def _judge(holds: bool, fact: str, wanted: str) -> tuple[bool, str]:
     return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=wanted)

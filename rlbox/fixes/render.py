@@ -81,15 +81,13 @@ class FixEnv:
 class RenderedFixes:
     """The fixes of a target as what they bake.
 
-    `env_blocks` are in the order of ENV lines: what comes later is put in front of a path. `ray` are the
-    options of `ray-start`: for both roles, for the head, for a worker.
+    `env_blocks` are in the order of ENV lines: what comes later is put in front of a path.
     """
 
     fixes: tuple[Fix, ...]
     env_blocks: tuple[FixEnv, ...]
     files: tuple[BakedFile, ...]
     link_target_by_path: Mapping[str, str]
-    ray: RayStartOptions
     shm_gib: float
     ulimits: Mapping[str, str]
 
@@ -128,7 +126,6 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     values = build_template_values(target, versions)
     _refuse(chosen, target, values)
     filled = [(fix, render_bake(fix, values)) for fix in chosen]
-    ray = _ray_words(bake.ray for __, bake in filled)
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
@@ -136,9 +133,8 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
             for fix, bake in reversed(filled)
             if bake.env or bake.path
         ),
-        files=(*_files(filled), *_ray_start(ray, versions)),
+        files=(*_files(filled), *_ray_start([bake.ray for __, bake in filled], versions)),
         link_target_by_path={link.path: link.to for __, bake in filled for link in bake.link},
-        ray=ray,
         shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
         ulimits={name: limit for fix in chosen for name, limit in fix.bake.run.ulimits.items()},
     )
@@ -198,22 +194,15 @@ def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[BakedFile]:
             yield BakedFile(path=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
 
 
-def _ray_words(given: Iterable[RayStartOptions]) -> RayStartOptions:
-    rows = list(given)
+def _ray_start(options: Sequence[RayStartOptions], versions: Versions) -> Iterable[BakedFile]:
     words = {
-        role: tuple(word for ray in rows for word in getattr(ray, role) if word)
+        role: " ".join(word for ray in options for word in getattr(ray, role) if word)
         for role in ("common", "head", "worker")
     }
-    before = [text for ray in rows if (text := ray.before.strip())]
-    return RayStartOptions(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
-
-
-def _ray_start(ray: RayStartOptions, versions: Versions) -> Iterable[BakedFile]:
-    if ray == RayStartOptions() and "ray" not in versions:
-        return
-    words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
-    text = _template(_RAY_START).render(before=ray.before, **words)
-    yield BakedFile(path=RAY_START_PROGRAM, mode="0755", text=text)
+    before = "\n".join(f"(\n{text}\n) || exit" for ray in options if (text := ray.before.strip()))
+    if before or any(words.values()) or "ray" in versions:
+        text = _template(_RAY_START).render(before=before, **words)
+        yield BakedFile(path=RAY_START_PROGRAM, mode="0755", text=text)
 
 
 def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) -> None:

@@ -36,8 +36,6 @@ from rlbox.image.sbom import SBOM_FILE, render_spdx_sbom
 from rlbox.image.show import list_image_layers
 from rlbox.system.file_lock import hold_lock, require_unlocked
 from rlbox.system.files import cache_path, write_atomic
-from rlbox.target.lock import parse_lock
-from rlbox.values import LOCK_IN_IMAGE
 
 _BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
 _MOMENT_S = 5.0
@@ -204,10 +202,11 @@ def _cache_image_sbom(app: App, plan: ImagePlan) -> None:
         return
     # an engine without manifests has the digest of the image's configuration
     digest = find_manifest_digest(image) or str(image["Id"])
-    lock = parse_lock(plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"], plan.tag)
     path = cache_path("images", plan.target, digest.rpartition(":")[2][:24]) / SBOM_FILE
     try:
-        write_atomic(path, render_spdx_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
+        write_atomic(
+            path, render_spdx_sbom(plan.require_current_lock(), plan.tag.rpartition(":")[0], digest, plan.epoch)
+        )
     except OSError as error:
         app.print_status(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")
 

@@ -19,12 +19,12 @@ from rlbox.artifacts.fetch import (
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import record_fetched_lock
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
-from rlbox.target.lock import Lock, load_lock
+from rlbox.target.lock import Lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,7 @@ class FetchOptions:
 
 def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
     plan = load_image_plan(app.project, target_name)
-    plan.require_current_lock()
-    lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
-    if lock is None:
-        raise SpecError(
-            _("the lock of target {name} is missing").format(name=target_name), next_step=f"rlbox lock {target_name}"
-        )
+    lock = plan.require_current_lock()
     store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):

@@ -21,7 +21,7 @@ from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.connection import read_docker_server_version
-from rlbox.errors import EngineError, SpecError
+from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.image.bootstrap import deb_file_name, ensure_cached_rootfs_archive, require_mmdebstrap, rootfs_archive_path
 from rlbox.image.buildkit import (
@@ -43,7 +43,7 @@ from rlbox.image.plan import BUILD_LABEL, FORCED_LABEL, ImagePlan
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
-from rlbox.target.lock import Lock, Package, load_lock
+from rlbox.target.lock import Package
 from rlbox.target.target import load_target
 
 
@@ -55,11 +55,10 @@ class BuildInputs:
     """
 
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
-        plan.require_current_lock()
         self._app, self._plan, self._options = app, plan, options
         self._site = read_pip_and_proxy_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
-        self._lock = self._read_lock()
+        self._lock = plan.require_current_lock()
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
         self._sources = options.sources_profile or plan.sources_profile
 
@@ -120,16 +119,6 @@ class BuildInputs:
             network="none" if options.hermetic else self._plan.network,
             base_image_context_url=base,
         )
-
-    def _read_lock(self) -> Lock:
-        plan = self._plan
-        lock = load_lock(self._app.project.own_or_shipped_lock_file(plan.target))
-        if lock is None or lock.checksum() != plan.lock_checksum:
-            raise SpecError(
-                _("the lock of target {target} changed while it was read").format(target=plan.target),
-                next_step=f"rlbox build {plan.target}",
-            )
-        return lock
 
     def _rootfs(self) -> Path | None:
         checksum = self._plan.rootfs_checksum

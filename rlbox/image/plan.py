@@ -83,6 +83,7 @@ class ImagePlan:
     tag: str
     rendered_files: Mapping[str, str]
     context_files: Mapping[str, str]
+    lock: Lock | None
     lock_fault: str | None
     lock_checksum: str
     spec_checksum: str
@@ -97,13 +98,14 @@ class ImagePlan:
     container: ContainerDefaults
     env: Mapping[str, str]
 
-    def require_current_lock(self) -> None:
-        if self.lock_fault:
+    def require_current_lock(self) -> Lock:
+        if self.lock is None or self.lock_fault:
             raise SpecError(
                 _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_fault),
                 where=f"images/{self.target}/lock.json",
-                next_step=choose_lock_or_compile_command(self.target, self.lock_fault),
+                next_step=choose_lock_or_compile_command(self.target, self.lock_fault or ""),
             )
+        return self.lock
 
 
 def plan_image(
@@ -156,6 +158,7 @@ def plan_image(
             "Dockerfile.base": _BASE_HEAD + text("base.j2", interpreter="/usr/bin/python3"),
         },
         context_files={"Dockerfile": dockerfile, **files, **(_list_lock_files(lock, stages) if lock else {})},
+        lock=lock,
         lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
