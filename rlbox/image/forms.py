@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.amounts import decimal_and_gib_size_text
-from rlbox.engine.container import DISK_CAPABILITIES, OWN_NETWORK, ContainerDefaults, format_device_mappings
+from rlbox.engine.container import (
+    DISK_CAPABILITIES,
+    ContainerDefaults,
+    format_device_mappings,
+    format_resource_args_without_gpus,
+)
 from rlbox.engine.gpu_access import GpuRequest, parse_gpus_option
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
@@ -88,29 +92,9 @@ def render_apptainer_definition(
         "container": container,
         "image": image_reference,
         "archive": image_reference.endswith(".tar"),
-        "left": list(_list_unset_limits(container)),
+        "limits": " ".join(format_resource_args_without_gpus(container)),
     }
     return render_template(template_dirs, "apptainer.def.j2", values)
-
-
-def _list_unset_limits(container: ContainerDefaults) -> Iterator[str]:
-    yield f"{decimal_and_gib_size_text(container.shm_gib)} of shared memory: /dev/shm is the host's"
-    if container.network == OWN_NETWORK:
-        yield "a network of its own: what listens in it is reached as on the host"
-    if container.user == "root":
-        yield "root: --fakeroot, where the site allows it"
-    if container.memory_gib:
-        yield f"at most {decimal_and_gib_size_text(container.memory_gib)} of memory: --memory {container.memory_gib:g}G"
-    if container.cpus:
-        yield f"at most {container.cpus:g} cores: --cpus {container.cpus:g}"
-    if container.pids:
-        yield f"at most {container.pids} processes and threads: --pids-limit {container.pids}"
-    for name, limit in sorted(container.ulimits.items()):
-        yield f"the limit {name}={limit}: ulimit, before the container starts"
-    for name in container.cap_add:
-        yield f"the capability {name}: --add-caps {name}"
-    for path in container.devices:
-        yield f"the device {path}: the host's /dev is there, unless --contain is given; its owner and mode decide"
 
 
 ONSTART_FIELD_LIMIT = 4048
