@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_locked_base_image, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
-    FetchResult,
     fetch_missing_files,
     format_group_sizes,
     measure_groups,
@@ -24,7 +22,6 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
-from rlbox.target.lock import Lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,83 +37,131 @@ class FetchOptions:
 
 
 def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
-    plan = load_image_plan(app.project, target_name)
-    lock = plan.require_current_lock()
-    store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
+    fetch = _TargetFetch(app, load_image_plan(app.project, target_name), options)
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):
             require_writable_or_creatable_directory(options.export_dir, "another with --export")
     if app.dry_run:
-        return _look(app, plan, lock, store, options)
+        return fetch.report_dry_run()
     if options.import_dir:
-        _import(app, lock, store, options.import_dir, options)
+        fetch.import_files(options.import_dir)
     else:
-        files, report = _fetch(app, plan, lock, store, options)
-        if options.export_dir:
-            app.print_status(f"exporting {len(files)} files to {options.export_dir}")
-            _export_objects(files, store, options.export_dir)
-        _tell(app, target_name, store, report, options)
+        fetch.fetch_and_export_files()
     return 0
 
 
-def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
-    files = list_inplace_artifacts(lock) if options.inplace_only else list_install_artifacts(lock)
-    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+class _TargetFetch:
+    def __init__(self, app: App, plan: ImagePlan, options: FetchOptions) -> None:
+        self._app, self._options = app, options
+        self._lock = plan.require_current_lock()
+        self._store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
+        self._profile = options.sources_profile or plan.sources_profile
+        self._has_base_image = "@" in self._lock.base and not options.inplace_only
+        files = list_inplace_artifacts(self._lock) if options.inplace_only else list_install_artifacts(self._lock)
+        # each once, without those that have the bytes of an earlier one
+        self._files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
+    def _list_known_base_files(self) -> tuple[Artifact, ...]:
+        if not self._has_base_image:
+            return ()
+        return list_base_files_in_stored_manifests(self._store, self._lock.base, self._lock.platform)
 
-def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
-    return () if options.inplace_only else list_base_files_in_stored_manifests(store, lock.base, lock.platform)
+    def _record(self) -> None:
+        path = self._app.project.own_or_shipped_lock_file(self._lock.target)
+        record_fetched_lock(self._store, self._lock.target, path)
 
-
-def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
-    record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
-
-
-def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions) -> int:
-    base = _base(lock, store, options)
-    files = (*base, *_files(lock, options))
-    rows = measure_groups(files, store.is_intact)
-    if unknown := "@" in lock.base and not base and not options.inplace_only:
-        app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
-    missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
-    if options.import_dir:
-        would = f"import {options.import_dir}"
-        with app.collecting_refusals_if_dry_run("export"):
-            _open_export(options.import_dir)
-    else:
-        would = f"fetch {len(missing)} files" + " and the base image" * unknown
+    def report_dry_run(self) -> int:
+        app, options, store, lock = self._app, self._options, self._store, self._lock
+        base = self._list_known_base_files()
+        files = (*base, *self._files)
+        rows = measure_groups(files, store.is_intact)
+        if unknown := self._has_base_image and not base:
+            app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
+        missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
+        if options.import_dir:
+            would = f"import {options.import_dir}"
+            with app.collecting_refusals_if_dry_run("export"):
+                _open_export(options.import_dir)
+        else:
+            would = f"fetch {len(missing)} files" + " and the base image" * unknown
+            with app.collecting_refusals_if_dry_run("store"):
+                require_compiled_wheels(missing, store, lock.target)
         with app.collecting_refusals_if_dry_run("store"):
-            require_compiled_wheels(missing, store, plan.target)
-    with app.collecting_refusals_if_dry_run("store"):
-        require_disk_space(store, missing)
-    if not missing and not unknown:
-        would = "fetch nothing: the store holds it all"
-    elif not options.import_dir:
-        app.record_as_unchecked(
-            "a dry run asks no network", f"sources {options.sources_profile or plan.sources_profile}"
-        )
-    would += f", and export it to {options.export_dir}" if options.export_dir else ""
-    data = [asdict(row) for row in rows]
-    facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
-    return app.planned(facts, format_group_sizes(rows), would)
+            require_disk_space(store, missing)
+        if not missing and not unknown:
+            would = "fetch nothing: the store holds it all"
+        elif not options.import_dir:
+            app.record_as_unchecked("a dry run asks no network", f"sources {self._profile}")
+        would += f", and export it to {options.export_dir}" if options.export_dir else ""
+        data = [asdict(row) for row in rows]
+        facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
+        return app.planned(facts, format_group_sizes(rows), would)
 
+    def fetch_and_export_files(self) -> None:
+        app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
+        base = fetch_locked_base_image(app, lock, store, self._profile) if self._has_base_image else ()
+        self._record()
+        result = fetch_missing_files(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
+        if export_dir:
+            files = (*base, *self._files)
+            app.print_status(f"exporting {len(files)} files to {export_dir}")
+            export = ObjectStore(export_dir)
+            for file in files:
+                if not export.is_intact(file.sha256, file.size):
+                    store.link_object(file.sha256, export.path(file.sha256))
+        size = decimal_size_text(result.present_bytes + result.fetched_bytes)
+        lines = [
+            f"{lock.target}  {result.present + result.fetched} files, {size}: "
+            f"{result.present} present, {result.fetched} fetched ({decimal_size_text(result.fetched_bytes)})"
+        ]
+        lines += [f"  {decimal_size_text(count):>9} from {mirror}" for mirror, count in result.by_mirror.items()]
+        lines += [f"exported to {export_dir}"] if export_dir else []
+        exported = str(export_dir) if export_dir else None
+        data = {"target": lock.target, "store": str(store.root), **asdict(result), "exported": exported}
+        app.result(data, "\n".join(lines))
+        self._print_next_step()
 
-def _fetch(
-    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions
-) -> tuple[tuple[Artifact, ...], FetchResult]:
-    profile = options.sources_profile or plan.sources_profile
-    files = _files(lock, options)
-    base = () if options.inplace_only else fetch_locked_base_image(app, lock, store, profile)
-    _remember(app, lock, store)
-    report = fetch_missing_files(app, files, store, profile, plan.target, jobs=options.jobs)
-    return (*base, *files), report
+    def import_files(self, directory: Path) -> None:
+        store, lock, export = self._store, self._lock, _open_export(directory)
+        present, imported, damaged = 0, 0, []
+        for digest in export.list_digests():
+            if store.is_intact(digest):
+                present += 1
+            elif store.import_if_sha256_matches(export.path(digest), digest) == digest:
+                imported += 1
+            else:
+                damaged.append(digest)
+        base = self._list_known_base_files()
+        files = (*base, *self._files)
+        if damaged:
+            names = {file.sha256: file.file for file in files}
+            raise WorkFailed(
+                _("the export has damaged files: {files}").format(
+                    files=", ".join(names.get(digest, digest[:12]) for digest in damaged)
+                ),
+                where=str(directory),
+                next_step=_("export again and repeat the import, which takes only the missing parts"),
+            )
+        self._record()
+        missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
+        missing += [lock.base] if self._has_base_image and not base else []
+        if missing:
+            place = " --place here" if self._options.inplace_only else ""
+            raise WorkFailed(
+                _("the export does not hold: {missing}").format(missing=", ".join(missing)),
+                where=str(directory),
+                next_step=_("make it from the same lock: rlbox fetch {target}{place} --export DIR").format(
+                    target=lock.target, place=place
+                ),
+            )
+        data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
+        self._app.result(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
+        self._print_next_step()
 
-
-def _export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
-    export = ObjectStore(directory)
-    for file in files:
-        if not export.is_intact(file.sha256, file.size):
-            store.link_object(file.sha256, export.path(file.sha256))
+    def _print_next_step(self) -> None:
+        target = self._lock.target
+        inplace = f"next: rlbox apply {target} --offline"
+        self._app.print_status(inplace if self._options.inplace_only else f"next: rlbox build {target} --hermetic")
 
 
 def _open_export(directory: Path) -> ObjectStore:
@@ -127,59 +172,3 @@ def _open_export(directory: Path) -> ObjectStore:
             next_step=_("rlbox fetch TARGET --export DIR on the machine that has network"),
         )
     return ObjectStore(directory, seals=False)
-
-
-def _import(app: App, lock: Lock, store: ObjectStore, directory: Path, options: FetchOptions) -> None:
-    export = _open_export(directory)
-    present, imported, damaged = 0, 0, []
-    for digest in export.list_digests():
-        if store.is_intact(digest):
-            present += 1
-        elif store.import_if_sha256_matches(export.path(digest), digest) == digest:
-            imported += 1
-        else:
-            damaged.append(digest)
-    files = (*_base(lock, store, options), *_files(lock, options))
-    if damaged:
-        names = {file.sha256: file.file for file in files}
-        raise WorkFailed(
-            _("the export has damaged files: {files}").format(
-                files=", ".join(names.get(digest, digest[:12]) for digest in damaged)
-            ),
-            where=str(directory),
-            next_step=_("export again and repeat the import, which takes only the missing parts"),
-        )
-    _remember(app, lock, store)
-    missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
-    if "@" in lock.base and not options.inplace_only and not _base(lock, store, options):
-        missing.append(lock.base)
-    if missing:
-        place = " --place here" if options.inplace_only else ""
-        raise WorkFailed(
-            _("the export does not hold: {missing}").format(missing=", ".join(missing)),
-            where=str(directory),
-            next_step=_("make it from the same lock: rlbox fetch {target}{place} --export DIR").format(
-                target=lock.target, place=place
-            ),
-        )
-    data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
-    app.result(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
-    app.print_status(_next(lock.target, options))
-
-
-def _next(target: str, options: FetchOptions) -> str:
-    return f"next: rlbox apply {target} --offline" if options.inplace_only else f"next: rlbox build {target} --hermetic"
-
-
-def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, options: FetchOptions) -> None:
-    exported = str(options.export_dir) if options.export_dir else None
-    whole = decimal_size_text(report.present_bytes + report.fetched_bytes)
-    lines = [
-        f"{name}  {report.present + report.fetched} files, {whole}: "
-        f"{report.present} present, {report.fetched} fetched ({decimal_size_text(report.fetched_bytes)})"
-    ]
-    lines += [f"  {decimal_size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
-    lines += [f"exported to {exported}"] if exported else []
-    data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
-    app.result(data, "\n".join(lines))
-    app.print_status(_next(name, options))
