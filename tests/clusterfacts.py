@@ -18,8 +18,7 @@ from rlbox.cluster.node.facts import (
     MachineFacts,
     NodeFacts,
 )
-from rlbox.cluster.nodes import NodeSpec
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, NodeSpec, PortPlan
 from rlbox.target.target import Hardware
 
 A800 = "NVIDIA A800-SXM4-80GB"

@@ -14,9 +14,8 @@ from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pas
 from rlbox.cluster.burn_in import examine_cluster
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.down import remove_cluster
-from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, stop_job, submit_and_follow_job
-from rlbox.cluster.logs import LogLine, read_logs
-from rlbox.cluster.nodes import ClusterOptions
+from rlbox.cluster.jobs import LogLine, SubmitOptions, dry_run_submit, read_logs, stop_job, submit_and_follow_job
+from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.status import probe_cluster
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _

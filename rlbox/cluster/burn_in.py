@@ -11,8 +11,7 @@ from rlbox.app import App
 from rlbox.cluster.checks import check_nodes, format_findings
 from rlbox.cluster.context import ClusterContext, open_context, plan_ports, probe_ports_and_connections
 from rlbox.cluster.node.facts import NodeFacts
-from rlbox.cluster.nodes import ClusterOptions
-from rlbox.cluster.plan import BASE, ClusterMember, ClusterPlan
+from rlbox.cluster.plan import BASE, ClusterMember, ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import run_packaged_script
 from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.errors import NodeError, RlboxError

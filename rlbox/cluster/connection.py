@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from rlbox.amounts import exact_duration_text
 from rlbox.cluster.node.facts import MachineFacts
-from rlbox.cluster.nodes import NodeSpec
+from rlbox.cluster.plan import NodeSpec
 from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json

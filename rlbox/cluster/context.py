@@ -16,8 +16,19 @@ from pydantic import TypeAdapter
 from rlbox.app import App
 from rlbox.cluster.connection import Node, NodePool, NodeStream, connect_nodes
 from rlbox.cluster.node.facts import InstanceReport, InterfaceAddress, NodeFacts, RayInstance
-from rlbox.cluster.nodes import LOCAL, ClusterOptions, NodeSpec, resolve_cluster_name, resolve_node_specs
-from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, PortPlan, choose_ports, own_plan, plan_of_labels
+from rlbox.cluster.plan import (
+    LOCAL,
+    NODE_LABEL,
+    ClusterOptions,
+    ClusterPlan,
+    NodeSpec,
+    PortPlan,
+    choose_ports,
+    own_plan,
+    plan_of_labels,
+    resolve_cluster_name,
+    resolve_node_specs,
+)
 from rlbox.errors import NodeError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _

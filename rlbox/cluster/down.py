@@ -10,8 +10,15 @@ from rlbox.cluster.connection import Node, lock_nodes
 from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.jobs import JobsApi
 from rlbox.cluster.node.facts import NodeFacts
-from rlbox.cluster.nodes import LOCAL, ClusterOptions
-from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, cluster_directory_relative_to_disk, own_plan
+from rlbox.cluster.plan import (
+    ID_LABEL,
+    LOCAL,
+    NODE_LABEL,
+    ClusterOptions,
+    ClusterPlan,
+    cluster_directory_relative_to_disk,
+    own_plan,
+)
 from rlbox.cluster.runtime import stop_ray
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError

@@ -11,8 +11,7 @@ from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
-from rlbox.cluster.nodes import ClusterOptions
-from rlbox.cluster.plan import ClusterPlan
+from rlbox.cluster.plan import ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RAY_DIRECTORY
 from rlbox.cluster.status import NodeMonitor, require_healthy
 from rlbox.errors import EngineError, NodeError, RlboxError

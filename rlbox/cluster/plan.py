@@ -1,25 +1,36 @@
-"""A cluster as one value: its labels, its ports, what it is made of; the same in labels, in a record and in JSON."""
+"""A cluster as it is asked for, and as one value: labels, ports, members; the same in labels and in JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.errors import NodeError
+from rlbox.config.schema import NAME_PATTERN
+from rlbox.errors import NodeError, SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.target.target import NODE, ClusterNode
+
+if TYPE_CHECKING:
+    from rlbox.target.target import Target
 
 CLUSTER_LABEL = "rlbox.cluster"
 """The cluster's name. Beside it: its id, the node's name, its role (head, worker), the plan as JSON, who made it."""
 
 ID_LABEL, NODE_LABEL, ROLE_LABEL = "rlbox.cluster.id", "rlbox.cluster.node", "rlbox.cluster.role"
 PLAN_LABEL, MAKER_LABEL = "rlbox.cluster.plan", "rlbox.cluster.maker"
+
+LOCAL = "local"
+"""The node that is this machine."""
 
 STRIDE = 20
 BASE = 8100
@@ -42,6 +53,7 @@ _PARTS = {
     "agent": 15,
     "burn-in": 18,
 }
+_NAME_NODES = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 _HEAD_PARTS = ("gcs", "dashboard", "client", "autoscaler-metrics", "dashboard-metrics")
 _LOOPBACK_PARTS = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
 
@@ -200,3 +212,85 @@ def own_plan(labels: Mapping[str, str], name: str, uid: int) -> ClusterPlan | No
 @functools.lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[ClusterPlan]:
     return TypeAdapter(ClusterPlan)
+
+
+# ---- which cluster is meant, and which nodes: as the command line says, else as the target does
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The target, and nodes, the cluster's name and the data disk in place of what it says; empty: as it says."""
+
+    target: str
+    nodes: str = ""
+    name: str = ""
+    data: str = ""
+
+    @property
+    def option_text(self) -> str:
+        options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
+        return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """A node as it was asked for: `data` its data disk; no `cluster_address`: where ssh reaches it.
+
+    `ray_as_processes`: without the engine that may be there; a node that has none needs no such word.
+    """
+
+    name: str
+    data: str
+    cluster_address: str = ""
+    ray_as_processes: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        return self.name == LOCAL
+
+
+def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[NodeSpec, ...]:
+    """Return the nodes, the head first: those of `names_csv`, else all of the target, which says more of each.
+
+    `default_data_disk` is that of every node that names none itself, else that of the target.
+    """
+    rows = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
+    if names := [name for name in (word.strip() for word in names_csv.split(",")) if name]:
+        by_name = {row.name: row for row in rows}
+        if wrong := next((name for name in names if not re.match(NODE, name)), ""):
+            raise SpecError(_("{name!r} is not a valid node name").format(name=wrong), next_step=_NAME_NODES)
+        rows = [by_name.get(name) or ClusterNode(name=name) for name in names]
+    where = f"images/{target.name}/target.toml"
+    if not rows:
+        what = _("target {target} names no nodes").format(target=target.name)
+        raise SpecError(what, where=f"{where}: cluster.nodes", next_step=_NAME_NODES)
+    name, count = Counter(row.name for row in rows).most_common(1)[0]
+    if count > 1:
+        raise SpecError(_("node {twice} is named twice").format(twice=name), next_step=_NAME_NODES)
+    disk = default_data_disk or target.disk.host
+    specs = tuple(
+        NodeSpec(name=row.name, data=row.data or disk, cluster_address=row.address, ray_as_processes=row.here)
+        for row in rows
+    )
+    for spec in specs:
+        if not spec.data.startswith("/"):
+            raise SpecError(
+                _("the data disk of node {wrong} is {data!r}, which is not an absolute path").format(
+                    wrong=spec.name, data=spec.data
+                ),
+                where=f"{where}: disk.host",
+                next_step=_("--data /PATH/ON/THE/NODES, or disk.host of the target"),
+            )
+    return specs
+
+
+def resolve_cluster_name(target: Target, option: str = "") -> str:
+    """Return the cluster's name: that of `--name`, else what the target says, else the target's own."""
+    name = option or target.cluster.name or target.name
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise SpecError(
+            _("{name!r} is not a valid cluster name").format(name=name),
+            where="--name",
+            next_step=_("small letters, digits and dashes, 63 of them at most: --name pair"),
+        )
+    return name

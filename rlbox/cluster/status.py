@@ -26,8 +26,7 @@ from rlbox.cluster.context import (
     probe_instances,
 )
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
-from rlbox.cluster.nodes import LOCAL, ClusterOptions
-from rlbox.cluster.plan import ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import LOCAL, ClusterOptions, ClusterPlan, plan_of_labels
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding

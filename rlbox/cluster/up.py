@@ -27,8 +27,7 @@ from rlbox.cluster.context import (
 from rlbox.cluster.down import require_unused
 from rlbox.cluster.image import bring_image_to_nodes
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.nodes import ClusterOptions
-from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
+from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import (
     RAY_DIRECTORY,
     TOKEN_FILE,

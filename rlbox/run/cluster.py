@@ -19,14 +19,22 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.nodes import ClusterOptions, resolve_cluster_name, resolve_node_specs
 from rlbox.cluster.on_head import (
     HEAD_VARIABLE,
     ray_directory,
     require_usable_cluster,
     run_rlbox_on_head_node,
 )
-from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
+from rlbox.cluster.plan import (
+    CLUSTER_LABEL,
+    ID_LABEL,
+    ROLE_LABEL,
+    ClusterOptions,
+    ClusterPlan,
+    own_plan,
+    resolve_cluster_name,
+    resolve_node_specs,
+)
 from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_data_dir_creating_default

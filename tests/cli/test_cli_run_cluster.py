@@ -9,8 +9,7 @@ from clusterfacts import plan
 from fakes import Folder, Rlbox
 
 from rlbox.app import App
-from rlbox.cluster.nodes import ClusterOptions
-from rlbox.cluster.plan import ClusterPlan
+from rlbox.cluster.plan import ClusterOptions, ClusterPlan
 from rlbox.errors import NodeError
 
 TARGET = "cluster-2node"

@@ -8,8 +8,7 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.nodes import NodeSpec, resolve_node_specs
-from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
+from rlbox.cluster.plan import NodeSpec, PortPlan, choose_ports, load_cluster, own_plan, resolve_node_specs
 from rlbox.cluster.runtime import has_tokens, image_ray_start_argv, plan_member_container, ray_env
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, Target

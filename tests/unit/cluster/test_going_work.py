@@ -13,7 +13,7 @@ from clusterfacts import plan
 from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.down import require_unused
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.nodes import ClusterOptions
+from rlbox.cluster.plan import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
 
 RUNS = [

@@ -21,8 +21,7 @@ from rlbox.cluster.connection import Node, NodePool, lock_nodes
 from rlbox.cluster.context import Endpoint, ExistingCluster, attempt_connections, probe_instances, probe_nodes
 from rlbox.cluster.node import facts as node_facts
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.nodes import NodeSpec
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, NodeSpec
 from rlbox.cluster.runtime import create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH

@@ -16,7 +16,7 @@ from rlbox.cluster.checks import check_installation
 from rlbox.cluster.connection import NodePool
 from rlbox.cluster.context import ExistingCluster, choose_configured_or_ssh_addresses
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.nodes import NodeSpec
+from rlbox.cluster.plan import NodeSpec
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import explain_ssh_error

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from rlbox.amounts import MIB
-from rlbox.cluster.jobs import LARGEST_PACKAGE, check_package_size, find_upload_file_sizes, is_excluded, read_job
-from rlbox.cluster.logs import LogLine, LogLineTimestamper, parse_leading_utc_time
+from rlbox.cluster.jobs import (
+    LARGEST_PACKAGE,
+    LogLine,
+    LogLineTimestamper,
+    check_package_size,
+    find_upload_file_sizes,
+    is_excluded,
+    parse_leading_utc_time,
+    read_job,
+)
 from rlbox.errors import SpecError
 
 
