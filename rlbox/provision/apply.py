@@ -114,7 +114,7 @@ def apply_plan_steps(
     for step in plan.steps:
         if step.kind == "packages" and (error := _download_apt_packages(step.new_description.split())):
             steps.remove(step)  # all else goes on without them
-            skipped.append(SkippedItem(item=f"apt packages {step.new_description}", source_id="apt", reason=error))
+            skipped.append(SkippedItem(f"apt packages {step.new_description}", "apt", error))
     if not steps:
         return ApplyResult(skipped=tuple(skipped))
     record = _record_begin(plan.desired, options)  # whatever is missing has been missed by now

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -133,8 +133,7 @@ class FileToInstall:
     rlbox_lines: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartToInstall:
+class PartToInstall(NamedTuple):
     """A git tree (`kind` git) or a file (`http`) that lies at `install_path` of this machine."""
 
     name: str
@@ -144,8 +143,7 @@ class PartToInstall:
     octal_file_mode: str = "0644"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SkippedItem:
+class SkippedItem(NamedTuple):
     item: str
     source_id: str
     reason: str
@@ -261,16 +259,11 @@ class _Placed:
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.link_target_by_path.items():
             if self._layout.takes_effect_in_layout(path):
-                origin = self._origins.get(path, "rlbox")
-                yield FileToInstall(
-                    path=self._layout.map_path(path),
-                    fix_id_or_rlbox=origin,
-                    link_target=self._layout.rewrite_paths(to, self._paths),
-                )
+                link, origin = self._layout.rewrite_paths(to, self._paths), self._origins.get(path, "rlbox")
+                yield FileToInstall(path=self._layout.map_path(path), fix_id_or_rlbox=origin, link_target=link)
         target, versions = self._target, list_stack_versions(self._target, lock)
-        manifest = parse_json(
-            render_fix_manifest_json(self._baked.fixes, target, versions, hardware_python_ports_json(target, ports))
-        )
+        hardware = hardware_python_ports_json(target, ports)
+        manifest = parse_json(render_fix_manifest_json(self._baked.fixes, target, versions, hardware))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:
@@ -280,31 +273,29 @@ class _Placed:
     def parts(self, lock: Lock) -> Iterator[PartToInstall]:
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
-        for tree in self._target.git:
-            if self._layout.takes_effect_in_layout(tree.into):
-                yield PartToInstall(
-                    name=tree.name, kind="git", install_path=self._layout.map_path(tree.into), sha256=trees[tree.name]
-                )
-        for file in self._target.http:
-            if self._layout.takes_effect_in_layout(file.into):
-                mode = "0755" if file.executable else "0644"
-                path = self._layout.map_path(file.into)
-                yield PartToInstall(
-                    name=file.name, kind="http", install_path=path, sha256=files[file.name], octal_file_mode=mode
-                )
+        parts = [
+            *(PartToInstall(tree.name, "git", tree.into, trees[tree.name]) for tree in self._target.git),
+            *(
+                PartToInstall(file.name, "http", file.into, files[file.name], "0755" if file.executable else "0644")
+                for file in self._target.http
+            ),
+        ]
+        for part in parts:
+            if self._layout.takes_effect_in_layout(part.install_path):
+                yield part._replace(install_path=self._layout.map_path(part.install_path))
 
     def skipped(self) -> Iterator[SkippedItem]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
-        for path in (*(file.path for file in self._baked.files), *self._baked.link_target_by_path):
+        paths = (*(file.path for file in self._baked.files), *self._baked.link_target_by_path)
+        sources = {path: self._origins.get(path, "rlbox") for path in paths}
+        sources |= {tree.into: tree.name for tree in self._target.git}
+        sources |= {file.into: file.name for file in self._target.http}
+        for path, source_id in sources.items():
             if not self._layout.takes_effect_in_layout(path):
-                yield SkippedItem(item=path, source_id=self._origins.get(path, "rlbox"), reason=outside)
-        into = {tree.into: tree.name for tree in self._target.git}
-        for path, name in (into | {file.into: file.name for file in self._target.http}).items():
-            if not self._layout.takes_effect_in_layout(path):
-                yield SkippedItem(item=path, source_id=name, reason=outside)
+                yield SkippedItem(path, source_id, outside)
         for fix in self._baked.fixes:
-            yield from (SkippedItem(item=what, source_id=fix.id, reason=reason) for what, reason in self._left_of(fix))
+            yield from (SkippedItem(what, fix.id, reason) for what, reason in self._left_of(fix))
 
     def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
         for what in _limits(fix):
@@ -314,10 +305,8 @@ class _Placed:
         if fix.id in _OF_CONTAINERS:
             yield f"check {fix.id}", "it is about how rlbox starts a container"
         if program := _OF_SERVICES.get(fix.id):
-            yield (
-                f"check {fix.id}",
-                f"it is about a service that {self._layout.map_path(program)} starts, when you want it",
-            )
+            reason = f"it is about a service that {self._layout.map_path(program)} starts, when you want it"
+            yield f"check {fix.id}", reason
         for name in sorted(self._absent & set(fix.bake.packages)):
             yield f"fix {fix.id}", f"the apt package {name} is not here"
 
@@ -345,18 +334,14 @@ class _Placed:
         lines += [f"rlbox_front PATH {self._layout.map_path(folder)}" for folder in reversed(folders)]
         for block in self._baked.env_blocks:
             lines += [f"# {block.id}", *_exports(block.env)]
-            lines += _fronts(block.path)
+            for name, path in block.path.items():
+                lines += [f"rlbox_front {name} {shlex.quote(folder)}" for folder in reversed(path)]
         lines += [*_exports(self._target.env), *_soft_limits({**self._baked.ulimits, **self._target.run.ulimits})]
         return "\n".join([*lines, "unset rlbox_now", "unset -f rlbox_front", ""])
 
 
 def _exports(env: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(text)}" for name, text in env.items()]
-
-
-def _fronts(lists: Mapping[str, tuple[str, ...]]) -> list[str]:
-    rows = [(name, folder) for name, folders in lists.items() for folder in reversed(folders)]
-    return [f"rlbox_front {name} {shlex.quote(folder)}" for name, folder in rows]
 
 
 def _soft_limits(limits: Mapping[str, str]) -> list[str]:

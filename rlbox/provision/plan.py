@@ -110,8 +110,7 @@ class MachineState:
     apt_unavailable_reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PathChange:
+class PathChange(NamedTuple):
     kind: StepKind
     path: str
     old_description: str
@@ -149,7 +148,10 @@ def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
     environment = tuple(_environment(desired, machine, patching))
     parts = tuple(_parts(desired, machine, patching))
     touched = patching or bool(environment or parts)
-    patches = [_patch_step(desired)] if desired.patch_manifest and touched else []
+    patches = []
+    if desired.patch_manifest and touched:
+        path = f"{desired.layout.rlbox_dir}/share/patches.json"
+        patches.append(PathChange("patches", path, "not applied", "source patches, by content"))
     fresh = bool(environment) and (machine.is_incomplete_venv or patching or machine.is_foreign_venv)
     files, blocked = _files(desired, machine, f"{desired.layout.map_path(VENV)}/" if fresh else "")
     removed = tuple(_removed(desired, machine))
@@ -185,17 +187,16 @@ def _merge_with_existing(file: FileToInstall, existing: PathState) -> FileToInst
 
 
 def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[SkippedItem, ...]]:
-    missing = tuple(name for name in desired.apt_packages if name not in facts.installed_apt_packages)
-    if not missing:
+    text = " ".join(name for name in desired.apt_packages if name not in facts.installed_apt_packages)
+    if not text:
         return (), ()
-    text = " ".join(missing)
     if facts.apt_unavailable_reason:
-        return (), (SkippedItem(item=f"apt packages {text}", source_id="apt", reason=facts.apt_unavailable_reason),)
-    return (PathChange(kind="packages", path="apt", old_description="not installed", new_description=text),), ()
+        return (), (SkippedItem(f"apt packages {text}", "apt", facts.apt_unavailable_reason),)
+    return (PathChange("packages", "apt", "not installed", text),), ()
 
 
 def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
-    drift = _shorten_differences(_list_package_differences(desired, facts.venv_packages))
+    drift = _describe_package_differences(desired, facts.venv_packages)
     if facts.is_foreign_venv:
         old, reason = "not one of rlbox", ""
     elif facts.is_incomplete_venv:
@@ -210,23 +211,14 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
         old, reason = "with other patches", "made anew"
     else:
         return
-    yield PathChange(
-        kind="environment",
-        path=desired.layout.map_path(VENV),
-        old_description=old,
-        new_description=f"Python {desired.python}, {len(desired.packages)} packages of the lock",
-        reason=reason,
-        keeps_backup=facts.is_foreign_venv,
-    )
+    new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
+    yield PathChange("environment", desired.layout.map_path(VENV), old, new, reason, facts.is_foreign_venv)
 
 
-def _list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
+def _describe_package_differences(desired: DesiredState, installed: Mapping[str, str], limit: int = 4) -> str:
     names = sorted({*desired.packages, *installed})
     rows = ((name, installed.get(name, "absent"), desired.packages.get(name, "absent")) for name in names)
-    return tuple(f"{name} {there} -> {due}" for name, there, due in rows if there != due)
-
-
-def _shorten_differences(differences: tuple[str, ...], limit: int = 4) -> str:
+    differences = [f"{name} {there} -> {due}" for name, there, due in rows if there != due]
     more = f", and {len(differences) - limit} more" if len(differences) > limit else ""
     return ", ".join(differences[:limit]) + more
 
@@ -239,20 +231,8 @@ def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterat
             continue
         old = "another version" if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
         keep = path_state.kind != "absent" and not (own and own.sha256)
-        yield PathChange(
-            kind="part",
-            path=part.install_path,
-            old_description=old,
-            new_description=f"{part.kind} {part.name} {part.sha256[:12]}",
-            keeps_backup=keep,
-        )
-
-
-def _patch_step(desired: DesiredState) -> PathChange:
-    path = f"{desired.layout.rlbox_dir}/share/patches.json"
-    return PathChange(
-        kind="patches", path=path, old_description="not applied", new_description="source patches, by content"
-    )
+        new = f"{part.kind} {part.name} {part.sha256[:12]}"
+        yield PathChange("part", part.install_path, old, new, keeps_backup=keep)
 
 
 def _files(
@@ -272,21 +252,12 @@ def _files(
         elif path_state.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
         if reason:
-            blocked.append(SkippedItem(item=row.path, source_id=row.fix_id_or_rlbox, reason=reason))
+            blocked.append(SkippedItem(row.path, row.fix_id_or_rlbox, reason))
             continue
         keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
-        steps.append(
-            PathChange(
-                kind=kind,
-                path=row.path,
-                old_description=path_state.describe(),
-                new_description=due.describe(),
-                reason=row.fix_id_or_rlbox,
-                keeps_backup=keep,
-                file=laid,
-            )
-        )
+        old, new = path_state.describe(), due.describe()
+        steps.append(PathChange(kind, row.path, old, new, row.fix_id_or_rlbox, keep, laid))
     return tuple(steps), tuple(blocked)
 
 
@@ -296,18 +267,10 @@ def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]
     due = {row.path for row in desired.files}
     for path, own in facts.record.laid.items():
         if path not in due:
-            yield PathChange(
-                kind="remove",
-                path=path,
-                old_description=own.now.describe(),
-                new_description=own.before.describe(),
-                reason="no longer part of it",
-            )
+            yield PathChange("remove", path, own.now.describe(), own.before.describe(), "no longer part of it")
     for path in sorted(set(facts.record.parts) - {part.install_path for part in desired.parts}):
         before = "what stood there" if facts.record.parts[path].before else "nothing"
-        yield PathChange(
-            kind="remove", path=path, old_description="a part", new_description=before, reason="no longer part of it"
-        )
+        yield PathChange("remove", path, "a part", before, "no longer part of it")
 
 
 def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:

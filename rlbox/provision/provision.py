@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from rlbox.app import App
@@ -129,7 +128,6 @@ _LIMITS = "RLBOX_LIMITS"
 _CHECKS_S = 60.0
 _USUAL_PYTHON = "/usr/bin/python3"
 """The interpreter of a spec that names none."""
-NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
@@ -221,7 +219,7 @@ class StageEnvironment:
 
 
 def bring_host_to_lock(
-    app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES
+    app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] | None = None
 ) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
@@ -252,14 +250,14 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             apply_plan(app, prepared, plan)
 
 
-def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
+def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
     """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
 
     `gpu_variables`: Variables that say which GPUs its programs see; empty: those that the shell names, else all.
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
-    env = {**filter_environment(os.environ, drivers), **_of_image(layout), **gpu_variables}
+    env = {**filter_environment(os.environ, drivers), **_of_image(layout), **(gpu_variables or {})}
     if not os.access(Path(layout.venv_python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data_dir}/cache/bytecode/here"
     home = str(PACKAGE.parent)

@@ -45,13 +45,7 @@ def files(root):
         folders.sort()
         for name in sorted(set(names) - {".reserve"}):
             yield os.path.join(folder, name)
-home = os.path.realpath(base)
 for root in roots:
-    whole = os.path.realpath(os.path.join(base, root))
-    if whole != home and not whole.startswith(home.rstrip("/") + "/"):
-        row = {"path": root, "size": 0, "mtime": 0, "trouble": "a link leads out of the folder"}
-        print(json.dumps(row), flush=True)
-        continue
     for path in files(os.path.join(base, root)):
         try:
             facts = os.lstat(path)
