@@ -37,7 +37,7 @@ class AllReduceResult(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         row = self._asdict()
-        return {**row, "wrong": row.pop("wrong_sums"), "said": row.pop("error"), "speed": row.pop("link_mbit_s")}
+        return {"wrong": row.pop("wrong_sums"), "said": row.pop("error"), "speed": row.pop("link_mbit_s"), **row}
 
     @property
     def bandwidth_text(self) -> str:

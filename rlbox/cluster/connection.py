@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import re
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,7 +45,7 @@ _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 """A node that is slow is no dead one."""
 
 _MARK = b"rlbox:"
-_BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.buffer.readline())))"
+_BOOT = "import sys,json;exec(json.loads(sys.stdin.buffer.readline().decode()))"
 _SCRIPT = ("facts.py", "calls.py")
 _slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
@@ -58,7 +56,7 @@ def _node_script() -> bytes:
     folder = Path(__file__).with_name("node")
     text = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPT)
     text = re.sub(r"^from rlbox\.\S+ import (\([^)]*\)|.*)$", "", text, flags=re.M)
-    return base64.b64encode(zlib.compress(text.encode(), 9)) + b"\n"
+    return json.dumps(text).encode() + b"\n"
 
 
 class UnreachableNode(NodeError):

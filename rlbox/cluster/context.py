@@ -163,29 +163,19 @@ def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_
     return choose_ports(listening, others, forced_base, lowest_base)
 
 
-@contextmanager
-def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[dict[str, dict[int, str]]]:
-    """Have nodes listen while the block runs; yield the ports that each could not have, with their holders."""
-    streams: dict[str, NodeStream] = {}
-
-    def start(node: Node) -> dict[int, str]:
-        streams[node.name] = node.stream("listen_on_ports", ports=list(ports[node.name]))
-        return {int(port): str(holder) for port, holder in streams[node.name].next().items()}
-
-    try:
-        yield pool.select_skipping_unconnected(list(ports)).map(start)
-    finally:
-        for stream in streams.values():
-            stream.close()
-
-
 def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
     """Return the probe with which ports of the plan are taken, and which of them let each other node in."""
     if not probe.specs:  # no node answered
         return probe
     head, names = probe.specs[0].name, list(probe.addresses)
     wanted = {name: sorted({*ports.listened(head=name == head), *ports.reached(head=name == head)}) for name in names}
-    with _listening(pool, wanted) as taken:
+    with contextlib.ExitStack() as streams:
+
+        def listen(node: Node) -> dict[int, str]:
+            stream = streams.enter_context(contextlib.closing(node.stream("listen_on_ports", ports=wanted[node.name])))
+            return {int(port): str(holder) for port, holder in stream.next().items()}
+
+        taken = pool.select_skipping_unconnected(list(wanted)).map(listen)
         endpoints: dict[str, list[Endpoint]] = {name: [] for name in names}
         for target in names:
             free = [port for port in ports.reached(head=target == head) if port not in taken[target]]

@@ -35,11 +35,7 @@ class DownResult(NamedTuple):
 
 
 def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = False) -> DownResult:
-    """Take a cluster away wherever it is on the nodes; that of another user stays.
-
-    `LockHeld`: a job or a run goes on there, nothing was done. `NodeError`: whether one does cannot be asked, and
-    nothing was done; or a node cannot be reached: on the others it is gone.
-    """
+    """Take a cluster away on the nodes that answer; `NodeError` where others do not, `LockHeld` where it is in use."""
     with open_context(app, options) as context:
         gone: dict[str, list[str]] = {}
         if context.pool.nodes:

@@ -28,7 +28,6 @@ _STATUS_FILE = "nodes.json"
 
 
 def require_usable_cluster(app: App, options: ClusterOptions) -> ClusterPlan:
-    """Return a cluster that a run could be on; `NodeError` where it lacks nodes, or its head has no engine."""
     with open_context(app, options) as context:
         return _require_usable(context)[0].plan
 

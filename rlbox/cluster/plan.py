@@ -178,7 +178,6 @@ class ClusterPlan:
         return {_JSON_KEYS.get(field, field): value for field, value in dataclasses.asdict(self).items()}
 
     def to_json_line(self) -> str:
-        """Return it as JSON on one line; `load_cluster` is the way back."""
         return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
 
 
@@ -188,7 +187,6 @@ def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
 
 
 def load_cluster(text: str) -> ClusterPlan | None:
-    """Return the cluster of a text; None where it is none that this rlbox knows."""
     try:
         row = parse_json(text)
         fields = {key: field for field, key in _JSON_KEYS.items()}
@@ -285,7 +283,6 @@ def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: s
 
 
 def resolve_cluster_name(target: Target, option: str = "") -> str:
-    """Return the cluster's name: that of `--name`, else what the target says, else the target's own."""
     name = option or target.cluster.name or target.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(

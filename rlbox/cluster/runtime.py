@@ -48,7 +48,6 @@ _SCRIPT_S = 60.0
 
 
 def has_tokens(version: str) -> bool:
-    """Return whether a version of Ray asks for a token; one that is not known does not."""
     try:
         return Version(version) >= _TOKENS_SINCE
     except InvalidVersion:
@@ -64,7 +63,6 @@ def container_name(plan: ClusterPlan) -> str:
 
 
 def image_ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
-    """Return the command line that starts Ray on a node, in its image; the fixes add the rest."""
     first, last = plan.ports.worker_range
     common = (
         f"--node-ip-address={member.address}",
@@ -136,7 +134,6 @@ def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
 
 
 def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: ContainerDefaults, image: str) -> None:
-    """Start Ray on a node; `image` as its engine names it, or the checksum of the lock of processes."""
     if member.is_inplace:
         node.call(
             "start_ray_processes",
@@ -157,7 +154,6 @@ def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: Cont
 
 
 def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
-    """End a container or the processes of Ray; their files stay."""
     if instance.is_inplace:
         node.call("stop_ray_processes", disk=node.spec.data, record_id=instance.id, grace_s=grace_s)
         return

@@ -43,10 +43,7 @@ _SETTLE_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """One node: `container` as its engine has it, or as its processes are where it has none (`is_inplace`).
-
-    `missing` is what Ray lacks of it, `store` and `disk_free` in bytes.
-    """
+    """`missing` is what Ray lacks of the node; `store` and `disk_free` are in bytes."""
 
     name: str
     role: str
@@ -71,10 +68,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
-    """A cluster and its nodes; `ray_error` is why Ray could not be asked.
-
-    `failures` are what happened to nodes, the first first.
-    """
+    """`ray_error` is why Ray could not be asked; `failures` are what happened to nodes, the first first."""
 
     plan: ClusterPlan
     nodes: tuple[NodeStatus, ...]
@@ -124,7 +118,6 @@ class ClusterStatus:
 def create_status(
     plan: ClusterPlan, state: RayState, container_states: Mapping[str, str], disk_free_bytes: Mapping[str, int]
 ) -> ClusterStatus:
-    """Return how a cluster is: `container_states` as engines say where nodes answer, both by node."""
     missing = find_member_faults(plan, state)
     nodes = []
     for member in plan.members:
@@ -304,7 +297,6 @@ def _format_instance(one: RayInstance | None) -> str:
 
 
 def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> None:
-    """Refuse a cluster that lacks nodes, for which work would wait."""
     status = find_status(context, probe, cluster)
     if not status.healthy:
         raise NodeError(
@@ -367,7 +359,6 @@ class NodeMonitor:
             self._look()
 
     def _look(self) -> None:
-        """Ask every node that was heard the last time, and say what happened."""
         names = [name for name in self._pool.nodes if name not in self._silent]
         members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
         failures = [failure for member in members.values() if (failure := find_failure(member))]
@@ -423,7 +414,6 @@ class NodeMonitor:
         return findings
 
     def explain(self, error: RlboxError) -> str:
-        """Return what an error says, with what happened to nodes behind it."""
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.probe_and_list_findings()]
         return "".join([error.what, *lines])
 

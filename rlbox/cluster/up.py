@@ -54,8 +54,6 @@ _LAST_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions(ClusterOptions):
-    """How a cluster is started: without `first_port` on the first ports that fit, `image` is one of a registry."""
-
     first_port: int = 0
     prove: bool = False
     limit_s: float = 300.0
@@ -79,11 +77,7 @@ class UpResult(NamedTuple):
 
 
 def bring_up(app: App, options: UpOptions) -> UpResult:
-    """Bring a cluster up; where an error is raised, nothing of this call is left.
-
-    `NodeError`: something is wrong with nodes, all of it shown, or Ray failed on one. `LockHeld`: another call changes
-    clusters on a node. `TimedOut`: Ray has not got every node in time.
-    """
+    """Bring a cluster up; where an error is raised, nothing of this call is left."""
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.required_paths)
         cluster = context.find_largest_own_cluster(probe) if not context.pool.unreached else None
@@ -191,7 +185,6 @@ def _prove(
     state: RayState,
     started: Sequence[str],
 ) -> UpResult:
-    """Give the nodes of a cluster that stands work, where that is wanted, and return the cluster."""
     proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     status = create_status(plan, state, dict.fromkeys(probe.facts, "running"), disks)
@@ -270,7 +263,6 @@ def _undone_on_error(
 
 
 def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> None:
-    """Write the token on every node, for its owner alone, and make the directory of Ray's sessions."""
     texts = {f"{RAY_DIRECTORY}/.keep": "", TOKEN_FILE: token.reveal()}
 
     def write(node: Node) -> None:

@@ -88,8 +88,6 @@ class ApplyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyResult:
-    """What was done: the steps, copies of the user's files that were kept, what could not be done and why."""
-
     steps: tuple[PathChange, ...] = ()
     kept_copies: tuple[str, ...] = ()
     skipped: tuple[SkippedItem, ...] = ()
@@ -105,11 +103,7 @@ def apply_plan_steps(
     options: ApplyOptions,
     before_step: Callable[[PathChange], None],
 ) -> ApplyResult:
-    """Carry out the steps of `plan` in their order; the store has the parts.
-
-    Raises WorkFailed or NodeError: something cannot be had, or the disk is full. What was done stays, and the next call
-    goes on from there.
-    """
+    """Carry out the steps of `plan`, for whose parts the store has the files; after an error the next call goes on."""
     layout, steps, skipped = plan.desired.layout, list(plan.steps), []
     for step in plan.steps:
         if step.kind == "packages" and (error := _download_apt_packages(step.new_description.split())):
@@ -219,7 +213,6 @@ def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
 def _install_files(
     layout: Layout, record: InstallRecord, steps: Sequence[PathChange], on_step: Callable[[PathChange], None]
 ) -> tuple[str, ...]:
-    """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     known = {*record.kept, *(file.backup for file in record.laid.values())}
     with _convert_disk_errors(Path(layout.rlbox_dir, _BACKUPS)):
         record = _save(layout, _back_up_replaced_files(layout, record, steps))
@@ -342,7 +335,6 @@ def _put_part_in_place(part: PartToInstall, store: ObjectStore, backup_path: Bac
 
 
 def _apply_patches(desired: DesiredState) -> None:
-    """Change the sources that the target's patches are about, by content; a patch that does not fit writes nothing."""
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, _convert_disk_errors(Path(folder)):
         for name, text in {**desired.patch_programs, "manifest.json": desired.patch_manifest}.items():
             Path(folder, name).write_text(text, "utf-8")
@@ -425,14 +417,11 @@ def _install_file(file: FileToInstall) -> None:
 
 
 def _remove_temporary_files(path: Path) -> None:
-    """Remove what a killed process was about to put at `path`."""
     for draft in path.parent.glob(f".{path.name}.[0-9]*"):
         draft.unlink(missing_ok=True)
 
 
 class RestoredFile(NamedTuple):
-    """The record without the file, and what is to say of it; empty: nothing."""
-
     record_without_file: InstallRecord
     problem_note: str
 

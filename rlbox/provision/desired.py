@@ -134,8 +134,6 @@ class FileToInstall:
 
 
 class PartToInstall(NamedTuple):
-    """A git tree (`kind` git) or a file (`http`) that lies at `install_path` of this machine."""
-
     name: str
     kind: Literal["git", "http"]
     install_path: str
@@ -285,7 +283,6 @@ class _Placed:
                 yield part._replace(install_path=self._layout.map_path(part.install_path))
 
     def skipped(self) -> Iterator[SkippedItem]:
-        """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         paths = (*(file.path for file in self._baked.files), *self._baked.link_target_by_path)
         sources = {path: self._origins.get(path, "rlbox") for path in paths}
