@@ -245,13 +245,11 @@ def _undone_on_error(
     context: ClusterContext, plan: ClusterPlan, names: Sequence[str], *, is_new: bool
 ) -> Iterator[None]:
     def undo(node: Node) -> None:
-        own = _list_instances(node, plan)
-        for one in own:
+        for one in _list_instances(node, plan):
             stop_ray(node, one)
         if is_new:
             paths = [plan.directory_relative_to_disk(node.name)]
-            arguments = {"disk": node.spec.data, "paths": paths, "remove_empty_cache_dirs": bool(own)}
-            node.call("kill_and_remove_clusters", **arguments)
+            node.call("kill_and_remove_clusters", disk=node.spec.data, paths=paths)
 
     try:
         yield
