@@ -29,6 +29,7 @@ _OPTIONS = (
     "ConnectTimeout=15",
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
+    "ControlPersist=no",  # a master in the background would outlive this process
 )
 _READY = "ready"
 _PREFIX, _SOCKET, _ERRORS = "rlbox-ssh-", "s", "errors"
@@ -147,7 +148,7 @@ class SshConnection:
         master = ("-M", "-S", self._socket, "-T", "--", self.address.ssh_destination, remote)
         errors = self._directory / _ERRORS
         try:
-            self._master = start_ssh((*self.address.to_argv_before_destination(*self._options), *master), errors)
+            self._master = _start_ssh((*self.address.to_argv_before_destination(*self._options), *master), errors)
         except SshMissing:
             self._close()
             raise
@@ -155,7 +156,7 @@ class SshConnection:
         if line.decode("utf-8", "replace").strip() == _READY:
             return None
         self._master.wait()
-        return read_last_error_or_placeholder(errors)
+        return _read_last_error_or_placeholder(errors)
 
     def run(self, command: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> Outcome:
         outcome = run_command(Command(argv=self.to_argv(command), timeout_s=timeout_s), stdin)
@@ -196,7 +197,7 @@ class SshConnection:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
+def _start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
     """Start ssh with pipes, in a session of its own so that Ctrl-C does not end it; its errors go to a file."""
     try:
         with error_file.open("wb") as file:
@@ -205,7 +206,7 @@ def start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
         raise SshMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
 
 
-def read_last_error_or_placeholder(error_file: Path) -> str:
+def _read_last_error_or_placeholder(error_file: Path) -> str:
     lines = error_file.read_text("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "ssh ended without a word"
 

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from rlbox.errors import EngineError
+from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
-from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_error_or_placeholder, start_ssh
-from rlbox.system.command import ProcessHandle
+from rlbox.ssh.connection import SshConnection, SshMissing, parse_ssh_url
 
 ENGINE_SOCKET = "/var/run/docker.sock"
-# The user's own ControlMaster would keep the forward open after this process has ended.
-_OPTIONS = ("ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes", "StreamLocalBindMask=0177")
-_FACT_LINES = 5
-# Prints what `EngineTunnel` holds. It ends when this process does, whose end of the pipe is its standard input.
+# Prints what `EngineTunnel` holds.
 _REMOTE = (
     'id -u; id -g; stat -Lc %g "{socket}" || exit 1; printf "%s\\n" "$HOME"; '
-    's="${{XDG_STATE_HOME:-$HOME/.local/state}}/rlbox"; mkdir -p "$s" || exit 1; '
-    'printf "%s\\n" "$s"; exec cat >/dev/null'
+    's="${{XDG_STATE_HOME:-$HOME/.local/state}}/rlbox"; mkdir -p "$s" || exit 1; printf "%s\\n" "$s"'
 )
 
 
@@ -59,28 +51,24 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
             next_step="DOCKER_HOST=ssh://USER@HOST",
         ) from error
     socket = path if len(path) > 1 else ENGINE_SOCKET
-    directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    local, errors = directory / "docker.sock", directory / "ssh.err"
-    forward = ("-T", "-L", f"{local}:{socket}", "--", address.ssh_destination, _REMOTE.format(socket=socket))
+    connection = SshConnection(address)
+    local = connection.local_temp_directory / "docker.sock"
     try:
-        ssh = start_ssh((*address.to_argv_before_destination(*_OPTIONS), *forward), errors)
+        connection.__enter__()
+        atexit.register(connection.__exit__)
+        connection.forward(str(local), socket)
+        facts = connection.check_output(_REMOTE.format(socket=socket), _("the engine's socket is not found"))
     except SshMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
-    atexit.register(_kill, ssh)
-    lines = [ssh.stdout.readline().decode().rstrip("\n") if ssh.stdout else "" for __ in range(_FACT_LINES)]
-    if not all(lines):
-        ssh.wait()
+    except NodeError as error:
         raise EngineError(
-            _("the engine cannot be reached over ssh: {read_last_line}").format(
-                read_last_line=read_last_error_or_placeholder(errors)
-            ),
+            _("the engine cannot be reached over ssh: {error}").format(error=error.what),
             where=url,
             next_step=_(
                 "make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine"
             ).format(login=address.ssh_destination),
-        )
-    uid, gid, socket_gid, home, state = lines
+        ) from error
+    uid, gid, socket_gid, home, state = facts.splitlines()
     return EngineTunnel(
         address=f"unix://{local}",
         remote_socket=socket,
@@ -90,8 +78,3 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         home=home,
         remote_state_directory=state,
     )
-
-
-def _kill(ssh: ProcessHandle) -> None:
-    ssh.kill()
-    ssh.wait()

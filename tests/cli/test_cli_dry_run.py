@@ -208,7 +208,9 @@ def test_an_engine_on_another_machine_starts_nothing(
             "why": "the engine is at ssh://me@far, where a dry run starts nothing",
         }
     ]
-    assert [row["what"] for row in found["refused"]] == ["the engine cannot be reached over ssh: no way"]
+    assert [row["what"] for row in found["refused"]] == [
+        "the engine cannot be reached over ssh: ssh to me@far failed: no way"
+    ]
     found = verdict(rlbox, "run", "--resume", "some")
     assert (found["would"], found["not_checked"][0]["what"]) == ("look for run some", ["run some"])
 

@@ -33,7 +33,9 @@ def write(program: Path, text: str) -> None:
 
 
 def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
-    write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n/srv/me/s\\n"; cat >/dev/null')
+    facts = "1000\\n1001\\n998\\n/srv/me\\n/srv/me/s\\n"
+    answers = f'*" -M "*) echo ready; exec cat >/dev/null ;; *" -O "*) ;; *) printf "{facts}" ;;'
+    write(ssh, f'echo "$*" >>{ssh.parent}/words; case "$*" in {answers} esac')
     found = open_engine_tunnel("ssh://me@far:2222")
     assert (found.uid, found.gid, found.socket_gid, found.home, found.remote_state_directory) == (
         1000,
@@ -43,16 +45,19 @@ def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
         "/srv/me/s",
     )
     words = (ssh.parent / "words").read_text().split()
-    assert {"BatchMode=yes", "ControlMaster=no", "me@far", "2222"} <= set(words)
+    assert {"BatchMode=yes", "StreamLocalBindMask=0177", "me@far", "2222"} <= set(words)
     assert words[words.index("-L") + 1].endswith(":/var/run/docker.sock")
+
+
+MASTER = 'case "$*" in *" -M "*) echo ready; exec cat >/dev/null ;; *" -O "*) exit 0 ;; esac'
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("echo 'me@far: Permission denied (publickey).' >&2; exit 255", "me@far: Permission denied (publickey)."),
-        ("printf '1\\n1\\n'; echo 'stat: no such file' >&2; exit 1", "stat: no such file"),
-        ("exit 1", "ssh ended without a word"),
+        ("echo 'me@far: Permission denied.' >&2; exit 255", "ssh to me@far failed: me@far: Permission denied."),
+        (f"{MASTER}; echo 'no file' >&2; exit 1", "the engine's socket is not found: no file"),
+        ("exit 1", "ssh to me@far failed: ssh ended without a word"),
     ],
 )
 def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
