@@ -38,8 +38,6 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineRow:
-    """One stage or one of its services; `phases` lie within the bars of a stage."""
-
     name: str
     service: bool
     state: str
@@ -303,7 +301,6 @@ def page_template(name: str, **filters: Callable[..., str]) -> Any:
 
 
 def _metric_plots(metrics: Sequence[Metric]) -> tuple[list[Plot], list[Plot], int]:
-    """Return the plots to show first, those to fold away, and how many metrics are not drawn at all."""
     main = [metric for metric in metrics if get_metric_rank(metric.series.name) < LOWEST_RANK or metric.series.unit]
     first, more = main[:_FIRST_PLOTS], [metric for metric in metrics if metric not in main[:_FIRST_PLOTS]]
     hidden = max(0, len(metrics) - MOST_PLOTS)

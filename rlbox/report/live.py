@@ -37,7 +37,6 @@ class LivePage(ThreadingHTTPServer):
         self.port = int(self.server_address[1])
 
     def etag_and_page(self) -> tuple[str, str]:
-        """Return the entity tag and the page; the same ones while the record is the same."""
         with self._making:  # two browsers look at one page
             paths = [path for name in _FOLLOWED if (path := self._run_dir / name).is_file()]
             stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

@@ -49,7 +49,6 @@ def thin_points(points: Sequence[tuple[float, float]], limit: int) -> Points:
 
 
 def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` of them, to label an axis with."""
     if not math.isfinite(high - low) or high <= low:
         return [low]
     rough = (high - low) / most
@@ -62,8 +61,6 @@ def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotLine:
-    """A drawn line: `path` in the units of the drawing, and its first, last, lowest and highest value as text."""
-
     name: str
     colour: int
     path: str
@@ -132,7 +129,6 @@ def draw_plot(
 
 
 def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
-    """Return what to label the y axis with: whole numbers of what is told in whole numbers."""
     whole = unit in ("bytes", "bytes/s", "%", "W")
     return [at for at in _axis_ticks(*up) if not whole or at == round(at)]
 
@@ -199,8 +195,6 @@ def _x_ticks(across: tuple[float, float], x: XKind) -> list[tuple[float, str]]:
 
 _RESOURCE_PLOTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("cpu", "%", (("all_parts", "cpu_pct"), ("others", "others_pct"))),
-    ("share", "%", (("share_got", "share_pct"),)),
-    ("held_back", "%", (("held_back_by", "held_pct"),)),
     ("load", "", (("load", "load"),)),
     ("pressure", "%", (("for_cpu", "waits_cpu_pct"), ("for_io", "waits_io_pct"), ("for_memory", "waits_memory_pct"))),
     ("memory", "bytes", (("all_parts", "resident_bytes"),)),
@@ -214,8 +208,6 @@ _GPU_PLOTS = (("gpu_load", "%", "utilization", 1), ("gpu_power", "W", "power_w",
               ("gpu_memory", "GiB", "memory_bytes", GIB))  # fmt: skip
 """The last is what a value is divided by: a GPU's memory is in the unit of its driver."""
 _RESOURCE_POINTS = 600
-_FULL_PCT = 95
-"""Of what it could use, from which on a run had all of it, and there is nothing to draw."""
 
 
 def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
@@ -233,10 +225,6 @@ def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list
 
     drawn: list[tuple[str, str, list[Series]]] = []
     for plot, unit, lines in _RESOURCE_PLOTS:
-        if plot == "share" and all(sample.share_pct >= _FULL_PCT for _, sample in timed):
-            continue
-        if plot == "held_back" and not any(sample.held_pct for _, sample in timed):
-            continue
         series = [over(labels[label], attrgetter(field)) for label, field in lines]
         drawn.append((plot, unit, series + (over_parts(_PART_FIELDS[plot]) if plot in _PART_FIELDS else [])))
     gpus = sorted({gpu.index for _, sample in timed for gpu in sample.gpus})
@@ -249,7 +237,6 @@ def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list
 
 
 def _list_largest_parts(samples: Sequence[Sample]) -> list[str]:
-    """Return the parts that need most memory, as many as can be told apart."""
     most: dict[str, int] = {}
     for sample in samples:
         for name, part in sample.parts.items():

@@ -95,7 +95,6 @@ class RunRecord:
     gaps: tuple[str, ...]
 
     def read_spec_file(self, name: Literal["job", "target", "source"]) -> Mapping[str, Any]:
-        """Return the `job` or `target` file that the run was made of, or its `source`; empty when it cannot be read."""
         path = self.folder / "spec" / f"{name}.toml"
         try:
             return parse_toml(read_bytes(path).decode(), str(path))
@@ -110,7 +109,6 @@ class RunRecord:
             return None
 
     def last_metrics(self) -> dict[str, float]:
-        """Return the last value of each number in the run's files of metrics; of long ones the end."""
         found: dict[str, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
             for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
@@ -150,8 +148,6 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
 
 
 class _Files:
-    """The files of one run directory, masked; `gaps` grows with what cannot be read."""
-
     def __init__(self, run_dir: Path, masks: SecretMasker) -> None:
         self.run_dir = run_dir
         self.masks = masks
@@ -196,7 +192,6 @@ class _Files:
 
 
 def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
-    """Return whether the run began, and its state, that of its plan where `run.json` tells none."""
     try:
         return True, _masked(
             mark_failed_if_outcome_differs(load_run_state(files.run_dir), load_outcome_from_host_record(files.run_dir)),
@@ -254,7 +249,6 @@ def _attempts(folder: Path) -> list[str]:
 
 
 def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
-    """Return `name==version` of the stack: as it was found after a failure, else as its lock says."""
     for found in evidence:
         if packages := get_list(found.facts, "packages"):
             return tuple(map(str, packages))

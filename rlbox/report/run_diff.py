@@ -93,7 +93,6 @@ def _compare(part: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 
 
 def _place_free(plan: RunPlan) -> Callable[[str], str]:
-    """Return what puts placeholders where a text names the run itself."""
     paths = plan.paths
     known = [(paths.run, "{run}"), (paths.data, "{data}"), (paths.python, "{python}"), (plan.run_id, "{run_id}")]
     known = sorted((pair for pair in known if len(pair[0]) > 1), key=lambda pair: -len(pair[0]))

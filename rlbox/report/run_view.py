@@ -39,7 +39,6 @@ from rlbox.terminal import remove_controls
 _CELLS = 16
 _LEAST_WEIGHTS = 50_000_000
 """Bytes from which on weights are most of what a start reads; below, imports are."""
-_RATE_S = 30.0
 _COMPUTES_PCT = 10
 
 
@@ -74,42 +73,25 @@ def find_activity(
 
 
 def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Activity:
-    own = [(at, part) for one in samples if (part := one.parts.get(service.name)) and (at := moment(one.t)) is not None]
-    read, total, facts = 0, service.weights_bytes, []
-    if own:
-        read = own[-1][1].read_bytes
-        known = total >= _LEAST_WEIGHTS
-        facts = [
-            f"{decimal_size_text(read)} of {decimal_size_text(total)} read"
-            if known
-            else f"{decimal_size_text(read)} read"
-        ]
-        if own[-1][1].cpu_pct >= _COMPUTES_PCT:
-            facts.append(f"{own[-1][1].cpu_pct / 100:.1f} cores")
-    share = left_s = None
-    if bar:
-        share, left_s = bar.share, bar.left_s
-    elif read and total >= _LEAST_WEIGHTS:
-        rate = _rate([(at, part.read_bytes) for at, part in own])
-        share, left_s = min(1.0, read / total), max(0, total - read) / rate if rate else None
+    parts = [part for sample in samples if (part := sample.parts.get(service.name))]
+    facts = []
+    if parts:
+        total = service.weights_bytes
+        whole = f" of {decimal_size_text(total)}" if total >= _LEAST_WEIGHTS else ""
+        facts = [f"{decimal_size_text(parts[-1].read_bytes)}{whole} read"]
+        if parts[-1].cpu_pct >= _COMPUTES_PCT:
+            facts.append(f"{parts[-1].cpu_pct / 100:.1f} cores")
     return Activity(
         starting_service=service.name,
         service_started_unix_s=moment(service.started_at),
-        share=share,
-        remaining_s=left_s,
+        share=bar.share if bar else None,
+        remaining_s=bar.left_s if bar else None,
         label=bar.label if bar else "",
         facts=tuple(facts),
     )
 
 
-def _rate(history: Sequence[tuple[float, int]]) -> float:
-    recent = [row for row in history if history[-1][0] - row[0] <= _RATE_S]
-    (first_s, first), (last_s, last) = recent[0], recent[-1]
-    return max(0, last - first) / (last_s - first_s) if last_s > first_s else 0.0
-
-
 def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
-    """Return what goes on in one line; not as a `bar`, the number alone is told."""
     parts = []
     if doing.starting_service:
         began = doing.service_started_unix_s
@@ -247,23 +229,13 @@ def _head(facts: RunSnapshot, now_s: float) -> Text:
 
 
 def _stages(facts: RunSnapshot, now_s: float, room: int) -> Iterable[Text]:
-    """Return a line for each stage, or for those around the one that goes on when there is not enough room."""
     stages = facts.state.stages
     begun = [i for i, stage in enumerate(stages) if stage.started_at]
     at = next((i for i, stage in enumerate(stages) if stage is facts.stage), begun[-1] if begun else 0)
-    if len(stages) <= room:
-        first, last = 0, len(stages)
-    else:
-        shown = max(1, room - 2) if room > 2 else 1
-        first = max(0, min(at - shown // 2, len(stages) - shown))
-        last = first + shown
+    first = max(0, min(at - room // 2, len(stages) - room))
     width = min(_NAME_WIDTH, max((len(stage.name) for stage in stages), default=0))
-    if first and room > 2:
-        yield Text(f"  {first} stages before: {_counts(stages[:first])}", style="dim")
-    for stage in stages[first:last]:
+    for stage in stages[first : first + room]:
         yield _stage(stage, width, now_s)
-    if last < len(stages) and room > 2:
-        yield Text(f"  {len(stages) - last} stages after: {_counts(stages[last:])}", style="dim")
 
 
 def _stage(stage: StageState, width: int, now_s: float) -> Text:
@@ -314,7 +286,6 @@ def _waits(stage: StageState) -> str:
 
 
 def _speed_text(facts: RunSnapshot) -> str:
-    """Return how fast the stage that goes on is, at which step, and how long it will take; empty where nobody tells."""
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
     if rate := reading.rates.get("steps/s"):
@@ -360,13 +331,6 @@ def _gpus(sample: Sample) -> str:
 def _detail(label: str, text: str) -> Text:
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
     return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (remove_controls(text), style))
-
-
-def _counts(stages: tuple[StageState, ...]) -> str:
-    found: dict[str, int] = {}
-    for stage in stages:
-        found[stage.state] = found.get(stage.state, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in found.items())
 
 
 def _format_gate_count(stage: StageState) -> str:
@@ -476,7 +440,6 @@ class _LiveView:
 
 
 def format_stage_table(state: RunState) -> str:
-    """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
     width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
     rows = []
     for stage in state.stages:

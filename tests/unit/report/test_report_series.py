@@ -34,15 +34,11 @@ def test_thinning_keeps_what_stands_out() -> None:
     assert thin_points(points[:50], 100) == tuple(points[:50])
 
 
-def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:
+def test_what_others_had_is_drawn() -> None:
     words = load_toml(CHECKOUT / "rlbox/report/page/words.toml")
     at = [dataclasses.replace(sample(n), t=f"2026-01-01T00:00:0{n}+00:00", others_pct=190.0) for n in range(3)]
     plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(at, words)}
     assert plots[words["cpu"]][:2] == [words["all_parts"], words["others"]]
-    assert words["share"] not in plots
-    slowed = [*at, dataclasses.replace(at[-1], t="2026-01-01T00:00:09+00:00", share_pct=12.0)]
-    plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(slowed, words)}
-    assert plots[words["share"]] == [words["share_got"]]
 
 
 def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:
