@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line, by default the process's own, and return its exit code."""
     try:
         from rlbox.cli.failure import reopen_closed_streams
         from rlbox.cli.root import run_root

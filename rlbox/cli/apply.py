@@ -64,7 +64,6 @@ def apply(
     \b
     Examples:
       rlbox apply local --dry-run
-      rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))

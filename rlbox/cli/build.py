@@ -70,7 +70,6 @@ def compile(app: App, name: str, **given: Any) -> int:
     \b
     Examples:
       rlbox compile vast-5090-flash --dry-run
-      rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
     from rlbox.image.compile import (
         CompileOptions,

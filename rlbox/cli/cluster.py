@@ -22,7 +22,6 @@ from rlbox.i18n import _
 
 
 def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add TARGET, `--nodes`, `--name` and `--data`: the fields of `ClusterOptions`."""
     target = click.argument("target", metavar="TARGET", shell_complete=complete_target)
     nodes = click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
     name = click.option(
@@ -64,7 +63,6 @@ def up(app: App, **given: Any) -> int:
 
     \b
     Examples:
-      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
     """
     from rlbox.cluster.up import UpOptions, bring_up, dry_run_up  # imports docker-py
@@ -245,7 +243,6 @@ def cluster() -> None:
 
     \b
     Examples:
-      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
     """
 

@@ -50,7 +50,6 @@ def diagnose(
     \b
     Examples:
       rlbox diagnose train.log
-      rlbox diagnose node0.log node1.log --json
     """
     catalogue = load_signatures(app.project.fix_files(), packs)
     sources, runs = _find_sources(app, logs, target, data)

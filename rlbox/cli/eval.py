@@ -80,7 +80,6 @@ def eval() -> None:
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Turn what the evaluation raises into failures with an exit code."""
     try:
         yield
     except NoResponseError as error:
@@ -93,7 +92,6 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _suite_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add where the problem sets are, and the sandbox that runs answers."""
     for option in (
         click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own]."),
         click.option("--sandbox-url", default="", metavar="URL", help="Code sandbox that is up [one is started here]."),
@@ -145,7 +143,6 @@ def _open_sandbox(url: str, python: str, suites: list[SuiteProblems]) -> Iterato
 
 
 def _load_result(path: Path) -> EvaluationResult:
-    """Return the result that a path names: a summary.json, or the directory that has it."""
     file = path / SUMMARY_FILE if path.is_dir() else path
     if not file.is_file():
         near = sorted(path.glob(f"*/{SUMMARY_FILE}")) or sorted(Path().glob(f"*/*/{SUMMARY_FILE}"))
@@ -172,7 +169,6 @@ def suites(app: App) -> None:
     \b
     Examples:
       rlbox eval suites
-      rlbox eval suites --json
     """
     own_directory = app.project.folder / "suites"
     loaded = [load_suite(name, own_directory) for name in list_suites(own_directory)]

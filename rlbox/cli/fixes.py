@@ -52,8 +52,8 @@ def fixes(app: App, action: str, name: str | None) -> int:
 
     \b
     Examples:
-      rlbox fixes ls
       rlbox fixes show lcudart-link --lang zh
+      rlbox fixes find 'cannot find -lcuda'
     """
     if bool(name) != (action != "ls"):
         raise click.UsageError(_NAMES[action] or _("ls takes no name"))

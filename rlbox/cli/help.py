@@ -28,7 +28,6 @@ _set_gettext_of_click(_, ngettext)  # the standard one translates at once, and b
 
 
 def translate_usage_message(error: click.UsageError) -> str:
-    """Return the translated message of an error, whose parts click joins with f-strings."""
     vars(error)["message"] = translate(error.message)
     _set_gettext_of_click(lambda text: translate(_(text)), lambda *texts: translate(ngettext(*texts)))
     try:
@@ -48,10 +47,7 @@ def choose_language(argv: Sequence[str]) -> None:
 
 
 class TranslatedContext(click.Context):
-    """Formats help in the language of this process."""
-
     def make_formatter(self) -> click.HelpFormatter:
-        """Return what lays out the help of a command."""
         if get_language() == "en":
             return super().make_formatter()
         return _TranslatedFormatter(width=self.terminal_width, max_width=self.max_content_width)

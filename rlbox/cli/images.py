@@ -80,7 +80,6 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
 
     \b
     Examples:
-      rlbox images rm local --dry-run
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
     rows = select_images(app.project, list_all_rlbox_images(app.project), names)

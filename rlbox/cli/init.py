@@ -30,7 +30,6 @@ _HERE = Path(__file__).parent
 
 
 def load_machines() -> dict[str, dict[str, Any]]:
-    """Return the tables of machines.toml by their name."""
     return {row["name"]: row for row in load_toml(_HERE / "machines.toml")["machines"]}
 
 
@@ -56,7 +55,6 @@ def _choose_machine(name: str, given_hardware: dict[str, Any]) -> dict[str, Any]
 
 
 def _render_first_files(name: str, machine: dict[str, Any]) -> dict[str, str]:
-    """Return the files of a target and a job: path below the project to text."""
     templates = {
         f"images/{name}/target.toml": "target.toml.txt",
         f"jobs/{name}.toml": "job.toml.txt",

@@ -47,7 +47,6 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
     \b
     Examples:
       rlbox lint
-      rlbox lint --target local --json
     """
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
@@ -90,7 +89,6 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
 
 
 def _format_findings(findings: Sequence[Finding]) -> str:
-    """Return two lines for each finding: place and defect, and the form that works."""
     return "\n".join(
         f"{row.file}:{row.line}:{row.column}: {row.severity}: {row.what} [{row.rule}]\n  next: {row.next_step}"
         for row in findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def fetch(app: App, name: str, place: str, **given: Any) -> int:
     \b
     Examples:
       rlbox fetch local
-      rlbox fetch local --dry-run
+      rlbox fetch local --export ./inputs
     """
     options = FetchOptions(**given, inplace_only=place == "here")
     if options.export_dir and options.import_dir:
@@ -172,10 +173,9 @@ def fetch(app: App, name: str, place: str, **given: Any) -> int:
 
 @click.command()
 @target_argument
-@click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
 @pass_app_with_shared_options
-def egress(app: App, name: str, closed: bool, sources_profile: str) -> None:
+def egress(app: App, name: str, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
     The list includes hosts that software contacts without being asked (usage statistics, kernels,
@@ -185,7 +185,6 @@ def egress(app: App, name: str, closed: bool, sources_profile: str) -> None:
     \b
     Examples:
       rlbox egress local
-      rlbox egress local --sources cn --json
     """
     target, files = load_target_with_fix_env(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
@@ -193,17 +192,13 @@ def egress(app: App, name: str, closed: bool, sources_profile: str) -> None:
     redirects = probe_redirect_hosts(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
     contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
-    shown = [contact for contact in contacts if closed or not contact.closed_by]
     data = {
         "target": name,
         "sources": profile.name,
         "hosts": list_unclosed_hosts_by_phase(contacts),
         "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],
     }
-    app.result(data, _format_contacts(shown))
-    if count := len(contacts) - len(shown):
-        closed_text = "1 more is closed" if count == 1 else f"{count} more are closed"
-        app.print_status(f"{closed_text} by settings of the target: rlbox egress {name} --closed")
+    app.result(data, _format_contacts(contacts))
 
 
 def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
@@ -215,8 +210,8 @@ def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 
-def _format_contacts(contacts: list[HostContact]) -> str:
-    contacts = sorted(contacts, key=lambda contact: (PHASES.index(contact.phases[0]), contact.kind, contact.host))
+def _format_contacts(unsorted: Sequence[HostContact]) -> str:
+    contacts = sorted(unsorted, key=lambda contact: (PHASES.index(contact.phases[0]), contact.kind, contact.host))
     rows = []
     for contact in contacts:
         mark = f"  [closed by {contact.closed_by}]" if contact.closed_by else ""

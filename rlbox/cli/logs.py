@@ -81,7 +81,6 @@ def logs(
 
 
 def _make_missing_log_error(run_dir: Path) -> SpecError:
-    """Return the error that says which logs there are."""
     root = run_dir / "stages"
     logs_by_stage: dict[str, list[str]] = {}
     for path in list_logs(run_dir, None, None):

@@ -143,7 +143,6 @@ NON_NEGATIVE.name = "number"  # in help and errors
 
 
 def target_and_data_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--target` and `--data`, which say where the runs are."""
     target = click.option(
         "--target",
         default=DEFAULT_TARGET,
@@ -155,7 +154,6 @@ def target_and_data_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def target_profile_and_set_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--target`, `--profile` and `--set`: what a job is to be run with."""
     target = click.option(
         "--target", metavar="NAME", shell_complete=complete_target, help="Target to run on instead of the job's own."
     )

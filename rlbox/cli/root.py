@@ -163,7 +163,6 @@ class _LazyGroup(click.Group):
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by what they are for, without importing them."""
         width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
@@ -183,7 +182,6 @@ def root() -> None:
 
 
 def run_root(words: Sequence[str]) -> int:
-    """Run a command line and return its exit code; every failure becomes text on the way."""
     choose_language(words)
     if words and words[0] == "help":  # as of other tools: `help`, `help run`
         words = [*words[1:2], "--help"]

@@ -88,7 +88,7 @@ def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | Non
     Examples:
       rlbox run smoke
       rlbox run smoke --build
-      rlbox run smoke --profile learn
+      rlbox run --resume smoke-20260101
     """
     options = RunOptions(**given, param_settings=parse_settings_last_wins(settings))
     if (options.nodes or options.cluster) and options.place != CLUSTER:

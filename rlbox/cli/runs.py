@@ -92,7 +92,6 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     \b
     Examples:
       rlbox runs show
-      rlbox runs show smoke-20250101 --json
     """
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
@@ -126,7 +125,6 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     \b
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
-      rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dirs = run_store.find_run(before), run_store.find_run(after)
@@ -150,7 +148,6 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     \b
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
-      rlbox runs rm smoke-20250101 --dry-run
     """
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
@@ -178,7 +175,6 @@ def prune(app: App, older: str | None, checkpoints: bool, yes: bool, target: str
 
     \b
     Examples:
-      rlbox runs prune --dry-run
       rlbox runs prune --older 7d --yes
     """
     try:

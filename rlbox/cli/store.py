@@ -18,7 +18,7 @@ from rlbox.artifacts.store_upkeep import (
 )
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, require_confirmation, yes_option
-from rlbox.errors import EngineError, NodeError, WorkFailed
+from rlbox.errors import EngineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.prune import (
     EngineImage,
@@ -28,10 +28,8 @@ from rlbox.image.prune import (
     untag_or_remove_images,
 )
 
-_store_option = click.option("--store", "store_dir", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 
-
-@click.group(cls=TranslatedGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def store() -> None:
     """List the store's objects, or verify them all; `rlbox prune` removes those that no lock uses.
 
@@ -41,20 +39,11 @@ def store() -> None:
     """
 
 
-def _open_store(store_dir: str | None) -> ObjectStore:
-    opened = ObjectStore(resolve_store_dir(store_dir))
-    if store_dir and not opened.root.is_dir():
-        step = _("name a folder that rlbox fetch filled")
-        raise NodeError(_("there is no such store"), where=str(opened.root), next_step=step)
-    return opened
-
-
 @store.command("ls")
-@_store_option
 @pass_app_with_shared_options
-def ls(app: App, store_dir: str | None) -> None:
+def ls(app: App) -> None:
     "List the objects in the store, with their kind and the targets that use them."
-    store = _open_store(store_dir)
+    store = ObjectStore(resolve_store_dir(None))
     known = map_sha256_to_recorded_file(store)
     rows, lines, total = [], [], 0
     for digest in store.list_digests():
@@ -72,11 +61,10 @@ def ls(app: App, store_dir: str | None) -> None:
 
 @store.command("verify")
 @click.option("--fix", is_flag=True, help="Remove damaged files, so that the next fetch brings them again.")
-@_store_option
 @pass_app_with_shared_options
-def verify(app: App, store_dir: str | None, fix: bool) -> None:
+def verify(app: App, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
-    store = _open_store(store_dir)
+    store = ObjectStore(resolve_store_dir(None))
     damaged, known = find_damaged_digests(store), map_sha256_to_recorded_file(store)
     count = len(list(store.list_digests()))
     lines = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in damaged]
@@ -110,7 +98,6 @@ def prune(app: App, yes: bool) -> int:
 
     \b
     Examples:
-      rlbox prune --dry-run
       rlbox prune --yes
     """
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))

@@ -40,7 +40,6 @@ def targets(app: App) -> int:
     \b
     Examples:
       rlbox targets
-      rlbox targets --json
     """
     rows: list[dict[str, Any]] = []
     for kind, paths in (("target", app.project.targets()), ("job", app.project.jobs())):
@@ -86,7 +85,6 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
     \b
     Examples:
       rlbox show local
-      rlbox show smoke --json
     """
     if schema:
         click.echo(json.dumps(create_json_schema(schema), indent=2))
@@ -112,7 +110,6 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
 
 
 def _lines(data: Any, path: str = "") -> list[str]:
-    """Return one `path = value` line for every leaf."""
     if isinstance(data, dict) and data:
         return [line for key, value in data.items() for line in _lines(value, f"{path}.{key}" if path else key)]
     if isinstance(data, list) and data and isinstance(data[0], dict):
@@ -169,7 +166,6 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
-    """Write the build context; a dry run checks what could be in its way."""
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)

@@ -99,7 +99,6 @@ def onstart(app: App, name: str) -> None:
     \b
     Examples:
       rlbox onstart vast-5090 > onstart.sh
-      rlbox onstart vast-5090 --json
     """
     target = load_vast_target(app, name)
     script = render_target_onstart(app, target)
@@ -141,7 +140,6 @@ def search(app: App, name: str, price: float) -> int:
     \b
     Examples:
       rlbox vast search vast-5090 --dry-run
-      rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     target = load_vast_target(app, name)
     needs = make_offer_filter(target, parse_docker_options(target), price)
@@ -167,7 +165,6 @@ _timeout_option = click.option(
 
 
 def _rental_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the fields of `RentalOptions`."""
     for option in (
         yes_option,
         _timeout_option,
@@ -211,7 +208,6 @@ def _describe_rent(quote: Quote, options: RentalOptions) -> str:
 
 
 def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptions) -> int:
-    """Print what it costs, ask, rent, and return the id of the instance."""
     for line in quote.cost_lines():
         app.print_status(line)
     require_confirmation(app, options.yes, f"rent offer {offer.id} for target {quote.request.target}")
@@ -355,7 +351,6 @@ def _summarize(home: DownloadDirectory, listing: Listing) -> str:
 def _fetch_files(
     app: App, connection: SshConnection, disk: str, home: DownloadDirectory, listing: Listing
 ) -> tuple[dict[str, Any], str]:
-    """Fetch what is missing at home, say what cannot be fetched, and return it as JSON and as a summary."""
     summary = _summarize(home, listing)
     app.print_status(f"bringing {summary}, to {home.path}")
     missing = [file.path for file in home.find_missing(listing.files)]
@@ -425,7 +420,10 @@ def _require_fetched(app: App, instance: Instance) -> None:
     "--upload", "uploads", metavar="PATH[=DEST]", multiple=True, help="Copy to DEST on the data disk; may be repeated."
 )
 @click.option(
-    "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Copy the job's secrets there, as .env."
+    "--env-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Copy the job's secrets there, as .env.",
 )
 @click.option(
     "--then",
@@ -461,7 +459,6 @@ def up(
     \b
     Examples:
       rlbox vast up sft --dry-run
-      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)
     name = target or load_job(app.project, job).target
@@ -530,7 +527,6 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
 
 
 def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, run: str) -> int:
-    """Follow the run to its end, fetch what it made, and return its exit code."""
     number, job = rented.number, rented.job
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
@@ -566,7 +562,6 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
 
 
 def _parse_uploads(texts: Sequence[str]) -> list[tuple[Path, str]]:
-    """Return files and folders of this machine with their places below the data disk."""
     uploads = []
     for text in texts:
         source, __, goal = text.partition("=")
@@ -591,17 +586,8 @@ def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str,
 
 
 def _require_secrets(app: App, job_name: str, env_file: Path | None) -> None:
-    """Raise `SpecError`, before anything costs money, when the job wants secrets and no readable file has them."""
-    if env_file is not None:
-        try:
-            env_file.read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise SpecError(
-                _("the file of --env-file cannot be read: {error}").format(error=error),
-                where=str(env_file),
-                next_step=_("name a file of text that you may read"),
-            ) from error
-    elif wanted := load_job(app.project, job_name).secrets:
+    """Raise `SpecError`, before anything costs money, when the job wants secrets and no file has them."""
+    if env_file is None and (wanted := load_job(app.project, job_name).secrets):
         raise SpecError(
             _("job {job} wants secrets: {names}").format(job=job_name, names=", ".join(map(str, wanted))),
             next_step=_("--env-file FILE with a line NAME=VALUE for each"),

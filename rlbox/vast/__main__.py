@@ -67,13 +67,11 @@ def run_agent(folder: Path) -> int:
 
 
 def _wait_for_followers(touched: Path) -> None:
-    """Wait while a client that follows the run still fetches what it made."""
     while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWER_TIMEOUT_S:
         time.sleep(_POLL_S)
 
 
 def _start_or_resume_run(folder: Path, job: RemoteJob) -> Path:
-    """Return the directory of the run, which goes on, has ended by itself, or is started now."""
     run_file, all_runs = folder / RUN_FILE, Path(job.disk) / "runs"
     runs = [str(row["run"]) for row in _run_rlbox("runs", "--data", job.disk)["runs"]]  # which settles dead ones
     if not run_file.exists():
@@ -112,7 +110,6 @@ def _run_rlbox(*words: str) -> Mapping[str, Any]:
 
 
 def _follow_run_to_end(run_dir: Path) -> dict[str, Any]:
-    """Return the end of the run, as `ENDED_FILE` holds it."""
     while (state := load_run_state(run_dir)).state not in ("passed", "failed", "interrupted"):
         time.sleep(_POLL_S)
     cause = find_run_cause(state)

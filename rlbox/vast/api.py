@@ -138,7 +138,6 @@ def list_instances() -> list[Instance]:
 
 
 def require_rlbox_instances(ids: Sequence[int]) -> list[Instance]:
-    """Return the instances of these ids; `SpecError` where one is not there, or rlbox did not create it."""
     instances = {instance.id: instance for instance in list_instances()}
     own = {number: instance for number, instance in instances.items() if instance.is_rlbox_made}
     problems = [
@@ -217,7 +216,6 @@ def wait_until_running(
 
 
 def find_api_key() -> str | None:
-    """Return the API key, from the environment or the file of the platform's own client."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
     for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
@@ -234,8 +232,6 @@ def require_api_key() -> str:
 
 
 class _Busy(Exception):
-    """The platform has no time for a request."""
-
     def __init__(self, answer: HttpResponse) -> None:
         self.answer, self.retry_after = answer, answer.headers.get("Retry-After", "")
 

@@ -63,7 +63,6 @@ class RentedJob:
 
 
 def ssh_address(instance: Instance) -> SshAddress:
-    """Return how an instance is reached; `NodeError` while it has no address."""
     if not instance.ssh_command:
         raise NodeError(
             _("instance {id} has no address: it is {status}").format(id=instance.id, status=instance.status),
@@ -183,7 +182,6 @@ def _restart_onstart(connection: SshConnection, job: RemoteJob, onstart: str) ->
 
 
 def _list_uploads(uploads: Sequence[tuple[Path, str]]) -> Iterator[tuple[Path, str]]:
-    """Yield the files of files and folders, with their places below the data disk."""
     for path, goal in uploads:
         if path.is_file():
             yield path, goal
@@ -193,7 +191,6 @@ def _list_uploads(uploads: Sequence[tuple[Path, str]]) -> Iterator[tuple[Path, s
 
 
 def _list_spec_files(project: Project) -> list[str]:
-    """Return the user's own specs, as paths below the project."""
     if project.folder == project.roots[-1]:
         return []
     paths = [path for name in _PROJECT_FOLDERS for path in sorted((project.folder / name).rglob("*"))]
@@ -256,7 +253,6 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 @contextmanager
 def prevent_instance_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
-    """Keep the agent from stopping the instance while the block runs."""
     touched = f"{shlex.quote(job.folder)}/{FOLLOWED_FILE}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
     try:
@@ -268,7 +264,6 @@ def prevent_instance_stop(connection: SshConnection, job: RemoteJob) -> Iterator
 
 
 def _run_remote_rlbox(connection: SshConnection, disk: str, *words: str) -> dict[str, Any]:
-    """Return what a command line of rlbox says there as JSON."""
     command = (
         f"{format_rlbox_tool_assignment_shell(disk)}; "
         f"$tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
@@ -277,7 +272,6 @@ def _run_remote_rlbox(connection: SshConnection, disk: str, *words: str) -> dict
 
 
 def list_result_files(connection: SshConnection, disk: str) -> Listing:
-    """List the files of an instance that are fetched by default, without their checksums."""
     runs = _run_remote_rlbox(connection, disk, "runs")["runs"]
     series = _run_remote_rlbox(connection, disk, "ckpt", "ls")["series"]
     return list_files(connection, disk, list_runs_and_complete_checkpoints(runs, series, disk))

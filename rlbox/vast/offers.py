@@ -50,7 +50,6 @@ class OfferFilter:
         }
 
     def query(self) -> str:
-        """Return the query as people read it."""
         values = ((name + sign, f"{value:g}" if isinstance(value, float) else value)
                   for name, sign, value in self.conditions)  # fmt: skip
         return " ".join(f"{name}{value}".replace(" ", "_") for name, value in values)
@@ -153,7 +152,6 @@ def parse_offer(row: Mapping[str, Any], disk_gb: float) -> Offer:
 
 
 def format_gb(size_gb: float) -> str:
-    """Return a size of the platform's, which counts in GB of 10^9, a card's memory too."""
     return decimal_size_text(size_gb * 1e9)
 
 

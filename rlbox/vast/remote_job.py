@@ -38,7 +38,6 @@ class RemoteJob:
         return f"{self.disk}/{JOB_DIRECTORY}"
 
     def to_json_text(self) -> str:
-        """Return the content of `JOB_FILE`, which the agent reads."""
         # agents of earlier versions, which an image may have, want `notify`
         return json.dumps({"schema": 1, **asdict(self), "notify": ""}, indent=1) + "\n"
 

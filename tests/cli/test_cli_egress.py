@@ -39,14 +39,12 @@ def test_table(rlbox: Rlbox, folder: Folder) -> None:
     said = rlbox("egress", "mine")
     assert said.code == 0
     unasked = "(not asked where it leads: no network)"
-    assert said.out == (
-        f"apt.example    apt     lock+fetch+build  machine  this machine's apt sources {unasked}\n"
-        f"index.example  python  lock+fetch+build  machine  this machine's index {unasked}\n"
-    )
-    assert said.err == "2 more are closed by settings of the target: rlbox egress mine --closed\n"
-    assert "stats.vllm.ai" in rlbox("egress", "mine", "--closed").out
-    assert "[closed by RAY_USAGE_STATS_ENABLED=0" in rlbox("egress", "mine", "--closed").out, "a fix closes it"
-    assert "[closed by VLLM_NO_USAGE_STATS=1]" in rlbox("egress", "mine", "--closed").out
+    lines = [" ".join(line.split()) for line in said.out.splitlines()]
+    assert f"apt.example apt lock+fetch+build machine this machine's apt sources {unasked}" in lines
+    assert f"index.example python lock+fetch+build machine this machine's index {unasked}" in lines
+    assert "stats.vllm.ai" in said.out
+    assert "[closed by RAY_USAGE_STATS_ENABLED=0" in said.out, "a fix closes it"
+    assert "[closed by VLLM_NO_USAGE_STATS=1]" in said.out
 
 
 def test_json(rlbox: Rlbox, folder: Folder) -> None:

@@ -234,7 +234,7 @@ def test_stop_asks_once_and_changes_nothing_in_a_dry_run(rlbox: Rlbox, platform:
     [
         (("--upload", "nothing-here"), 2, "--upload nothing-here: there is no nothing-here"),
         (("--set", "nosuch=1"), 2, "nosuch"),
-        (("--env-file", "nothing-here"), 2, "the file of --env-file cannot be read"),
+        (("--env-file", "nothing-here"), 2, "Invalid value for '--env-file'"),
         (("--profile", "nosuch"), 2, "nosuch"),
         (("--set", "source=/srv/me/verl"), 2, "other machines do not have /srv/me/verl"),
         (("--target", "local"), 2, "target local is not for vast.ai"),

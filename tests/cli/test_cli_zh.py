@@ -54,7 +54,6 @@ def test_no_help_is_left_in_english(rlbox: Rlbox) -> None:
         (("--lang", "zh", "show", "nosuch"), "rlbox: 错误：未知的 target 或 job 'nosuch'"),
         (("fixes", "show", "nosuch"), "rlbox: 错误：未知的修复 'nosuch'"),
         (("run", "nosuch"), "rlbox: 错误：未知的job 'nosuch'"),
-        (("store", "verify", "--store", "/nosuch"), ""),
         (("attach", "nosuch"), ""),
         (("report", "nosuch"), ""),
         (("build", "local"), ""),
