@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,19 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_run, pass_app_with_shared_options, target_and_data_options
-from rlbox.diagnose.diagnosis import diagnose_sources
+from rlbox.diagnose.diagnosis import Diagnosis, diagnose_sources
 from rlbox.diagnose.first_fatal import read_excerpt
-from rlbox.diagnose.report import format_report
+from rlbox.diagnose.report import format_redacted_report, format_report
 from rlbox.diagnose.signatures import load_signatures
 from rlbox.diagnose.sources import LogSource, find_run_sources, find_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.record.state import find_readable_run_state, find_run_cause
 from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.system.command import run_command
+from rlbox.values import Command
+
+_ASK_TIMEOUT_S = 300.0
 
 
 @click.command()
@@ -31,6 +36,9 @@ from rlbox.run.data_disk import open_existing_store_or_exec_remotely
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with your own log patterns, in addition to the shipped ones.",
 )
+@click.option(
+    "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
+)
 @target_and_data_options
 @pass_app_with_shared_options
 def diagnose(
@@ -38,18 +46,25 @@ def diagnose(
     logs: tuple[str, ...],
     why: bool,
     packs: tuple[Path, ...],
+    ask: str | None,
     target: str,
     data: str | None,
 ) -> int:
     """Find the first failure in logs: its cause, its rank and the next step.
 
     LOG is a file of any program, also packed (gzip, zstd, xz, bzip2), or - for standard input; DIR a folder of logs of
-    one job, Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline.
-    Exit 1 when something was fatal, 2 when a log is empty, damaged or binary.
+    one job, Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this
+    machine but what --ask is given. Exit 1 when something was fatal, 2 when a log is empty, damaged or binary.
 
     \b
     Examples:
       rlbox diagnose train.log
+<<<<<<< HEAD
+=======
+      rlbox diagnose node0.log node1.log --json
+      rlbox diagnose train.log --ask 'llm -s "be brief"'
+      rlbox diagnose smoke-20260101
+>>>>>>> a37d7e45 (fix(diagnose): bring back --ask and its masks)
     """
     catalogue = load_signatures(app.project.fix_files(), packs)
     sources, runs = _find_sources(app, logs, target, data)
@@ -57,6 +72,9 @@ def diagnose(
     excerpt = read_excerpt(diagnosis, sources)
     extra: dict[str, Any] = {}
     text = "" if app.as_json else format_report(diagnosis, excerpt, include_benign=why)
+    if ask and diagnosis.is_fatal:
+        extra["guess"] = _ask_command(app, ask, diagnosis, excerpt)
+        text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
     states = [] if diagnosis.is_fatal else [state for run in runs if (state := find_readable_run_state(run))]
     cause = next((cause for state in states if (cause := find_run_cause(state))), None)
     if cause:  # its log is fine; a gate, a limit or a service was not
@@ -67,6 +85,19 @@ def diagnose(
     if diagnosis.is_fatal or cause:
         return WorkFailed.exit_code
     return SpecError.exit_code if diagnosis.damaged_files else 0
+
+
+def _ask_command(app: App, command: str, diagnosis: Diagnosis, excerpt: str) -> str:
+    """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
+    question = format_redacted_report(diagnosis, excerpt, os.environ)
+    try:
+        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASK_TIMEOUT_S), question)
+    except WorkFailed as error:
+        app.print_status(f"warning: --ask has no answer: {error}")
+        return ""
+    if not outcome.ok:
+        app.print_status(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
+    return outcome.stdout.strip()
 
 
 def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[LogSource], list[Path]]:

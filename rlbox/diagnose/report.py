@@ -1,13 +1,15 @@
-"""A diagnosis as text for people: four lines, then the chain."""
+"""A diagnosis as text for people: four lines, then the chain; and a redacted extract for `--ask`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_clipped_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
+from rlbox.secrets.masks import SecretMasker, mask_random_text
 
 WIDTH = 160
 _FIRST_WIDTH = 320
@@ -161,3 +163,38 @@ def _format_benign(diagnosis: Diagnosis) -> str:
     if (left := len(seen) - _NOISE_SHOWN) > 0:
         rows.append(_("  … and {count} more that are none").format(count=left))
     return join("\n", rows)
+
+
+MAX_BYTES = 8000
+_QUESTION = "What is the cause of this failure, and the smallest next step? What is known so far:"
+_REDACTIONS = (
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "***"),
+    (
+        re.compile(r"(?i)\b((?:api[_-]?key|token|secret|password|passwd)\w*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]{4,}"),
+        r"\1***",
+    ),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "***@***"),
+    (re.compile(r"(\w+://)[^\s/'\"<>)]+"), r"\1***"),
+    (re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "***"),
+    (re.compile(r"(?i)\b(host(?:name)?\s*[=:]\s*['\"]?|\bip=|on node )[\w.-]+"), r"\1***"),
+    (re.compile(r"(?:/[^\s/:'\"`]+)+/((?:site|dist)-packages/)"), r"\1"),
+    (re.compile(r"(?<![\w.:/*])/(?:[^\s/:'\"`,()\[\]]+/)+([^\s/:'\"`,()\[\]]*)"), r"***/\1"),
+)
+"""What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
+
+
+def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environment: Mapping[str, str]) -> str:
+    """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
+
+    `secrets_environment` holds the secrets of this process, which are masked however they are written.
+    """
+    text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
+    text = redact(SecretMasker(secrets_environment).mask_text(text))
+    return text.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
+
+
+def redact(text: str) -> str:
+    text = mask_random_text(text)
+    for pattern, other in _REDACTIONS:
+        text = pattern.sub(other, text)
+    return text

@@ -152,6 +152,45 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     follow.again(torn, code=1)
 
 
+@pytest.mark.allow("processes")
+def test_a_command_is_asked_with_what_may_be_shown(
+    rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = (
+        "hf_" + "a1" * 12,
+        "planted-5ecret-value",
+        "gpu-17.corp.example",
+        "10.20.30.40",
+        "jane@corp.example",
+        "jane",
+    )
+    monkeypatch.setenv("WANDB_API_KEY", planted[1])
+    lane = f"(TaskRunner pid=12, ip={planted[3]}) "
+    lines = [
+        f"login with {planted[0]}",
+        f"key is {planted[1]}",
+        f"connect to http://{planted[2]}:8000/v1 as {planted[4]}",
+        f"{lane}Traceback (most recent call last):",
+        f'{lane}  File "/data/users/{planted[5]}/train.py", line 3, in main',
+        f'{lane}  File "/opt/{planted[5]}/lib/site-packages/torch/nn.py", line 9, in run',
+        f"{lane}{OOM}",
+    ]
+    folder.write("train.log", "\n".join(lines) + "\n")
+    plain = rlbox("diagnose", "train.log", "--json").data
+    said = rlbox("diagnose", "train.log", "--ask", "tee asked.txt | wc -c")
+    asked = (folder.path / "asked.txt").read_text()
+    assert said.code == 1
+    assert "guess of that command, and no part of the verdict:\n" in said.out
+    assert int(said.out.split()[-1]) == len(asked.encode()) <= 8000
+    assert [word for word in planted if word in asked] == []
+    assert OOM in asked
+    assert "site-packages/torch/nn.py" in asked
+    told = rlbox("diagnose", "train.log", "--ask", "echo cosmic rays", "--json").data
+    assert told == {**plain, "guess": "cosmic rays"}
+    failed = rlbox("diagnose", "train.log", "--ask", "exit 3")
+    assert (failed.code, "--ask has no answer" in failed.err) == (1, True)
+
+
 PACKED = gzip.compress(b"step 1 loss 3\n" * 200)
 DAMAGED = {
     "empty.log": (b"", "it is empty"),

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlbox.secrets.mask_stream import remove_separators
-from rlbox.secrets.masks import SecretMasker
+from rlbox.secrets.masks import SecretMasker, mask_random_text
 
 ENVIRONMENT = {
     "RLBOX_SECRETS": "WANDB, EMPTY,ABSENT",
@@ -146,3 +146,51 @@ def test_no_value_is_left(value: str, before: str, after: str) -> None:
     assume(not before.endswith(("\\", "\x1b")))  # there the first characters of a value are an escape's
     masked = SecretMasker({"RLBOX_SECRETS": "A", "A": value}).mask_text(before + value + after)
     assert value not in masked.replace("***", "\0")
+
+
+TOKENS = {
+    "hugging face": "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0",
+    "docker hub": "dckr_pat_" + "Zk3-x9Qw2_Lm8Nv5Rt1Yb7Cd4E",
+    "runpod": "rpa_" + "7GH2KJ9QWE4RTY6UIO1PAS3DFG5ZXC8VBN0M",
+    "github": "ghp_" + "1a2B3c4D5e6F7g8H9i0J1k2L3m4N5o6P7q8R",
+    "gitlab": "glpat-" + "3ZpYhdrE_XOqKrrssEzd",
+    "slack": "xoxb-" + "1213859276-0725787776",
+    "aws": "AKIA" + "QWERTYUIOP234567",
+    "anthropic": "sk-ant-api03-" + "ptOPPi5J96UWkhrg_GFRUVZN7RvdsGCr",
+    "google": "AIza" + "yjqKdEuwF6nazUvImkMDWMrMrMpMmA4ZmdY",
+    "telegram": "58570123:" + "Akigktwpowb-v-jefx_7w43wf30dym9scuo",
+    "sidekiq": "2866b2b1:" + "b6048263",
+    "stripe": "sk_test_" + "pdhDL0ABJP",
+    "json web token": "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0.dBjftJeZ4CVP",
+    "commit-like key": "fcf01f3db4ec8e1b35bc801fdb0bdc13271b2",
+    "uuid": "753e770b-b152-6918-" + "0754-b5fea23c1b36",
+    "base 36": "bzu1prmek2jq37kii2xtzphntegozu5g",
+    "dotted": "patWTiZVyurkfHp6Y." + "0a20873f805a6764c913a7e62fca5273e829f8b2",
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
+    token = TOKENS[kind]
+    masked = mask_random_text(f"ValueError: bad value {token} in the request")
+    assert not any(token[at : at + 8] in masked for at in range(len(token) - 7)), masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TypeError: Llama31ModelProvider.__init__() got an unexpected keyword argument 'pipeline_split_rank'",
+        "model.path=Qwen/Qwen3-30B-A3B-Instruct-2507 torch-2.11.0+cu129-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "(Worker pid=77777) ERROR 05-19 13:26:50 [multiproc_executor.py:962] Qwen2_5_VLForConditionalGeneration",
+        "max_num_batched_tokens=16384 log_prob_micro_batch_size_per_gpu=32 fp8_e4m3fn flash_attn_2_cuda.cpython-312",
+    ],
+)
+def test_words_of_logs_are_not_taken_for_tokens(text: str) -> None:
+    assert mask_random_text(text) == text
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["=" * 300, "-_" * 200, "abcd_efgh-" * 60, "***" + "_a-b=c~" * 60])
+def test_rules_and_long_words_are_read_once(text: str) -> None:
+    """A pattern that tried every way to part them did not end within a minute."""
+    assert mask_random_text(f"{text}!").endswith("!")
