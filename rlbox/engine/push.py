@@ -141,7 +141,8 @@ def push_image(
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
-    pushed = find_pushed_blobs(log.pushed_layer_ids, manifest.layers, _list_diff_ids(image))
+    diff_ids = (image.get("RootFS") or {}).get("Layers") or ()
+    pushed = find_pushed_blobs(log.pushed_layer_ids, manifest.layers, diff_ids)
     total = len({blob.digest for blob in manifest.layers})
     facts: dict[str, Any] = {
         "target": target_name,
@@ -155,10 +156,6 @@ def push_image(
     app.result(facts, reference.with_digest(manifest.digest))
     app.print_status(f"next: docker pull {reference.with_digest(manifest.digest)}")
     return 0
-
-
-def _list_diff_ids(engine_image: Mapping[str, Any]) -> Sequence[str]:
-    return (engine_image.get("RootFS") or {}).get("Layers") or []
 
 
 def _push_and_verify_image(

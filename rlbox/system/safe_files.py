@@ -225,12 +225,11 @@ class WalkedFile(NamedTuple):
     stat: os.stat_result
 
 
-def walk_files(path: Path, *, max_depth: int = MAX_DEPTH, include_directories: bool = False) -> Iterator[WalkedFile]:
+def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
-    The order is that of names, the files of a folder before its folders, which `include_directories` yields after its
-    files. Nothing comes of a folder that is missing or a link, of what cannot be looked into, or of what lies below
-    more than `max_depth` folders.
+    The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
+    a link, of what cannot be looked into, or of what lies below more than `max_depth` folders.
     """
     with contextlib.suppress(OSError), open_directory(path) as folder:
         for above, directories, names, handle in os.fwalk(".", dir_fd=folder):
@@ -241,8 +240,6 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH, include_directories: b
                     entries[name] = os.stat(name, dir_fd=handle, follow_symlinks=False)
             directories[:] = [name for name, facts in entries.items() if stat.S_ISDIR(facts.st_mode)]
             yield from (WalkedFile(prefix + name, entries[name]) for name in entries if name not in directories)
-            if include_directories:
-                yield from (WalkedFile(prefix + name, entries[name]) for name in directories)
             if above.count("/") >= max_depth:
                 directories.clear()
 

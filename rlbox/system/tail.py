@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from rlbox.system.json_files import read_last_file_lines_forward
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 
 BLOCK = 1 << 20
@@ -23,13 +24,9 @@ _LINE_END = re.compile(rb"\r+\n?|\n")
 def read_last_whole_lines(path: Path, max_bytes: int) -> bytes:
     """Return the last `max_bytes` of a file, without the line that they begin in; empty when it cannot be read."""
     try:
-        with open_regular_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - max_bytes))
-            data = file.read(max_bytes)
+        return b"".join(read_last_file_lines_forward(path, max_bytes))
     except OSError:
         return b""
-    return data.partition(b"\n")[2] if size > max_bytes and b"\n" in data else data
 
 
 def find_last_lines_offset(path: Path, lines: int) -> int:

@@ -37,7 +37,6 @@ class _Candidate(peer.Peer):  # type: ignore[misc]
 
 
 def _main() -> None:
-    """Answer until the line is closed."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.path[0] = os.getcwd()

@@ -100,7 +100,6 @@ class _Checker(peer.Peer):  # type: ignore[misc]
         setattr(thing, name, value)
 
     def take(self, name: str) -> Any:
-        """Return what the program defines under a name."""
         value = self.ask({"do": "name", "name": name})
         if isinstance(value, peer.RemoteClass):
             value.allow_operators = True
@@ -172,7 +171,6 @@ def _judge(given: dict[str, Any], checker: _Checker) -> str:
 
 
 def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
-    """Return how the tests ended."""
     sys.modules["__main__"] = module = ModuleType("__main__")  # where unittest.main looks for tests
     space = module.__dict__
     try:
@@ -193,7 +191,6 @@ def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
 
 
 def _main() -> None:
-    """Check the program, and give the verdict."""
     del sys.path[0], sys.modules["wire"], sys.modules["peer"]  # what lies here is no module of the tests
     with os.fdopen(_TESTS, "rb") as stream:
         given = json.load(stream)
