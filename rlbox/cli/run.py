@@ -25,7 +25,7 @@ from rlbox.i18n import _
 from rlbox.job.load import load_job
 from rlbox.job.params import parse_settings_last_wins
 from rlbox.planner.fit import print_plan_and_require_fit
-from rlbox.planner.suggest import RunCommand
+from rlbox.planner.fit import RunCommand
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
 from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
 from rlbox.run.history import load_stage_durations
@@ -207,8 +207,7 @@ def plan(
     them.
 
     Then the hours and the cost of each stage. They come from its last passed run on the data disk with the same
-    parameters, scaled to other numbers of steps. Without such a run, an assumption of the job is used and
-    marked.
+    parameters. Without such a run, an assumption of the job is used and marked.
 
     Nothing is started or measured. Exit code 5: it does not fit, with the nearest setting that does.
 

@@ -37,13 +37,12 @@ class StageFits(SpecModel):
         default_factory=dict, description="space that its files take on the data disk, bytes, by part; parts are added"
     )
     rules: tuple[Holds, ...] = Field((), description="conditions that must be true before the job starts")
-    steps: Expression = Field("0", description="number of steps, scales the time of a measured run; 0: not scaled")
     hours: tuple[()] | tuple[Expression, Expression] = Field(
         (), description="assumed minimum and maximum hours, until a run was measured; empty: unknown"
     )
 
     def iter_expressions(self) -> Iterator[tuple[str, str]]:
-        yield from (("nodes", self.nodes), ("gpus", self.gpus), ("steps", self.steps))
+        yield from (("nodes", self.nodes), ("gpus", self.gpus))
         yield from (("hours", formula) for formula in self.hours)
         for kind in ("card", "host", "disk"):
             yield from ((f"{kind}.{part}", formula) for part, formula in getattr(self, kind).items())

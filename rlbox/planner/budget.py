@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from rlbox.amounts import columns
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.expression import find_names
 from rlbox.job.fits import Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
@@ -83,46 +82,31 @@ def estimate_stage_hours(
     Parameters
     ----------
     measurements
-        Stages that passed, the latest first. One counts whose parameters are those of `values`, but for those that
-        the number of steps is made of.
+        Stages that passed, the latest first. One counts whose parameters are those of `values`; texts that name no
+        model, such as paths, may differ.
     """
     fits = job.fits or Fits()
     formulas = Formulas(job, values.params, bytes_per_gpu)
 
+    def has_same_params(run: StageMeasurement) -> bool:
+        return all(
+            run.params.get(name) == value
+            for name, value in values.params.items()
+            if name in fits.size.values() or not isinstance(value, str)
+        )
+
     def estimate(stage: str) -> StageHours:
         table = fits.stages.get(stage, StageFits())
-        key = f"stages.{stage}"
         for run in measurements:
-            if run.stage == stage and _takes_as_long(fits, table.steps, run.params, values.params):
-                before = Formulas(job, run.params, bytes_per_gpu).evaluate_number(f"{key}.steps", table.steps)
-                return _scale_measurement(run, before, formulas.evaluate_number(f"{key}.steps", table.steps))
+            if run.stage == stage and has_same_params(run):
+                hours = run.seconds / 3600
+                return StageHours(stage=stage, low=hours, high=hours, basis=f"measured, run {run.run}", measured=True)
         if table.hours:
-            low, high = (formulas.evaluate_number(f"{key}.hours", formula) for formula in table.hours)
+            low, high = (formulas.evaluate_number(f"stages.{stage}.hours", formula) for formula in table.hours)
             return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
         return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 
     return tuple(estimate(stage.name) for stage in select_stages(job, values.profile))
-
-
-def _scale_measurement(run: StageMeasurement, before: float, now: float) -> StageHours:
-    """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
-    hours = run.seconds / 3600
-    scaled = hours * now / before if now and before else hours
-    basis = f"measured, run {run.run}" + (f": {before:g} steps, scaled to {now:g}" if scaled != hours else "")
-    return StageHours(stage=run.stage, low=min(hours, scaled), high=max(hours, scaled), basis=basis, measured=True)
-
-
-def _takes_as_long(fits: Fits, steps: str, run: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> bool:
-    """Return whether what decides the time of a step is the same; texts that name no model, such as paths, do not."""
-    of_steps = set(find_names(steps))
-    while more := {name for let in of_steps & fits.let.keys() for name in find_names(fits.let[let])} - of_steps:
-        of_steps |= more
-    models = set(fits.size.values())
-    return all(
-        run.get(name) == value
-        for name, value in now.items()
-        if name not in of_steps and (name in models or not isinstance(value, str))
-    )
 
 
 def sum_hours(hours: Sequence[StageHours]) -> HoursRange:
@@ -131,10 +115,7 @@ def sum_hours(hours: Sequence[StageHours]) -> HoursRange:
 
 def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
     low, high = sum_hours(hours)
-    rows = [
-        {"stage": row.stage, "low": row.low, "high": row.high, "measured": row.measured, "basis": row.basis}
-        for row in hours
-    ]
+    rows = [asdict(row) for row in hours]
     cost = price and {"low": low * price.low, "high": high * price.high}
     hourly = price and {"low": price.low, "high": price.high}
     complete = all(row.low is not None for row in hours)

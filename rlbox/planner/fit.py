@@ -1,11 +1,11 @@
-"""Whether a run fits: what it needs beside what there is, for people and as JSON, and the refusal of what does not."""
+"""Whether a run fits: what it needs beside what there is, the refusal of what does not, and the nearest that does."""
 
 from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.names import SOURCE_PARAM
-from rlbox.job.params import SET, ParamValues, resolve_params
+from rlbox.job.param import Param, Scalar, format_scalar
+from rlbox.job.params import SET, ParamValues, apply_overrides, resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.planner.budget import (
     StageMeasurement,
@@ -39,7 +40,6 @@ from rlbox.planner.needs import (
     find_shortages,
     parse_machine,
 )
-from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.limits import get_machine_memory_bytes
@@ -120,6 +120,84 @@ def find_user_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> 
         if not any(plain == root or plain.startswith(f"{root}/") for root in map(posixpath.normpath, inside)):
             found[name] = value
     return found
+
+
+_NEAR_STEPS = 64
+"""How far from a whole number each one is tried; beyond that its halves and doubles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand:
+    """Profiles and settings as a command line gives them, between words that stay as they are.
+
+    A run that is taken up again has its parameters, `resumed_params`, and can take no profile.
+    """
+
+    command_words: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    option_words: tuple[str, ...] = ()
+    resumed_params: ParamValues | None = None
+
+    def to_words_after_rlbox(self) -> tuple[str, ...]:
+        named = [word for name in self.profiles for word in ("--profile", name)]
+        settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
+        return (*self.command_words, *named, *settings, *self.option_words)
+
+    def resolve_params(self, job: Job) -> ParamValues:
+        if self.resumed_params:
+            return apply_overrides(job, self.resumed_params, False, self.settings)
+        return resolve_params(job, self.profiles, self.settings)
+
+
+def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> RunCommand | None:
+    """Return a setting near to `requested` that fits `room`; None when none of what may be turned does.
+
+    The model stays.
+    """
+    sizes = job.fits.size if job.fits else {}
+    before = requested.resolve_params(job).params
+
+    def fits(command: RunCommand) -> bool:
+        try:
+            values = command.resolve_params(job)
+            result = check_fit(job, values, room)
+        except SpecError:  # out of a parameter's range, or a formula without a value
+            return False
+        is_same_model = all(values.params[name] == before[name] for name in (*sizes, *sizes.values()))
+        return is_same_model and result is not None and not result.shortages
+
+    return next(filter(fits, _list_candidates(job, requested, before)), None)
+
+
+def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scalar]) -> Iterator[RunCommand]:
+    """Yield one parameter changed, then other profiles, then one setting left out, all of them, at last the job's defaults."""
+    # those that the command line set come last
+    for name in sorted(job.fits.turn if job.fits else (), key=lambda name: name in requested.settings):
+        for value in _list_other_values(job.params[name], before[name]):
+            yield replace(requested, settings={**requested.settings, name: format_scalar(value)})
+    others = [name for name in job.profiles if name not in requested.profiles and not requested.resumed_params]
+    yield from (replace(requested, profiles=names) for names in ((), *((name,) for name in others)))
+    yield from (replace(requested, profiles=(*requested.profiles, name)) for name in others if requested.profiles)
+    for name in requested.settings:
+        rest = {other: text for other, text in requested.settings.items() if other != name}
+        yield replace(requested, settings=rest)
+    yield from (replace(requested, settings={}), replace(requested, profiles=(), settings={}))
+
+
+def _list_other_values(param: Param, now: Scalar) -> Iterable[Scalar]:
+    """Return other values of a parameter, numbers by their distance."""
+    if isinstance(now, bool):
+        return (not now,)
+    if param.choices or isinstance(now, str):
+        return tuple(choice for choice in param.choices if choice != now)
+    numbers: list[int | float] = []
+    if param.kind == "fraction":
+        numbers = [round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1)]
+    elif isinstance(now, int):
+        numbers = [now + sign * step for step in range(1, _NEAR_STEPS) for sign in (-1, 1)]
+        numbers += [now // 2**power for power in range(1, 12)] + [now * 2**power for power in range(1, 6)]
+    return sorted((value for value in numbers if value > 0), key=lambda value: abs(value - now))
 
 
 @dataclass(frozen=True, kw_only=True)

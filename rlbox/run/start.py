@@ -44,7 +44,7 @@ from rlbox.planner.fit import (
     require_user_paths_on_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack
-from rlbox.planner.suggest import RunCommand
+from rlbox.planner.fit import RunCommand
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import (
     OVERRIDES_FILE,

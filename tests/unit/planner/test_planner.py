@@ -27,7 +27,7 @@ from rlbox.planner.needs import (
     find_shortages,
     parse_machine,
 )
-from rlbox.planner.suggest import RunCommand, suggest_fitting_command
+from rlbox.planner.fit import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -172,10 +172,10 @@ def test_a_reference_is_placed_where_kl_counts() -> None:
 
 def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
     room = Capacity(source_label="", nodes=2, gpus_per_node=8)
-    asked = RunCommand(settings={"train_batch": "100", "rollout_batch": "10"}, option_words=("--gpus", "all"))
+    asked = RunCommand(settings={"rollout_batch": "10"}, option_words=("--gpus", "all"))
     found = suggest_fitting_command(load_job(SHIPPED, "xdan"), asked, room)
     assert found
-    assert found.to_words_after_rlbox() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
+    assert found.to_words_after_rlbox() == ("--set", "rollout_batch=16", "--gpus", "all")
     assert suggest_fitting_command(load_job(SHIPPED, "xdan"), RunCommand(), replace(room, gpus_per_node=1)) is None
 
 
@@ -189,7 +189,7 @@ def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
         ("xdan", "", {"gpu_memory": "1%"}, "--set gpu_memory=0.26"),
         ("grpo", "", {"gpu_memory": "100%"}, "--set gpu_memory=0.95"),
         ("gkd", "", {"actor_gpus": "1000000"}, ""),
-        ("xdan", "two-nodes", {"nodes": "7", "episodes": "8192"}, "--set episodes=8192"),
+        ("xdan", "two-nodes", {"nodes": "7", "episodes": "8192"}, ""),
     ],
 )
 def test_a_hostile_setting_has_a_near_one_that_fits(
