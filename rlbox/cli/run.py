@@ -24,8 +24,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.load import load_job
 from rlbox.job.params import parse_settings_last_wins
-from rlbox.planner.fit import print_plan_and_require_fit
-from rlbox.planner.fit import RunCommand
+from rlbox.planner.fit import RunCommand, print_plan_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
 from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
 from rlbox.run.history import load_stage_durations

@@ -30,9 +30,8 @@ from rlbox.i18n import _
 from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.load import load_job
 from rlbox.job.params import parse_settings_last_wins, resolve_params
-from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
+from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
 from rlbox.planner.stack_check import require_consistent_stack
-from rlbox.planner.fit import RunCommand
 from rlbox.run.inputs import plan_container_run, require_matching_source
 from rlbox.ssh.connection import ConnectionLost, SshConnection, run_terminal
 from rlbox.ssh.files import DownloadDirectory, Listing, list_files, total_bytes

@@ -171,7 +171,7 @@ def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> 
 
 
 def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scalar]) -> Iterator[RunCommand]:
-    """Yield one parameter changed, then other profiles, then one setting left out, all of them, at last the job's defaults."""
+    """Yield one parameter changed, then other profiles, then fewer settings, at last the job's defaults."""
     # those that the command line set come last
     for name in sorted(job.fits.turn if job.fits else (), key=lambda name: name in requested.settings):
         for value in _list_other_values(job.params[name], before[name]):

@@ -5,7 +5,6 @@ Ports are looked at before its first stage, so that nobody waits for two stages 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -13,7 +12,6 @@ import shlex
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -113,15 +111,10 @@ def check_ports(app: App, plan: RunPlan) -> None:
                     raise NodeError(cause.what, next_step=cause.next_step)
 
 
-class CheckedSource(NamedTuple):
-    values: ParamValues
-    tree: SourceTree | None
-
-
 def require_matching_source(
     app: App, job: Job, values: ParamValues, *, is_local_run: bool, accept_other_version: bool
-) -> CheckedSource:
-    """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
+) -> SourceTree | None:
+    """Return the user's tree of the job's framework; None for the installed package.
 
     Raises
     ------
@@ -129,7 +122,7 @@ def require_matching_source(
         It is no tree of the job's framework, is of another minor version, or the run is elsewhere.
     """
     if job.source is None or not values.params[SOURCE_PARAM]:
-        return CheckedSource(values, None)
+        return None
     with app.collecting_refusals_if_dry_run(SOURCE_PARAM):
         if not is_local_run:
             raise SpecError(
@@ -143,9 +136,8 @@ def require_matching_source(
         found = _probe_tree(job.source, Path(str(values.params[SOURCE_PARAM])).expanduser().resolve())
         _check_version(app, job.name, job.source, found, force=accept_other_version)
         app.print_status(f"source: {describe_source(found.to_json())}")
-        values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
-        return CheckedSource(values, found)
-    return CheckedSource(values, None)
+        return found
+    return None
 
 
 def probe_source_or_refuse_change(

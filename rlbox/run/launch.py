@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -97,18 +96,12 @@ _ENGINE_S = 60.0
 POLL_S = 0.2
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenRun:
-    plan: RunPlan
-    run_dir: Path
-
-
 def start_and_follow(
     app: App,
     run_store: RunStore,
     backend: PreparedBackend,
     owner: LockOwner,
-    write_run: Callable[[], WrittenRun],
+    write_run: Callable[[], RunPlan],
     secrets: Mapping[str, Secret],
     *,
     detach_once_running: bool,
@@ -128,12 +121,13 @@ def start_and_follow(
         lock = run_store.acquire_disk_lock(owner)
         try:
             _clean_up_dead_runs(app, run_store, lock)
-            run = write_run()
-            lock.write_owner(dataclasses.replace(owner, run=run.plan.run_id, job=run.plan.job))
+            plan = write_run()
+            run_dir = run_store.run_dir(plan.run_id)
+            lock.write_owner(dataclasses.replace(owner, run=plan.run_id, job=plan.job))
             if interrupt.name:
-                what = _("run {run_id} was stopped before it started").format(run_id=run.plan.run_id)
-                raise Interrupted(what, where=str(run.run_dir), next_step=format_resume_command(run.plan))
-            is_process_alive = backend.start(run.plan, run.run_dir, secrets, lock)
+                what = _("run {run_id} was stopped before it started").format(run_id=plan.run_id)
+                raise Interrupted(what, where=str(run_dir), next_step=format_resume_command(plan))
+            is_process_alive = backend.start(plan, run_dir, secrets, lock)
         except OSError as error:
             raise NodeError(
                 _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
@@ -142,17 +136,17 @@ def start_and_follow(
             ) from error
         finally:
             lock.close_own_handle()
-        is_alive = _make_liveness_check(run_store, run.plan.run_id, is_process_alive)
+        is_alive = _make_liveness_check(run_store, plan.run_id, is_process_alive)
         if detach_once_running and not interrupt.name:
-            return _detach(app, run_store, run, is_alive)
-        show_progress(app, run.run_dir, lambda: not interrupt.name and is_alive())
+            return _detach(app, run_store, plan, is_alive)
+        show_progress(app, run_dir, lambda: not interrupt.name and is_alive())
         if interrupt.name:
             app.print_status("stopping the run")
-            stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), via=interrupt.name)
-    code = reconcile_and_print_result(app, run_store, run.run_dir, run.plan, owner)
+            stop_run(run_store, run_dir, plan, user=get_user_name(), via=interrupt.name)
+    code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
     if interrupt.name:
-        what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=run.plan.run_id)
-        raise Interrupted(what, where=str(run.run_dir))
+        what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=plan.run_id)
+        raise Interrupted(what, where=str(run_dir))
     return code
 
 
@@ -167,18 +161,18 @@ def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
         raise create_lock_held_error(holder, lock.path, run_store.find_current_stage(run_id))
 
 
-def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
-    run_id = run.plan.run_id
+def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[], bool]) -> int:
+    run_id, run_dir = plan.run_id, run_store.run_dir(plan.run_id)
     while is_alive():
-        state = find_readable_run_state(run.run_dir)
-        if state and state.attempt >= run.plan.attempt and state.state == "running":
-            app.result({"run": run_id, "folder": str(run.run_dir), "state": state.state}, run_id)
+        state = find_readable_run_state(run_dir)
+        if state and state.attempt >= plan.attempt and state.state == "running":
+            app.result({"run": run_id, "folder": str(run_dir), "state": state.state}, run_id)
             app.print_status(
                 f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}"
             )
             return 0
         time.sleep(_PAUSE_S)
-    return reconcile_and_print_result(app, run_store, run.run_dir, run.plan, create_lock_owner("the end of a run"))
+    return reconcile_and_print_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
 
 
 def _make_liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import shlex
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from rlbox.amounts import counted
 from rlbox.app import App
+from rlbox.config.schema import suggest_similar
 from rlbox.doctor.gpu_choice import get_gpus_option_or_env
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.job.cluster_job import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
-from rlbox.job.names import ATTEMPT_PREFIX
+from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
@@ -34,6 +34,7 @@ from rlbox.job.params import (
 from rlbox.job.plan import RunPlan, plan_resume
 from rlbox.planner.fit import (
     FitResult,
+    RunCommand,
     check_fit,
     load_declared_capacity,
     needs_json,
@@ -44,7 +45,6 @@ from rlbox.planner.fit import (
     require_user_paths_on_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack
-from rlbox.planner.fit import RunCommand
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import (
     OVERRIDES_FILE,
@@ -55,6 +55,7 @@ from rlbox.record.run_dir import (
     write_run_plan,
 )
 from rlbox.record.run_store import RunStore
+from rlbox.record.source_tree import SourceTree
 from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_stage_to_run
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
@@ -80,7 +81,7 @@ from rlbox.run.inputs import (
     probe_source_or_refuse_change,
     require_matching_source,
 )
-from rlbox.run.launch import WrittenRun, start_and_follow
+from rlbox.run.launch import start_and_follow
 from rlbox.system.identity import get_user_name
 from rlbox.system.safe_files import (
     is_regular_file,
@@ -91,8 +92,7 @@ from rlbox.system.safe_files import (
     rename_path,
     replace_file,
 )
-
-_DONE = ("passed", "skipped")
+from rlbox.values import Secret
 
 
 def start_run(app: App, name: str, options: RunOptions) -> int:
@@ -108,9 +108,10 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
-    values, tree = require_matching_source(
-        app, job, values, is_local_run=backend.is_local and options.place != CLUSTER, accept_other_version=options.force
-    )
+    is_local_run = backend.is_local and options.place != CLUSTER
+    tree = require_matching_source(app, job, values, is_local_run=is_local_run, accept_other_version=options.force)
+    if tree:
+        values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: tree.folder})
     secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
     run_store = backend.open_store_or_exec_remotely(app, target, secrets)
     resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
@@ -119,9 +120,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     need_disk_gib = fit.free_disk_gib_left_to_check if fit and not options.force else None
     prepared = backend.prepare(app, target, run_store, need_disk_gib)
     fixes = load_fixes(app.project)
-    files = collect_run_files(app, job, target, fixes) | (
-        tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
-    )
+    files = {**collect_run_files(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
         _set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
@@ -136,7 +135,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     with app.collecting_refusals_if_dry_run("parameters"):
         require_user_paths_on_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
-        plan = _skip_to_stage(plan, options)
+        skipped = _list_stages_before(plan, options.first_stage)
+        _require_stages_passed(skipped, options, format_run_command_without_params(plan))
+        plan = dataclasses.replace(plan, begin_at=options.first_stage if skipped else "", skipped=skipped)
     if app.dry_run:
         if backend.is_local:
             with app.collecting_refusals_if_dry_run("data disk"):
@@ -144,21 +145,22 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         return _show_new_run(app, job, plan, fit)
-    entry = build_override_entry(
-        values,
-        options.param_settings,
-        previous_params=resolve_default_params(job),
-        first_stage=options.first_stage,
-        force=options.force,
+    files[OVERRIDES_FILE] = add_entry_to_overrides_text(
+        build_override_entry(
+            values,
+            options.param_settings,
+            previous_params=resolve_default_params(job),
+            first_stage=options.first_stage,
+            force=options.force,
+        )
     )
-    files[OVERRIDES_FILE] = add_entry_to_overrides_text(entry)
 
-    def write_run() -> WrittenRun:
+    def write_run() -> RunPlan:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
         app.print_status(f"run {plan.run_id}: {run_dir}")
-        return WrittenRun(plan=plan, run_dir=run_dir)
+        return plan
 
     owner = create_lock_owner_from_plan(plan)
     return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
@@ -166,6 +168,10 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 
 def _set_owner_to_caller(plan: RunPlan) -> RunPlan:
     return dataclasses.replace(plan, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
+
+
+def _render_source_files(app: App, tree: SourceTree | None, secrets: Mapping[str, Secret]) -> dict[str, str]:
+    return tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
 
 
 def _plan_exposure(
@@ -219,8 +225,7 @@ def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> i
         lines += [f"#   gate: {rule.kind_and_rule}" for rule in GateChecker(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
-    count = len(plan.stages) - len(plan.skipped)
-    stages = counted(count, "stage", "stages")
+    stages = counted(len(plan.stages) - len(plan.skipped), "stage", "stages")
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
@@ -228,30 +233,24 @@ def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     """Return the stages before the stage `name`, none when it is empty; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = _(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
         raise SpecError(
-            _("job {job} has no stage {name!r}{hint}").format(job=plan.job, name=name, hint=hint),
+            _("job {job} has no stage {name!r}{hint}").format(
+                job=plan.job, name=name, hint=suggest_similar(name, names)
+            ),
             next_step=_("choose one of: {names}").format(names=", ".join(names)),
         )
     return tuple(names[: names.index(name)]) if name else ()
 
 
-def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
-    """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = _list_stages_before(plan, options.first_stage)
-    if not before:
-        return plan
-    if not options.force:
+def _require_stages_passed(skipped: tuple[str, ...], options: RunOptions, command: str) -> None:
+    """Refuse to begin with a stage before which others have not passed; `--force` alone allows it."""
+    if skipped and not options.force:
         raise SpecError(
-            _("stage {first_stage} may not begin: {before} has not passed in this run").format(
-                first_stage=options.first_stage, before=", ".join(before)
+            _("stage {first_stage} may not begin: {skipped} has not passed in this run").format(
+                first_stage=options.first_stage, skipped=", ".join(skipped)
             ),
-            next_step=_("{step}, or override it with --force, which is recorded").format(
-                step=format_run_command_without_params(plan)
-            ),
+            next_step=_("{step}, or override it with --force, which is recorded").format(step=command),
         )
-    return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 
 
 def resume_run(app: App, name: str, options: RunOptions) -> int:
@@ -279,7 +278,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
-    plan = run_store.load_plan_preferring_host_record(run_dir)
+    plan = _set_owner_to_caller(run_store.load_plan_preferring_host_record(run_dir))
     backend = load_backend(
         plan.place,
         dataclasses.replace(
@@ -291,12 +290,12 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, values)
-    source = probe_source_or_refuse_change(app, job, plan, options.param_settings)
+    tree = probe_source_or_refuse_change(app, job, plan, options.param_settings)
     secrets = load_secrets_from_environ_and_files(
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
-    tree = source.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if source else {}
     prepared = backend.prepare(app, plan.target, run_store, 0.0 if job.fits else None)
+    files = collect_run_files(app, resolved.job, plan.target, load_fixes(app.project))
     resumed = _ResumedRun(
         app=app,
         run_store=run_store,
@@ -306,27 +305,25 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         options=options,
         prepared=prepared,
         secrets=tuple(secrets),
-        tree=tree,
+        files={**files, **_render_source_files(app, tree, secrets)},
     )
     if app.dry_run:
         return resumed.show()
 
-    def write_run() -> WrittenRun:
-        reconciled = dataclasses.replace(resumed, plan=run_store.load_plan_preferring_host_record(run_dir))
-        next_plan = reconciled.write()
+    def write_run() -> RunPlan:
+        # whoever had the disk until now may have taken it up as well
+        current = run_store.load_plan_preferring_host_record(run_dir)
+        next_plan = dataclasses.replace(resumed, plan=_set_owner_to_caller(current)).write()
         app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
-        return WrittenRun(plan=next_plan, run_dir=run_dir)
+        return next_plan
 
-    owner = create_lock_owner_from_plan(_set_owner_to_caller(plan))
+    owner = create_lock_owner_from_plan(plan)
     return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ResumedRun:
-    """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on.
-
-    `tree` is what its directory holds of the user's tree of its framework, by name.
-    """
+    """A run that is to be taken up: the plan that it had, its job as it is now, and the files of its next attempt."""
 
     app: App
     run_store: RunStore
@@ -336,18 +333,15 @@ class _ResumedRun:
     options: RunOptions
     prepared: PreparedBackend
     secrets: tuple[str, ...]
-    tree: Mapping[str, str]
+    files: Mapping[str, str]
 
     def show(self) -> int:
-        app, plan = self.app, self.plan
-        next_plan = plan
+        app, plan, next_plan = self.app, self.plan, self.plan
         with app.collecting_refusals_if_dry_run("data disk"):
             self.run_store.require_unlocked()
             with app.collecting_refusals_if_dry_run("stages"):
                 next_plan, __ = self._plan_next_attempt()
-            next_plan = _plan_exposure(app, next_plan, self.prepared, self.run_store, self.options)
-            if self.prepared.shares_host_ports:
-                check_ports(app, next_plan)
+            next_plan = self._check_exposure_and_ports(next_plan)
         state = self._load_state()
         attempts = self._list_attempts(state) if state else {stage.name: 1 for stage in plan.stages}
         on = f"attempt {next_plan.attempt}, on {plan.target}, place {plan.place}"
@@ -362,6 +356,12 @@ class _ResumedRun:
         data = {"plan": next_plan.as_json(), "attempts": attempts}
         return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
+    def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
+        plan = _plan_exposure(self.app, plan, self.prepared, self.run_store, self.options)
+        if self.prepared.shares_host_ports:
+            check_ports(self.app, plan)
+        return plan
+
     def _load_state(self) -> RunState | None:
         return self.run_store.load_state_checked_with_host_record(self.run_dir)
 
@@ -372,9 +372,7 @@ class _ResumedRun:
         """Check that the run may go on, and write down the plan of its next attempt."""
         options = self.options
         plan, forced = self._plan_next_attempt()
-        plan = _plan_exposure(self.app, plan, self.prepared, self.run_store, options)
-        if self.prepared.shares_host_ports:
-            check_ports(self.app, plan)
+        plan = self._check_exposure_and_ports(plan)
         entry = build_override_entry(
             ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins),
             options.param_settings,
@@ -385,103 +383,87 @@ class _ResumedRun:
             resume=True,
         )
         append_to_overrides_file(self.run_dir, {**entry, "attempt": plan.attempt, **forced})
-        self._keep_specs(forced.get("changed_specs", []))
+        self._replace_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)
         write_run_plan(self.run_dir, plan)
         return plan
 
-    def _keep_specs(self, changed: list[str]) -> None:
+    def _replace_specs(self, changed: list[str]) -> None:
         """Put the specs of this attempt in the place of those that changed, which stay beside them."""
-        files = self._collect_files()
-        for name in self.tree.keys() - set(changed):  # the diff that the record names
-            if not is_regular_file(self.run_dir / name):
-                replace_file(self.run_dir / name, files[name].encode())
         for name in changed:
             path = self.run_dir / name
             if is_regular_file(path):
                 old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
                 make_directory(old)
                 rename_path(path, old / path.name)
-            if name in files:
-                replace_file(path, files[name].encode())
+        # the diff that the record names is no spec, and there for the first time
+        for name, text in self.files.items():
+            if name in changed or not is_regular_file(self.run_dir / name):
+                replace_file(self.run_dir / name, text.encode())
 
     def _plan_next_attempt(self) -> tuple[RunPlan, dict[str, list[str]]]:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-        options, files, job = self.options, self._collect_files(), self.resolved.job
+        app, options, job = self.app, self.options, self.resolved.job
         plan = dataclasses.replace(
-            _set_owner_to_caller(self.plan),
+            self.plan,
             params=self.resolved.values.params,
             origins=self.resolved.values.origins,
             cluster=self.resolved.cluster,
         )
         state = self._load_state()
-        changed = _list_changed_specs(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
-        before = _list_stages_before(plan, options.first_stage)
+        digest = compute_specs_digest(self.files)
+        changed = _list_changed_specs(self.run_dir, self.files) if digest != plan.digest else ()
         passed = {stage.name for stage in state.stages if stage.state == "passed"} if state else set[str]()
-        skipped = tuple(name for name in before if name not in passed)
-        _require_resumable(self.app, plan, state, changed, skipped, options)
+        skipped = tuple(name for name in _list_stages_before(plan, options.first_stage) if name not in passed)
+        if state:
+            _require_unfinished(app, plan, state, options)
+        with app.collecting_refusals_if_dry_run("specs"):
+            _require_same_specs(plan, changed, options)
+        with app.collecting_refusals_if_dry_run("stages"):
+            _require_stages_passed(skipped, options, f"rlbox run --resume {plan.run_id}")
         if state:
             plan = plan_resume(job, plan, self._list_attempts(state), options.param_settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-            with self.app.collecting_refusals_if_dry_run("memory"):
-                require_resume_fit_except_disk(self.app, job, plan, options.param_settings, force=options.force)
-            with self.app.collecting_refusals_if_dry_run("parameters"):
+            with app.collecting_refusals_if_dry_run("memory"):
+                require_resume_fit_except_disk(app, job, plan, options.param_settings, force=options.force)
+            with app.collecting_refusals_if_dry_run("parameters"):
                 require_user_paths_on_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = options.first_stage or (find_first_stage_to_run(state) if state else None) or ""
-        plan = dataclasses.replace(
-            plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=self.secrets
-        )
+        plan = dataclasses.replace(plan, digest=digest, begin_at=begin_at, skipped=skipped, secrets=self.secrets)
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
-    def _collect_files(self) -> dict[str, str]:
-        fixes = load_fixes(self.app.project)
-        return {**collect_run_files(self.app, self.resolved.job, self.plan.target, fixes), **self.tree}
 
-
-def _require_resumable(
-    app: App,
-    plan: RunPlan,
-    state: RunState | None,
-    changed: tuple[str, ...],
-    skipped: tuple[str, ...],
-    options: RunOptions,
-) -> None:
+def _require_unfinished(app: App, plan: RunPlan, state: RunState, options: RunOptions) -> None:
     run = plan.run_id
-    if state and state.state not in FINISHED_STATES and app.dry_run:
+    if state.state not in FINISHED_STATES:
+        if not app.dry_run:
+            raise SpecError(
+                _("run {run} could not be reconciled: it may still be in progress").format(run=run),
+                next_step="rlbox runs",
+            )
         app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
-    elif state and state.state not in FINISHED_STATES:
-        raise SpecError(
-            _("run {run} could not be reconciled: it may still be in progress").format(run=run),
-            next_step="rlbox runs",
-        )
-    if state and not options.first_stage and all(stage.state in _DONE for stage in state.stages):
+    if not options.first_stage and find_first_stage_to_run(state) is None:
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
                 new_run=format_run_command_without_params(plan), run=run
             ),
         )
-    with app.collecting_refusals_if_dry_run("specs"):
-        if changed and not options.force:
-            raise SpecError(
-                _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
-                    run=run, changed=", ".join(changed)
-                ),
-                next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
-                    new_run=format_run_command_without_params(plan)
-                ),
-            )
-    with app.collecting_refusals_if_dry_run("stages"):
-        if skipped and not options.force:
-            raise SpecError(
-                _("stage {first_stage} may not begin: {skipped} has not passed in run {run}").format(
-                    first_stage=options.first_stage, skipped=", ".join(skipped), run=run
-                ),
-                next_step=_("rlbox run --resume {run}, or override it with --force, which is recorded").format(run=run),
-            )
+
+
+def _require_same_specs(plan: RunPlan, changed: tuple[str, ...], options: RunOptions) -> None:
+    if changed and not options.force:
+        raise SpecError(
+            _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
+                run=plan.run_id, changed=", ".join(changed)
+            ),
+            next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
+                new_run=format_run_command_without_params(plan)
+            ),
+        )
 
 
 def _list_changed_specs(run_dir: Path, files: Mapping[str, str]) -> tuple[str, ...]:

@@ -177,8 +177,7 @@ def test_all_that_does_not_fit_is_said_at_once(rlbox: Rlbox, one: Folder) -> Non
     assert [line.strip().partition(" ")[0] for line in told.splitlines()[1:4]] == ["train:", "train:", "the"]
     assert "9 rows are more than 8" in told
     assert told.endswith(
-        "next:  the nearest that fits: rlbox run one\n"
-        "verdict: this would be refused: 1 refusal, exit code 5\n"
+        "next:  the nearest that fits: rlbox run one\nverdict: this would be refused: 1 refusal, exit code 5\n"
     )
     assert (said.code, said.err) == (5, "")
 

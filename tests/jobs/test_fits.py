@@ -10,8 +10,8 @@ from sft import plan as sft_plan
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.job.params import resolve_params
-from rlbox.planner.needs import Capacity, RunNeeds, declare_capacity, evaluate_fits, find_shortages
 from rlbox.planner.fit import RunCommand, suggest_fitting_command
+from rlbox.planner.needs import Capacity, RunNeeds, declare_capacity, evaluate_fits, find_shortages
 from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)

@@ -16,7 +16,13 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import apply_overrides, resolve_params
 from rlbox.job.plan import plan_run
-from rlbox.planner.fit import find_user_paths_off_disk, format_shortages, require_resume_fit_except_disk
+from rlbox.planner.fit import (
+    RunCommand,
+    find_user_paths_off_disk,
+    format_shortages,
+    require_resume_fit_except_disk,
+    suggest_fitting_command,
+)
 from rlbox.planner.needs import (
     Capacity,
     RunNeeds,
@@ -27,7 +33,6 @@ from rlbox.planner.needs import (
     find_shortages,
     parse_machine,
 )
-from rlbox.planner.fit import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -21,7 +21,7 @@ from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_runtime
 from rlbox.run.data_disk import create_lock_owner
-from rlbox.run.launch import WrittenRun, _detach, reconcile_and_print_result
+from rlbox.run.launch import _detach, reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(
@@ -76,7 +76,7 @@ def test_end_of_a_detached_run_is_settled_in_the_callers_name(tmp_path: Path, mo
     owners: list[LockOwner] = []
     monkeypatch.setattr(RunStore, "clean_up_dead_runs", lambda _, owner: owners.append(owner) or ReconcileResult())
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
-    run = WrittenRun(plan=PLAN, run_dir=run_store.create_run(PLAN, None, {}))
+    run_store.create_run(PLAN, None, {})
     with pytest.raises(WorkFailed, match="did not begin"):
-        _detach(App(project=Project(folder=CHECKOUT)), run_store, run, lambda: False)
+        _detach(App(project=Project(folder=CHECKOUT)), run_store, PLAN, lambda: False)
     assert [(owner.uid, owner.host) for owner in owners] == [(os.getuid(), socket.gethostname())]
