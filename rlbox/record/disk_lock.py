@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,24 +61,15 @@ class DiskLock:
         os.close(self.handle)
 
 
-def acquire_disk_lock(
-    data_dir: Path,
-    owner: LockOwner,
-    timeout_s: float = DISK_LOCK_TIMEOUT_S,
-    find_current_stage: Callable[[str], str] = lambda run: "",
-) -> DiskLock:
-    """Return the hold of the data disk, taken for `owner`; `find_current_stage` maps a run's id, for the message.
-
-    Raises `LockHeld` when another run holds it, `NodeError` when the file system of the disk cannot lock.
-    """
+def acquire_disk_lock(data_dir: Path, owner: LockOwner, timeout_s: float = DISK_LOCK_TIMEOUT_S) -> DiskLock:
+    """Raises `LockHeld` when another run holds it, `NodeError` when the file system of the disk cannot lock."""
     path = data_dir / LOCK_FILE
     handle = _open_lock_file(path)
     until = time.monotonic() + timeout_s
     try:
         while not _try_lock_file(handle, path):
             if time.monotonic() > until:
-                other = _read_owner(handle)
-                raise create_lock_held_error(other, path, find_current_stage(other.run) if other.run else "")
+                raise create_lock_held_error(_read_owner(handle), path)
             time.sleep(_PAUSE_S)
     except RlboxError:
         os.close(handle)
@@ -101,7 +91,7 @@ def find_lock_owner(data_dir: Path) -> LockOwner | None:
         os.close(handle)
 
 
-def create_lock_held_error(owner: LockOwner, lock_path: Path, stage: str = "") -> LockHeld:
+def create_lock_held_error(owner: LockOwner, lock_path: Path) -> LockHeld:
     who = _("{user} (uid {uid}) on {host}").format(
         user=owner.user or "somebody", uid=owner.uid, host=owner.host or _("an unknown host")
     )
@@ -114,10 +104,9 @@ def create_lock_held_error(owner: LockOwner, lock_path: Path, stage: str = "") -
             where=str(lock_path),
             next_step=_("wait for it to end"),
         )
-    doing = _("job {job}{stage}").format(job=owner.job, stage=_(", stage {stage}").format(stage=stage) if stage else "")
     return LockHeld(
-        _("run {run} has the data disk: {doing}, started by {who}, since {since}").format(
-            run=owner.run, doing=doing, who=who, since=owner.since
+        _("run {run} has the data disk: job {job}, started by {who}, since {since}").format(
+            run=owner.run, job=owner.job, who=who, since=owner.since
         ),
         where=str(lock_path),
         next_step=_("rlbox attach {run}, or end it with: rlbox stop {run}").format(run=owner.run),

@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import (
@@ -145,17 +144,12 @@ class HostRecordStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read_or_empty(self, run: str) -> HostRecord:
-        data = self._table(run)
-        plan = None
+        data, plan = read_json_object_or_empty(self._path(run), follow_links=True), None
         with contextlib.suppress(RlboxError):  # a plan of another rlbox
             plan = load_run_plan(data["plan"]) if data.get("plan") else None
-        return HostRecord(plan=plan, note=_note(data), verdict=_verdict(data))
-
-    def read_ref(self, run: str) -> ContainerRef | None:
-        return _note(self._table(run))
-
-    def read_outcome(self, run: str) -> RunOutcome | None:
-        return _verdict(self._table(run))
+        note, verdict = data.get("note"), parse_json_as(RunOutcome, data.get("verdict"))
+        fields = {_NOTE_FIELDS.get(key, key): text for key, text in note.items()} if isinstance(note, dict) else None
+        return HostRecord(plan=plan, note=parse_json_as(ContainerRef, fields), verdict=verdict)
 
     def write(self, run: str, record: HostRecord) -> None:
         """Write down what is known of a run; raises `OSError`."""
@@ -168,9 +162,6 @@ class HostRecordStore:
     def delete(self, run: str) -> None:
         self._path(run).unlink(missing_ok=True)
 
-    def _table(self, run: str) -> dict[str, Any]:
-        return read_json_object_or_empty(self._path(run), follow_links=True)
-
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):
             raise SpecError(_("{run!r} is not a valid run name").format(run=run))
@@ -178,15 +169,4 @@ class HostRecordStore:
 
 
 def load_outcome_from_host_record(run_dir: Path) -> RunOutcome | None:
-    return HostRecordStore(run_dir.parent.parent).read_outcome(run_dir.name)
-
-
-def _note(data: dict[str, Any]) -> ContainerRef | None:
-    note = data.get("note")
-    if not isinstance(note, dict):
-        return None
-    return parse_json_as(ContainerRef, {_NOTE_FIELDS.get(key, key): value for key, value in note.items()})
-
-
-def _verdict(data: dict[str, Any]) -> RunOutcome | None:
-    return parse_json_as(RunOutcome, data.get("verdict"))
+    return HostRecordStore(run_dir.parent.parent).read_or_empty(run_dir.name).verdict

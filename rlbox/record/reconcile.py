@@ -139,11 +139,9 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
     line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
     with contextlib.suppress(OSError):
-        handle = open_regular_fd(run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(handle, "ab+") as file:
-            file.seek(max(0, os.fstat(handle).st_size - 1))
-            torn = file.read(1) not in (b"", b"\n")
-            file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
+        handle = open_regular_fd(run_dir / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(handle, "ab") as file:
+            file.write(f"\n{line}\n".encode("utf-8", "replace"))  # the line before may be torn
 
 
 def _remove_draft_files(run_dir: Path) -> None:

@@ -44,7 +44,7 @@ from rlbox.record.reconcile import (
     kill_and_record_dead_run,
 )
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
-from rlbox.record.state import RunState, find_readable_run_state, load_run_state
+from rlbox.record.state import RunState, find_readable_run_state
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory_empty_if_missing,
@@ -122,15 +122,8 @@ class RunStore:
             raise
         return whole
 
-    def find_current_stage(self, run: str) -> str:
-        try:
-            state = load_run_state(self.run_dir(run))
-        except RlboxError:
-            return ""
-        return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
-
     def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
-        return acquire_disk_lock(self.data_dir, holder, find_current_stage=self.find_current_stage)
+        return acquire_disk_lock(self.data_dir, holder)
 
     def find_lock_owner(self) -> LockOwner | None:
         return find_lock_owner(self.data_dir)
@@ -144,8 +137,7 @@ class RunStore:
         if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
             holder = LockOwner(run=run, what="its container runs")
         if holder:
-            stage = self.find_current_stage(holder.run) if holder.run else ""
-            raise create_lock_held_error(holder, self.data_dir / LOCK_FILE, stage)
+            raise create_lock_held_error(holder, self.data_dir / LOCK_FILE)
 
     def is_running(self, run: str) -> bool:
         if self.is_locked_by(run):
@@ -154,12 +146,12 @@ class RunStore:
         return runtime is not None and runtime.status() in ("made", "living")
 
     def find_container_runtime(self, run: str) -> RuntimeHandle | None:
-        note = self._records.read_ref(run)
+        note = self._records.read_or_empty(run).note
         return self.open_runtime(note) if note else None
 
     def load_container_refs(self) -> dict[str, ContainerRef]:
         records = self._records
-        return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
+        return {run: note for run in records.run_ids() if (note := records.read_or_empty(run).note)}
 
     def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         known = self._records.read_or_empty(container_ref.run)

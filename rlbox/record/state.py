@@ -40,18 +40,14 @@ T = TypeVar("T")
 
 def parse_json_as(value_type: type[T], data: object) -> T | None:
     try:
-        return get_type_adapter(value_type).validate_python(data)
+        return cast(T, _adapter(cast(Any, value_type)).validate_python(data))
     except ValidationError:
         return None
 
 
-def get_type_adapter(value_type: type[T]) -> TypeAdapter[T]:
-    return _adapter(cast(Any, value_type))
-
-
-@functools.cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+@functools.cache  # building one takes milliseconds, and a record has thousands of lines
+def _adapter(value_type: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(value_type)
 
 
 RUN_FILE = "run.json"
@@ -192,7 +188,7 @@ def load_run_state(run_dir: Path) -> RunState:
             where=str(path),
         )
     try:
-        state = get_type_adapter(RunState).validate_python(data)
+        state: RunState = _adapter(RunState).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
@@ -23,7 +25,6 @@ from rlbox.record.state import (
     RunState,
     StageState,
     create_run_state,
-    get_type_adapter,
     load_run_state,
 )
 from rlbox.report.plots import Series, XKind, thin_points
@@ -209,7 +210,8 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
 
 
 def _masked(state: RunState, masks: SecretMasker) -> RunState:
-    return get_type_adapter(RunState).validate_python(masks.mask_json(dataclasses.asdict(state)))
+    masked: RunState = TypeAdapter(RunState).validate_python(masks.mask_json(dataclasses.asdict(state)))
+    return masked
 
 
 def _samples(files: _Files) -> list[Sample]:

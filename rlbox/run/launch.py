@@ -158,7 +158,7 @@ def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
     if reconciled.alive:
         run_id = reconciled.alive[0]
         holder = LockOwner(run=run_id, what="its container runs")
-        raise create_lock_held_error(holder, lock.path, run_store.find_current_stage(run_id))
+        raise create_lock_held_error(holder, lock.path)
 
 
 def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[], bool]) -> int:

@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_and_one_that_was_killed(site: Site, tmp_path: Path) 
         (found,) = said.data["verdict"]["refused"]
         assert (said.code, found["what"].partition(", started")[0]) == (
             8,
-            f"run {run} has the data disk: job two, stage second",
+            f"run {run} has the data disk: job two",
         )
     facts = site.supervisor()
     for pid in (facts.warden, facts.pid, *site.marked()):

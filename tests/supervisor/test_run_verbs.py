@@ -25,7 +25,7 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
 
     again = site.run()
     assert again.code == 8
-    assert f"run {run} has the data disk: job two, stage second, started by " in again.err
+    assert f"run {run} has the data disk: job two, started by " in again.err
 
     refused = site("runs", "rm", run, "--yes")
     assert refused.code == 8

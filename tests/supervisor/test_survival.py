@@ -84,9 +84,9 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     run_dir = going(disk)
     plan = load_plan_file(run_dir)
     with pytest.raises(LockHeld) as refused:
-        acquire_disk_lock(disk.data, LockOwner(), 0.1, find_current_stage=lambda run: "second")
+        acquire_disk_lock(disk.data, LockOwner(), 0.1)
     who = f"started by tester (uid {os.getuid()}) on {socket.gethostname()}, since"
-    assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
+    assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, {who}")
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
 
     def stop(user: str) -> None:

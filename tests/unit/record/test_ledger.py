@@ -77,7 +77,7 @@ def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
     (file,) = records.folder.glob("*.json")
     note = {"run": "r-1", "name": "job-7", "engine": "there", "started": "t0", "place": "there"}
     assert json.loads(file.read_text())["note"] == note
-    assert records.read_ref("r-1") == NOTE
+    assert records.read_or_empty("r-1").note == NOTE
 
 
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "", ".."])
 def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError, match="is not a valid run name"):
-        HostRecordStore(tmp_path).read_ref(name)
+        HostRecordStore(tmp_path).read_or_empty(name)
 
 
 @pytest.mark.parametrize("name", ["a\nfake  passed", "a\rb", "\x1b]0;x\x07", "a b", "-x", ".r", "é"])
