@@ -13,12 +13,11 @@ from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.config.project import Project
 from rlbox.gate.gate import GateChecker
-from rlbox.job.filler import RunPaths
 from rlbox.job.gate import ForbidRule
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import StagePlan, plan_run
+from rlbox.job.plan import RunPaths, StagePlan, plan_run
 from rlbox.system.tail import BLOCK
 
 SIZE, SMALL = 256 << 20, 8 << 20

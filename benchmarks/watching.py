@@ -16,9 +16,8 @@ import psutil
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from rlbox.job.filler import RunPaths
 from rlbox.job.gate import ForbidRule
-from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.job.plan import RunPaths, RunPlan, StagePlan
 
 SAMPLES, FEW = 40, 2
 POLL_S = 0.1

@@ -33,12 +33,11 @@ from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.line_rules import RuleState
-from rlbox.job.filler import RunPaths
 from rlbox.job.gate import MetricRule
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import StagePlan, plan_run
+from rlbox.job.plan import RunPaths, StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
 KNOWN = list_benign_lines(load_fixes(Project(folder=CHECKOUT)))

@@ -13,8 +13,7 @@ from typing import Any
 
 from rlbox.diagnose.cause import Cause
 from rlbox.gate.line_rules import RuleState
-from rlbox.job.filler import RunPaths
-from rlbox.job.plan import RunPlan
+from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import SecretMasker
 

@@ -47,7 +47,7 @@ def _list_runs(ctx: click.Context, project: Project) -> Iterable[str]:
 
 
 def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
-    from rlbox.job.load import load_job
+    from rlbox.job.job import load_job
 
     # click leaves the argument in `args` before an option whose value is being typed
     return load_job(project, ctx.params.get("name") or next(iter(ctx.args), "")).profiles

@@ -22,7 +22,7 @@ from rlbox.cli.options import (
 from rlbox.cli.runs import run_state_summary_json
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import parse_settings_last_wins
 from rlbox.planner.fit import RunCommand, print_plan_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions

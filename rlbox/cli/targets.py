@@ -22,7 +22,7 @@ from rlbox.image.context import require_replaceable_context_dir
 from rlbox.image.inputs import BuildInputs
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.image.show import show_engine_image_if_found
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import format_declared_params
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.lock import load_lock

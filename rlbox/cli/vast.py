@@ -28,7 +28,7 @@ from rlbox.cli.options import (
 from rlbox.errors import Interrupted, NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.forms import ONSTART_FIELD_LIMIT
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import parse_settings_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
 from rlbox.planner.stack_check import require_consistent_stack

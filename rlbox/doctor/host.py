@@ -49,7 +49,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
-from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.job.job import load_target_ports_by_job_port
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image

@@ -39,7 +39,7 @@ from rlbox.image.layers import (
 )
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
-from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.job.job import load_target_ports_by_job_port
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchGroup, list_torch_wheel_groups
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, find_lock_fault, format_requirements, load_lock
 from rlbox.target.target import Target

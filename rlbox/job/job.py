@@ -7,15 +7,18 @@ directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, suggest_similar
+from rlbox.config.project import Project
+from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, suggest_similar, validate_spec
+from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.config.units import Seconds
-from rlbox.errors import get_docs_url
+from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.job.fits import Fits, find_fits_formula_problems
 from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
@@ -32,9 +35,16 @@ from rlbox.job.param import (
     find_value_problems,
 )
 from rlbox.job.phase import Phase
-from rlbox.job.ports import Port, PortOpenToOthers
 
 Word = Annotated[str, StringConstraints(min_length=1)]
+LOWEST_PORT, HIGHEST_PORT = 1024, 65535
+Port = Annotated[int, Field(ge=LOWEST_PORT, le=HIGHEST_PORT)]
+PortOpenToOthers = Annotated[
+    str,
+    StringConstraints(pattern=r"^(ephemeral|\{port\.[a-z][a-z0-9_]*\}(\+[1-9]\d{0,2})?|[1-9]\d{0,4}(-[1-9]\d{0,4})?)$"),
+]
+"""A port, one with the COUNT after it `{port.NAME}+COUNT`, a range `FIRST-LAST`, or `ephemeral`: those that the kernel
+gives to who asks for any."""
 UsualStepsBeforeHang = Annotated[float, Field(ge=0)]
 
 
@@ -340,3 +350,52 @@ def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
             yield index, _("always succeeds, even after failures; leave the last `true` out")
         if re.search(r"[^&]&\s*$", word):
             yield index, _("leaves its work in the background and ends at once; leave the last & out")
+
+
+_PORTS = TypeAdapter(dict[str, Port])
+
+
+def load_job(project: Project, name: str) -> Job:
+    path = project.require_job_file(name)
+    shown = display_path(path, project)
+    return _validate_job(name, shown, read_utf8_text(path, shown))
+
+
+@functools.lru_cache(maxsize=64)
+def _validate_job(name: str, shown: str, text: str) -> Job:
+    return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
+
+
+def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
+    found: dict[str, int] = {}
+    for name, path in project.jobs().items():
+        shown = display_path(path, project)
+        table = parse_toml(read_utf8_text(path, shown), shown)
+        if table.get("target") != target:
+            continue
+        try:
+            ports = _PORTS.validate_python(table.get("ports", {}), strict=True)
+        except ValidationError:
+            ports = load_job(project, name).ports  # which says what is wrong
+        found |= {f"{name}.{port}": number for port, number in ports.items()}
+    return found
+
+
+def shift_ports(job: Job, by: int) -> Job:
+    """Return `job` with `by` added to each port of its table.
+
+    Raises SpecError: A port would be none that a user may have.
+    """
+    ports = {name: number + by for name, number in job.ports.items()}
+    for name, number in ports.items() if by else ():
+        if not LOWEST_PORT <= number <= HIGHEST_PORT:
+            raise SpecError(
+                _("--shift-ports {by} moves port {name} of job {job} to {number}").format(
+                    by=by, name=name, job=job.name, number=number
+                ),
+                next_step=_("name a number with which all of them are from {lowest} to {highest}").format(
+                    lowest=LOWEST_PORT, highest=HIGHEST_PORT
+                ),
+            )
+    return job.model_copy(update={"ports": ports})

@@ -14,13 +14,11 @@ from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Param, Scalar, format_scalar
 from rlbox.job.params import SET, ParamValues, apply_overrides, resolve_params
-from rlbox.job.plan import RunPlan
+from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.planner.budget import (
     StageMeasurement,
     budget_json,

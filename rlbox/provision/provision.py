@@ -24,7 +24,7 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.job.job import load_target_ports_by_job_port
 from rlbox.provision.apply import (
     EMPTY_RESULT,
     ApplyOptions,

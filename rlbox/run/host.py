@@ -16,11 +16,10 @@ from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
-from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_record

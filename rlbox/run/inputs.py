@@ -22,12 +22,11 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_signatures_json
 from rlbox.i18n import _
-from rlbox.job.filler import RunPaths, source_mount_path
 from rlbox.job.job import Job, SourceTable
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
 from rlbox.run.backend import format_run_command_without_params
 from rlbox.run.data_disk import resolve_data_dir

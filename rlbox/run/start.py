@@ -20,8 +20,7 @@ from rlbox.fixes.render import list_benign_lines, list_secret_aliases
 from rlbox.gate.gate import GateChecker
 from rlbox.i18n import _
 from rlbox.job.cluster_job import require_cluster
-from rlbox.job.job import Job
-from rlbox.job.load import load_job, shift_ports
+from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
     ParamValues,

@@ -16,11 +16,10 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.job.ports import is_port_allowed
 from rlbox.supervise.causes import explain_undeclared_listener
 from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.supervise.stage_watch import StageWatch
@@ -30,6 +29,18 @@ _EVERY_S, _SHARE = 1.0, 20
 """How often at most, and that looking takes a twentieth of the time at most."""
 
 _OTHER = "other"
+
+
+def is_port_allowed(declared: Iterable[str], port: int, ephemeral: range) -> bool:
+    return any(port in (ephemeral if word == "ephemeral" else _range(word)) for word in declared)
+
+
+def _range(word: str) -> range:
+    if "+" in word:
+        first, _, count = word.partition("+")
+        return range(int(first), int(first) + int(count) + 1)
+    first, _, last = word.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 class PortAuditor:

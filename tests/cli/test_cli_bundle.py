@@ -15,8 +15,7 @@ import pytest
 from fakes import Folder, Rlbox
 
 from rlbox.diagnose.cause import Cause
-from rlbox.job.filler import RunPaths
-from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.job.plan import RunPaths, RunPlan, StagePlan
 from rlbox.record.state import create_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic

@@ -12,7 +12,7 @@ from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
 from rlbox.target.target import Target, load_target
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.provision.provision import StageEnvironment
 
 pytestmark = pytest.mark.usefixtures("as_declared")

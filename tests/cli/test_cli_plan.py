@@ -9,10 +9,9 @@ import pytest
 from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
 
 from rlbox.amounts import GIB
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import plan_run
+from rlbox.job.plan import RunPaths, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_runtime

@@ -11,10 +11,9 @@ import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
 from rlbox.gate.line_rules import RuleState
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_runtime

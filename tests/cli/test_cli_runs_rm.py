@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import plan_run
+from rlbox.job.plan import RunPaths, plan_run
 from rlbox.record.run_dir import write_run_files
 from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker

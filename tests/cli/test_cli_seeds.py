@@ -14,7 +14,7 @@ from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.config.project import Project
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPlan, StagePlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, StagePlan, plan_run
 
 PATHS = RunPaths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
 

@@ -12,7 +12,7 @@ from optionbox import parser_of, read
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.plan import RunPlan, StagePlan, plan_resume
 from rlbox.target.target import load_target
 

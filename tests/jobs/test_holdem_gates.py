@@ -10,7 +10,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.filler import RunPaths
+from rlbox.job.plan import RunPaths
 
 LOGS = Path(__file__).parent / "logs"
 TRACKER = {

@@ -11,7 +11,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.filler import RunPaths
+from rlbox.job.plan import RunPaths
 
 OOM = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has 31.36 GiB"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda error"

@@ -9,7 +9,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.filler import RunPaths
+from rlbox.job.plan import RunPaths
 
 LOG = Path(__file__).parent / "logs/xdan-train.log"
 SAVE = "xDAN-RL-Training-GRPO/ckpts/xDAN-L2-RL-32B-Instruct"

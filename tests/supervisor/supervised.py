@@ -15,9 +15,8 @@ from typing import Any
 from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
-from rlbox.job.filler import RunPaths
 from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
-from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import ClusterRun, RayPlan, RunPaths, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
 from rlbox.system.process_table import has_environment, probe_processes

@@ -14,8 +14,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.errors import SpecError
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.target.target import DEFAULTS, Target, load_target
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -11,7 +11,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.target.target import load_target
 
 TARGETS, JOBS = (sorted((CASES / kind).glob("*.toml")) for kind in ("target", "job"))

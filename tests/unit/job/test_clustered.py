@@ -13,11 +13,9 @@ from pydantic import ValidationError
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, load_run_plan, plan_run
+from rlbox.job.plan import ClusterRun, NodePlan, RunPaths, RunPlan, load_run_plan, plan_run
 
 PATHS = RunPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
 GIVES = ClusterParams(

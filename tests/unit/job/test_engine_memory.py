@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlbox.config.project import Project
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.supervise.supervisor import find_inference_gpu_memory_percent
 
 SHIPPED = Project(folder=Path(__file__).parents[3])

@@ -8,9 +8,7 @@ import pytest
 from fakes import Folder
 
 from rlbox.errors import SpecError
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
@@ -19,7 +17,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPlan, plan_resume, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_resume, plan_run
 
 JOB = """
 title = "full and resume of seed 000"

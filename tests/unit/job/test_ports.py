@@ -6,7 +6,7 @@ import pytest
 from fakes import Folder
 
 from rlbox.errors import SpecError
-from rlbox.job.load import load_target_ports_by_job_port
+from rlbox.job.job import load_target_ports_by_job_port
 
 JOB = 'title = "it listens"\ntarget = "{target}"\n[ports]\nhttp = {port}\n'
 

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
-from rlbox.job.plan import RunPlan, load_run_plan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, load_run_plan, plan_run
 
 JOB = """
 title = "two stages"

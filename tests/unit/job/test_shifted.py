@@ -7,12 +7,10 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.filler import RunPaths
-from rlbox.job.job import Job
-from rlbox.job.load import load_job, shift_ports
+from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import plan_run
-from rlbox.job.ports import is_port_allowed
+from rlbox.job.plan import RunPaths, plan_run
+from rlbox.supervise.ports import is_port_allowed
 
 
 def shipped(name: str) -> Job:

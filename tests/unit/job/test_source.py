@@ -7,10 +7,9 @@ from fakes import CHECKOUT, Folder
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.filler import RunPaths, source_mount_path
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path
 from rlbox.run.inputs import plan_container_run
 
 JOB = """

@@ -7,8 +7,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
 from rlbox.planner.budget import (
     HourlyPrice,

@@ -12,10 +12,9 @@ from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.errors import NodeError, SpecError
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import apply_overrides, resolve_params
-from rlbox.job.plan import plan_run
+from rlbox.job.plan import RunPaths, plan_run
 from rlbox.planner.fit import (
     RunCommand,
     find_user_paths_off_disk,

@@ -12,8 +12,7 @@ import pytest
 
 from rlbox.diagnose.cause import SupervisorExit
 from rlbox.errors import EngineError, SpecError
-from rlbox.job.filler import RunPaths
-from rlbox.job.plan import RunPlan
+from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.host_record import ContainerRef, HostRecord, HostRecordStore
 from rlbox.record.reconcile import RuntimeStatus

@@ -167,8 +167,7 @@ def test_a_broken_run_is_told_as_far_as_it_goes(tmp_path: Path, name: str, harm:
 
 
 def test_a_torn_state_is_made_from_the_events(tmp_path: Path) -> None:
-    from rlbox.job.filler import RunPaths
-    from rlbox.job.plan import RunPlan
+    from rlbox.job.plan import RunPaths, RunPlan
 
     folder = tmp_path / "run"
     write_run(folder, samples=2, steps=2)

@@ -11,10 +11,9 @@ from fakes import CHECKOUT
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPlan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state

@@ -9,7 +9,7 @@ from fakes import ON_IMAGE, Folder
 
 from rlbox.app import App
 from rlbox.errors import SpecError
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.run.exposure import plan_exposure_or_refuse, unpublish_ports

@@ -14,8 +14,7 @@ from fakes import CHECKOUT
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, WorkFailed
-from rlbox.job.filler import RunPaths
-from rlbox.job.plan import RunPlan
+from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state

@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 from rlbox.amounts import GIB
 from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
-from rlbox.job.load import load_job
+from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.planner.needs import estimate_reported_gpu_bytes, evaluate_fits
 

@@ -16,11 +16,10 @@ from fakes import CHECKOUT
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import decode_toml
-from rlbox.job.filler import RunPaths
 from rlbox.job.gate import Ready
 from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import ServicePlan, plan_run
+from rlbox.job.plan import RunPaths, ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
 from rlbox.supervise.services import RunningService, StartLimit, find_readiness_problem
 from rlbox.system.counters import ActivitySample, ProcessUsage
