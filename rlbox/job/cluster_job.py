@@ -37,7 +37,6 @@ class ClusterParams:
 
 
 def require_cluster(job: Job) -> ClusterTable:
-    """Return what a job takes from a cluster; `SpecError` where it does not say that it can run over several nodes."""
     if job.cluster is None:
         raise SpecError(
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
@@ -55,10 +54,7 @@ class AdaptedJob(NamedTuple):
 
 
 def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
-    """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
-
-    Raises SpecError: as `require_cluster`.
-    """
+    """Return a job without a Ray of its own, and its parameters; what `--set` says stays."""
     table = require_cluster(job)
     given = {
         name: cluster_params.get_value(word) for name, word in table.params.items() if values.origins.get(name) != SET

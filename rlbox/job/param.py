@@ -52,7 +52,6 @@ class Param(SpecModel):
 
     @property
     def kind(self) -> ParamType:
-        """Its type: declared, or that of its unit, its default or its first choice."""
         if self.type:
             return self.type
         if self.unit:
@@ -105,7 +104,7 @@ def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
 
 
 def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
-    """Return the text of a command line as the scalar that a job file would hold; `ValueError` when it is none."""
+    """Raises `ValueError`."""
     kind = param.kind
     if kind == "bool":
         if text.lower() not in _BOOLS:

@@ -39,12 +39,7 @@ class ParamValues:
 
 
 def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> ParamValues:
-    """Return the job's parameters after `profiles` and the `settings` of the command line.
-
-    `profiles`: Names of profiles, a later one over an earlier one; a text is one name, the empty text none.
-    Raises SpecError: an unknown profile or parameter, a value of the wrong type, unit or choice or out of its range, or
-      a required parameter without one: all of them.
-    """
+    """Later profiles lie over earlier ones. Raises `SpecError` with all that is wrong."""
     names = tuple(filter(None, [profiles] if isinstance(profiles, str) else profiles))
     _check_profiles(job, names)
     given: dict[str, tuple[Scalar, str]] = {
@@ -70,10 +65,7 @@ def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[st
 def apply_overrides(
     job: Job, values: ParamValues, apply_resume_params: bool, settings: Mapping[str, str]
 ) -> ParamValues:
-    """Return `values` with the parameters of `[resume]` (when `apply_resume_params`) and then `settings` over them.
-
-    Errors are those of `resolve_params`.
-    """
+    """`[resume]`, when asked for, lies under `settings`; errors are those of `resolve_params`."""
     problems = _Problems(job)
     given: dict[str, tuple[Scalar, str]] = {}
     if apply_resume_params:
@@ -179,14 +171,7 @@ def build_override_entry(
     notes: Sequence[str] = (),
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Return the entry of `overrides.json` for one start of a run.
-
-    `settings`: `--set` of this command line.
-    `previous_params`: The parameters as they were: the job's defaults for a new run, those of the last attempt for a
-      resumed one.
-    `first_stage`, `force`: `--from` and `--force`.
-    `notes`: What the user must know of it (`RunPlan.notes`).
-    """
+    """Return the entry of `overrides.json` for one start of a run; `previous_params` are the defaults for a new one."""
     changed = {
         name: {"before": previous_params.get(name), "now": value, "origin": values.origins.get(name, "")}
         for name, value in values.params.items()
@@ -217,7 +202,6 @@ def list_params_with_unit(job: Job) -> dict[str, str]:
 
 
 def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
-    """Return parameters for people, sorted: `name = value unit`, and where it came from unless that is the default."""
     lines = []
     for name, value in sorted(params.items()):
         unit = f" {units[name]}" if name in units else ""

@@ -96,7 +96,7 @@ class PlaceholderFiller:
         return _PLACEHOLDER.sub(value, text)
 
     def fill_argv_dropping_empty(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
+        """A word that is nothing but a true-or-false parameter may be empty, and is left out then."""
         filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
@@ -285,13 +285,7 @@ def plan_run(
     target: str,
     secrets: tuple[str, ...] = (),
 ) -> RunPlan:
-    """Return everything that the run of `job` will do, placeholders filled in.
-
-    `values`: Parameters after profile and `--set`, from `resolve_params`.
-    `place`: Where it takes place, by its name in `rlbox/run/backend.py`.
-    `secrets`: Names of the secrets that the supervisor gets.
-    Raises SpecError: A placeholder names nothing; the message says where it stands.
-    """
+    """Return everything that the run will do; `SpecError` says where a placeholder names nothing."""
     fill = PlaceholderFiller(job, values, paths)
     return RunPlan(
         run_id=run_id,
@@ -388,11 +382,8 @@ def plan_resume(
 ) -> RunPlan:
     """Return `previous_plan` with the stages that run now planned anew.
 
-    `attempt_by_stage`: The stages that run now, by name: the number of the attempt, 1 for a stage that never began.
-      From the second on a stage gets the parameters of `[resume]` and its `resume` words; stages that are not named
-      stay as they are.
-    `set_options`: `--set` of the command line that resumes; they hold for all stages that run now, over `[resume]`.
-    Raises SpecError: A setting is wrong, or the job no longer has the stages of the run.
+    `attempt_by_stage` counts from 1; from the second attempt on a stage gets the parameters of `[resume]` and its
+    `resume` words. `set_options` hold for all stages that run now. Raises `SpecError` when the job no longer has the stages.
     """
     wanted = select_stages(job, previous_plan.profile)
     if [stage.name for stage in wanted] != [stage.name for stage in previous_plan.stages]:
@@ -433,10 +424,7 @@ def _list_resume_notes(job: Job, attempts: Mapping[str, int]) -> list[str]:
 
 
 def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
-    """Return the plan that `RunPlan.as_json` wrote.
-
-    Raises SpecError: the data were written by another schema, or are no plan.
-    """
+    """`SpecError`: the data were written by another schema, or are no plan."""
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != 1:
         raise SpecError(_("plan.json has schema {schema!r}, this rlbox reads 1").format(schema=schema))

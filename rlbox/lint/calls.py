@@ -54,7 +54,6 @@ class Call:
 
     @cached_property
     def word_texts(self) -> list[str]:
-        """The words without their quotes."""
         return [word.text for word in self.words]
 
     @cached_property
@@ -63,7 +62,6 @@ class Call:
 
     @cached_property
     def arguments(self) -> list[Argument]:
-        """Its options and overrides."""
         arguments = []
         for i, word in enumerate(self.words):
             name, equals, value = word.text.partition("=")
@@ -77,7 +75,6 @@ class Call:
         return arguments
 
     def find_argument(self, *names: str) -> Argument | None:
-        """Return the first argument with one of the names."""
         return next((argument for argument in self.arguments if argument.name in names), None)
 
 
@@ -151,7 +148,6 @@ def command_behind(call: Call) -> tuple[Word, ...]:
 
 
 def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return `python SCRIPT …` or `python -m MODULE …` out of the words of a launcher."""
     for i, word in enumerate(words):
         if word.text in ("-m", "--module") or word.text.endswith(".py"):
             python = Word("python", "python", word.position)
@@ -161,7 +157,6 @@ def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
 
 
 def image_position(call: Call) -> int | None:
-    """Return which word of `docker run` is the image."""
     i = 0
     while i < len(call.words):
         text = call.words[i].text

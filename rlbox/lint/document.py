@@ -43,8 +43,6 @@ class Setting:
 
 @dataclass
 class Document:
-    """Everything of one file that rules look at."""
-
     name: str
     text: str
     shells: list[Source] = field(default_factory=list)  # texts that a shell of its own runs
@@ -63,7 +61,6 @@ class Document:
         return self.text.split("\n")
 
     def contains_regex_even_in_comments(self, regex: str) -> bool:
-        """Whether the pattern is anywhere in the text, comments included."""
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
     def ignored_rules(self, number: int) -> set[str]:
@@ -112,7 +109,6 @@ class Document:
             self._add_command(command, context_tags, depth)
 
     def add_argv(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
-        """Add a command that is given as a list of words."""
         if words and not words[0].text.startswith("-"):
             text = " ".join(word.text for word in words)
             self._add_command(Command(Source(text, words[0].position), words=words), context_tags)

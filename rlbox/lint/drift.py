@@ -92,5 +92,4 @@ class DriftRule(Matcher):
 
 @cache
 def load_drift_rules() -> tuple[DriftRule, ...]:
-    """Return the shipped table."""
     return tuple(validate_spec(DriftRule, row, f"{TABLE}: {row.get('id')}") for row in load_toml(TABLE)["rule"])

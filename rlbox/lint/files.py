@@ -61,7 +61,6 @@ def _scripts_below(directory: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> bytes:
-    """Return the first bytes of a file, one more than of a script."""
     with path.open("rb") as file:
         return file.read(LARGEST + 1)
 

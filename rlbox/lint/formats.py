@@ -33,7 +33,6 @@ def guess_format_from_file_name(file_name: str) -> Format | None:
 
 
 def detect_format(name: str, text: str) -> Literal["shell", "notes", "yaml", "toml", "dockerfile"]:
-    """Return the format of a document, by its name, else by its first lines."""
     guesses: dict[str, Format] = {
         r"#!": "shell",
         r"(?m)(?:.|\n)*?^[ \t>]*```": "notes",
@@ -57,7 +56,6 @@ _FENCE = re.compile(r"(?P<margin>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?[.]?(?P<
 
 
 def _read_notes(document: Document, source: Source) -> None:
-    """Read what stands in fences, by their language."""
     lines = source.text.splitlines(keepends=True)
     i = 0
     while i < len(lines):

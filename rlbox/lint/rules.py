@@ -64,7 +64,6 @@ def make_hit_at_setting(setting: Setting, **fields: str) -> Hit:
 
 
 def find_hits(matcher: Matcher, document: Document) -> Iterator[Hit]:
-    """Yield what a matcher without a check finds."""
     if matcher.text:
         for source in document.shells:
             for match in re.finditer(matcher.text, source.text):

@@ -40,7 +40,6 @@ class Source:
     margin: int = 0
 
     def position(self, index: int) -> Position:
-        """Return the place of a character of the text."""
         row = self.text.count("\n", 0, index)
         column = index - (self.text.rfind("\n", 0, index) + 1)
         return Position(self.start.line + row, column + (self.margin + 1 if row else self.start.column))
@@ -55,7 +54,6 @@ class Word:
     position: Position
 
     def source(self) -> Source:
-        """Return its text as a part of the file."""
         line, column = self.position
         return Source(self.text, Position(line, column + self.raw.startswith(("'", '"'))))
 

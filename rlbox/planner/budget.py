@@ -54,7 +54,6 @@ class HoursRange(NamedTuple):
 
 
 def parse_price_range(text: str) -> HourlyPrice:
-    """Return the price of `1.60` or `1.60-2.40`."""
     found = _PRICE.fullmatch(text)
     low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
     if low > high:
@@ -66,7 +65,6 @@ def parse_price_range(text: str) -> HourlyPrice:
 
 
 def get_target_max_price(target: Target) -> HourlyPrice | None:
-    """Return what an hour on a rented target costs at most; None where it does not say."""
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
     return HourlyPrice(most, most, "the target's ceiling, disk included") if most else None
 
@@ -77,14 +75,7 @@ def estimate_stage_hours(
     bytes_per_gpu: float,
     measurements: Sequence[StageMeasurement],
 ) -> tuple[StageHours, ...]:
-    """Return the hours of each stage of a run, in order.
-
-    Parameters
-    ----------
-    measurements
-        Stages that passed, the latest first. One counts whose parameters are those of `values`; texts that name no
-        model, such as paths, may differ.
-    """
+    """`measurements` are stages that passed, the latest first; one counts with the same parameters."""
     fits = job.fits or Fits()
     formulas = Formulas(job, values.params, bytes_per_gpu)
 

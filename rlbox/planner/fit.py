@@ -60,7 +60,6 @@ def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> di
 
 
 def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
-    """Return the table of a run's needs, a row for each stage, then what there is and what was not judged."""
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
     for row in needs.stages:
         if row.gpus or row.card or row.host or row.disk:
@@ -103,7 +102,6 @@ _OWN = ("{data}", "{run}", "{job}")
 
 
 def find_user_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
-    """Return the parameters of `--set` that name a path off the data disk, with what each says."""
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
     for name, value in values.params.items():
@@ -184,7 +182,6 @@ def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scala
 
 
 def _list_other_values(param: Param, now: Scalar) -> Iterable[Scalar]:
-    """Return other values of a parameter, numbers by their distance."""
     if isinstance(now, bool):
         return (not now,)
     if param.choices or isinstance(now, str):
@@ -213,7 +210,6 @@ class FitResult:
 
 
 def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
-    """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
     spec = load_target(app.project, target).target
     hardware = spec.hardware
     request = parse_gpus_option(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
@@ -223,10 +219,7 @@ def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
 def replace_declared_by_measured_capacity(
     app: App, target: str, declared: Capacity, data_dir: Path, gpus: str
 ) -> Capacity:
-    """Return `declared` with what this machine has in the place of what its target declares; its own limits stay.
-
-    `gpus` is what `--gpus` says; of a number the first GPUs are meant.
-    """
+    """Limits of the target's own stay; of a number of GPUs the first ones are meant."""
     ids = parse_gpus_option(gpus, 0).ids
     cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
     chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[
@@ -251,10 +244,7 @@ def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None
 
 
 def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand, *, force: bool = False) -> None:
-    """Refuse a run that does not fit: `NodeError` says what, where, and the nearest setting that does.
-
-    What is computed may be wrong: with `force` it is only said.
-    """
+    """`NodeError` names the nearest setting that fits; what is computed may be wrong: with `force` it is only said."""
     if fit is None or not fit.shortages:
         return
     if force:
@@ -270,10 +260,7 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand
 def require_resume_fit_except_disk(
     app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False
 ) -> None:
-    """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already.
-
-    `plan` holds the `settings` of the command line that takes it up.
-    """
+    """What the run wrote is on the disk already. `plan` holds the `settings` of the command line."""
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     room = replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
     fit = check_fit(job, values, room)
@@ -313,13 +300,6 @@ def print_plan_and_require_fit(
     measurements: Sequence[StageMeasurement],
     hourly_price: str,
 ) -> int:
-    """Show what a run of the job `job_name` needs and what there is; `requested` has its profiles and settings.
-
-    Raises
-    ------
-    NodeError
-        It does not fit; the nearest setting that does is named.
-    """
     job = load_job(app.project, job_name)
     values = resolve_params(job, requested.profiles, requested.settings)
     spec = load_target(app.project, target or job.target).target

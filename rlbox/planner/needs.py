@@ -63,10 +63,7 @@ def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
 
 
 def declare_capacity(target: Target, gpus: int) -> Capacity:
-    """Return the room that a target declares; `gpus` are those that a container gets.
-
-    A `need_gib` of 1, the default, says nothing of the disk.
-    """
+    """A `need_gib` of 1, the default, says nothing of the disk."""
     hardware = target.hardware
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
     return Capacity(
@@ -186,15 +183,7 @@ class Formulas:
 def evaluate_fits(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
-    Parameters
-    ----------
-    bytes_per_gpu
-        Memory of one GPU as its driver tells it, of which engines take shares; 0: not known.
-
-    Raises
-    ------
-    SpecError
-        A formula has no value, as for a division by zero.
+    `bytes_per_gpu` is what the driver tells, of which engines take shares; 0: not known.
     """
     if job.fits is None:
         return None
@@ -227,7 +216,6 @@ def _evaluate_stage(fits: Fits, name: str, formulas: Formulas) -> StageNeeds:
 
 
 def _check_model_sizes(fits: Fits, values: ParamValues) -> tuple[list[str], list[str]]:
-    """Return a sentence for each model whose size nobody told, and for each whose size is that of another one."""
     unsized, wrong = [], []
     for size, model in fits.size.items():
         billions, name = float(values.params[size]), str(values.params[model])

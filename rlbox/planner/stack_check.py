@@ -31,16 +31,9 @@ The version of `default` is that of the CUDA that torch is to be built with.
 
 @dataclass(frozen=True, kw_only=True)
 class StackVerdict:
-    """How a target's stack stands.
+    """A set of versions that fits, with what the target fixes; or the contradiction, and ways out, the nearest first.
 
-    Attributes
-    ----------
-    versions
-        Name to version of a set that fits, with what the target fixes; empty when it contradicts itself.
-    conflicting_constraints, conflicting_facts
-        The contradiction: leave out any one of these and the rest fits.
-    proposed_changes
-        Ways out, the nearest first.
+    Of a contradiction any one constraint or fact may be left out, and the rest fits.
     """
 
     versions: dict[str, str]
@@ -144,7 +137,6 @@ def _find_nearest_change(
 
 
 def _order_by_distance(order: tuple[str, ...], before: tuple[str, ...], offered: list[str]) -> tuple[str, ...]:
-    """Return other versions than before, the nearest in the table first, the newer of two as near."""
     at = order.index(before[0]) if before and before[0] in order else 0
     others = [version for version in order if version in offered and version not in before]
     return tuple(sorted(others, key=lambda version: abs(order.index(version) - at)))
@@ -209,13 +201,11 @@ def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def conflict_lines(verdict: StackVerdict) -> list[str]:
-    """Return the contradiction: what the target says, then the facts, each with its source."""
     said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
 
 def format_changes_resolving_conflict(target_name: str, verdict: StackVerdict) -> str:
-    """Return the nearest changes, or how to leave a fact out."""
     facts = ", ".join(fact.id for fact in verdict.conflicting_facts)
     off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
         facts=facts
@@ -275,14 +265,12 @@ def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[F
 
 
 def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> str:
-    """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known."""
     with app.collecting_refusals_if_dry_run("stack"):
         return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
 
 
 def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
-    """Raise `SpecError` when a target contradicts itself; with `force` say so."""
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
     for line in unknown_version_lines(problem):
@@ -301,7 +289,7 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
 
 
 def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
-    """Return a target and its lock; no lock where there is none, where it is stale, and with `spec_alone`."""
+    """No lock where there is none, where it is stale, and with `spec_alone`."""
     from rlbox.fixes.catalogue import load_target_with_fix_packages
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
@@ -313,7 +301,7 @@ def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool
 
 
 def plan_stack(target: Target, lock: Lock | None) -> StackProblem:
-    """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
+    """`SpecError` when the target leaves out a fact that is not there."""
     table = load_compat()
     ids = [fact.id for fact in table.facts]
     if unknown := sorted(set(target.compat.off) - set(ids)):

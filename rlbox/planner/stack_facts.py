@@ -76,7 +76,6 @@ def _parse_fact(row: Mapping[str, Any], source: str) -> Fact:
 
 
 def is_from_package_metadata(fact: Fact) -> bool:
-    """Return whether a package declares it itself: what a target leaves out by name overrides that."""
     return fact.source.startswith(_METADATA)
 
 
@@ -133,13 +132,7 @@ class StackProblem:
 
 
 def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
-    """Return the question that a target puts.
-
-    Parameters
-    ----------
-    lock
-        Its lock, whose versions are judged where the spec pins none; None for the spec alone.
-    """
+    """Without `lock` the spec alone is judged; else its versions where the spec pins none."""
     listed = [*_list_constraints(table, target, lock)]
     if lock and target.base.bootstrap:  # a whole lock says what is not there; which extras were asked for it does not
         named = {one.name for one in listed} | {"python", *MACHINE, *_BUILD}

@@ -62,7 +62,6 @@ class Journal:
             self.record_event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
 
     def record_service_change(self, stage: str, service: str, **changes: Any) -> None:
-        """Change fields of a service of a stage; a new `state` is an event."""
         self.state = replace_service(self.state, stage, service, **changes)
         self._write_state(durable=False)
         if "state" in changes:

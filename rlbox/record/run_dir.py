@@ -30,10 +30,7 @@ def create_run_id(job: str) -> str:
 
 
 def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> None:
-    """Write a run directory: `plan.json`, a copy of the job's own `programs`, and `extra_files` (name to text).
-
-    So what ran can be read later whatever has changed since. Raises `OSError`.
-    """
+    """Keep what ran, so that it can be read whatever has changed since. Raises `OSError`."""
     for path in (run_dir, run_dir / "stages"):
         make_directory(path)
     reserve_disk_space_for_record(run_dir)
@@ -52,7 +49,7 @@ def write_run_plan(run_dir: Path, plan: RunPlan) -> None:
 
 
 def load_plan_file(run_dir: Path) -> RunPlan:
-    """Return the plan of a run directory; `SpecError` when there is none, or it is torn or of another rlbox."""
+    """`SpecError` when there is none, or it is torn or of another rlbox."""
     path = run_dir / PLAN_FILE
     try:
         data = parse_json(read_bytes(path))

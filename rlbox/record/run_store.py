@@ -166,10 +166,7 @@ class RunStore:
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
     def clean_up_dead_runs(self, lock_as: LockOwner) -> ReconcileResult:
-        """End the dead runs: ended containers are cleared away, what dead runs left is ended and written down.
-
-        `lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock.
-        """
+        """`lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock."""
         if not self.load_container_refs() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
             return ReconcileResult(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
@@ -228,7 +225,6 @@ class RunStore:
         return True
 
     def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
-        """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
         if stat_path(self.run_dir(run)) is None:
             self._records.delete(run)
             return
@@ -277,8 +273,8 @@ def sum_file_sizes(folder: Path) -> int:
 def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
     """Remove one run that has ended; whoever calls holds the disk. Raises `NodeError`.
 
-    It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
-    is removed by the next command that settles runs.
+    It is moved out of the list of runs first: one which is removed in part looks like no run, and the next command that
+    reconciles removes it.
     """
     gone = run_store.trash_dir / run
     try:
@@ -328,7 +324,6 @@ def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[Remova
 def decide_removals_keeping_latest_runs(
     candidates: Sequence[RemovalCandidate], *, started_before_s: float, remove_runs_with_checkpoints: bool
 ) -> list[RemovalCandidate]:
-    """Return what becomes of all runs: those go that have ended, and that nothing needs; times in Unix seconds."""
     by_age = sorted(candidates, key=lambda row: row.started_unix_s)
     newest = {row.job: row.run for row in by_age}
     passed = {row.job: row.run for row in by_age if row.state == "passed"}

@@ -162,10 +162,7 @@ def replace_service(run: RunState, stage: str, service: str, **changes: Any) -> 
 
 
 def write_run_state(run_dir: Path, run: RunState, masks: SecretMasker, *, durable: bool = True) -> None:
-    """Write `run.json` whole or not at all, secrets masked; `durable`: have it on the disk before returning.
-
-    Raises `OSError`; the old file is untouched then, and no draft is left.
-    """
+    """Write `run.json` whole or not at all, secrets masked; `durable`: have it on the disk before returning."""
     data = {"schema": SCHEMA, **masks.mask_json(dataclasses.asdict(run))}
     text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     replace_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
@@ -221,7 +218,6 @@ def find_readable_run_state(run_dir: Path) -> RunState | None:
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
     return (event for event in read_last_json_lines_forward(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 

@@ -96,10 +96,7 @@ def is_same_boot(supervisor: SupervisorInfo, boot: BootIdentity) -> bool:
 
 
 def is_host_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
-    """Whether a supervisor that runs in place is still there as the same process.
-
-    The file alone is not believed: the process must say itself that it carries out the run of this directory.
-    """
+    """The file alone is not believed: the process must say itself that it carries out the run of this directory."""
     if supervisor.container or not is_same_boot(supervisor, read_boot_identity()):
         return False
     process = probe_process(supervisor.pid)

@@ -90,54 +90,36 @@ class ResolvedJob:
 
 
 class PreparedBackend(Protocol):
-    """A backend that is ready for runs of one target on one data disk."""
-
     @property
     def network_mode(self) -> str:
         """The network of its runs: `own`, `host`, `bridge` or `none`."""
 
     @property
-    def shares_host_ports(self) -> bool:
-        """Whether the ports of its runs are those of this machine."""
+    def shares_host_ports(self) -> bool: ...
 
-    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
-        """Return the plan of a new run; it names a container if the run's processes are those of one."""
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan: ...
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
-        """Start a run that is written down; it depends on nobody from then on.
-
-        The check tells whether its container, or the process that was started, is still there.
-        """
+        """Start a run that is written down; it depends on nobody from then on."""
 
 
 class Backend(Protocol):
     """Where runs take place; how a run that is there is and ends is told by the `RuntimeHandle` of its record."""
 
     @property
-    def is_local(self) -> bool:
-        """Whether its runs, and their data disk, are on this machine."""
+    def is_local(self) -> bool: ...
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
-        """Return the data disk that new runs of `target` lie on.
+        """Where the data disk is on another machine the command line is run there, and this does not return."""
 
-        Where that is on another machine the command line is run there, with the secrets, and this does not return.
-        """
-
-    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
-        """Return the job as it runs here; the data disk was opened before."""
+    def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob: ...
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedBackend:
-        """Check that runs of `target` can start here; raise what `rlbox run` refuses.
-
-        Without `need_disk_gib` the data disk must have what the target asks for.
-        """
+        """Raise what `rlbox run` refuses; without `need_disk_gib` the disk must have what the target asks for."""
 
 
 def load_backend(place: str, options: RunOptions) -> Backend:
-    """Return the backend `place` as a command line means it.
-
-    Raises `SpecError` when there is none: a run's record was written by an rlbox that has more.
-    """
+    """Raises `SpecError` when there is none: a run's record was written by an rlbox that has more."""
     module, name = _require_known(place)
     backend: Backend = getattr(importlib.import_module(module), name)(options)
     return backend

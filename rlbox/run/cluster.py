@@ -63,16 +63,12 @@ _PARTS = ("gcs", "dashboard", "client")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Head:
-    """The head of a cluster: its plan, the image of its container, where its Ray has its files."""
-
     plan: ClusterPlan
     image: str
     folder: str
 
 
 class ClusterBackend:
-    """Runs on the cluster that a command line names, by default that of the target."""
-
     def __init__(self, options: RunOptions) -> None:
         self._options = options
         self._known: _Head | None = None
@@ -82,7 +78,6 @@ class ClusterBackend:
         return bool(os.environ.get(HEAD_VARIABLE))
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
-        """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
             return locate_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
@@ -110,7 +105,6 @@ class ClusterBackend:
         return run_rlbox_on_head_node(app, options, args, run, env, terminal=terminal)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
-        """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
             name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
@@ -141,7 +135,6 @@ class ClusterBackend:
         )
 
     def _head(self, app: App, target: str) -> _Head | None:
-        """Return the head here, None of a dry run that found none."""
         if self._known is None and (self.is_local or not app.dry_run):
             with app.collecting_refusals_if_dry_run("cluster"):
                 name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
@@ -158,7 +151,6 @@ class ClusterBackend:
         return dataclasses.replace(options, data=plan.head.data)
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
-        """Return the head's engine with the image of its container, checked, on the network of its host."""
         if self._options.build_missing:
             raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
         image, head, gpus = load_image_plan(app.project, target), self._head(app, target), self._options.gpus
@@ -189,7 +181,6 @@ class ClusterBackend:
 
 
 def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
-    """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
     for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())

@@ -36,14 +36,9 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 
 
 def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
-    """Return the data disk of `--data`, `RLBOX_DATA` or the target, for a command that looks at what is there.
+    """Return the data disk for a command that looks at what is there; `NodeError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.
-
-    Raises
-    ------
-    NodeError
-        The data disk that was named is not there.
     """
     exec_remotely_if_engine_is_remote(app, target, data_option, {})
     run_store = locate_local_run_store(app, target, data_option)
@@ -61,7 +56,6 @@ def locate_local_run_store(app: App, target: str, data_option: str | None) -> Ru
 
 
 def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
-    """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     try:
         host = load_image_plan(app.project, target).container.host
     except SpecError:  # a fix or a patch that is broken says nothing about a disk

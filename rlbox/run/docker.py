@@ -72,7 +72,6 @@ class DockerBackend:
         return ResolvedJob(job=job, values=values)
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
-        """Check the engine, the image, the GPUs and the data disk; `--build` makes an engine and the image."""
         if self._options.build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
@@ -98,7 +97,6 @@ class DockerBackend:
 
 
 def check_devices_and_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
-    """Return how the image's containers reach GPUs; raise where devices are missing, or GPUs cannot be used."""
     with app.collecting_refusals_if_dry_run("devices"):
         require_devices(app, image.container)
     access = choose_container_gpu_access(app, image, gpus)
@@ -123,7 +121,6 @@ def open_container(ref: ContainerRef) -> RunContainer:
 
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
-    """Start an engine where none answers, and build the image where there is none, or an outdated one."""
     from rlbox.engine.setup import describe_missing_setup_steps, install_and_start_engine
     from rlbox.image.build import ensure_image_built
 
@@ -159,7 +156,6 @@ class RunContainer:
         return "made" if container.status == "created" else "living" if container.status in ACTIVE_STATES else "ended"
 
     def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
-        """Return what its exit code, its output and the engine's flags say; None when it is gone."""
         ended, output = self.engine.inspect_container(self.ref.name), self.engine.read_log(self.ref.name)
         if ended is None or output is None:
             return None
@@ -227,10 +223,7 @@ class PreparedDocker:
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
-        """Make and start the container; the supervisor in it takes the disk once it is unlocked here.
-
-        The container stays after its end until somebody has reconciled the run.
-        """
+        """The container stays after its end until somebody has reconciled the run."""
         self._remove_outdated_bytecode()
         ref = ContainerRef(
             run=plan.run_id,

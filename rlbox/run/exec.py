@@ -88,7 +88,6 @@ def open_shell_in_new_container(
 
 
 def run_component_tests(app: App, python: str, timeout_s: float) -> int:
-    """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
     began = time.monotonic()
     stack = find_named_or_local_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
     parts: list[ComponentResult] = []
@@ -127,13 +126,7 @@ def run_component_tests_in_target(
 def find_host_layout_for_doctor(
     app: App, target: str | None, place: SingleMachinePlace, data_option: str | None
 ) -> Layout | None:
-    """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
-
-    Raises
-    ------
-    SpecError, NodeError
-        `--place here` names no target, or one that was not applied here; another target is around this shell.
-    """
+    """Return where the place is that is meant: that around this shell, or TARGET's with `--place here`; else None."""
     if place == "here":
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")

@@ -44,7 +44,6 @@ class UnpublishedPorts(NamedTuple):
 
 
 def unpublish_ports(plan: RunPlan, taken: Container[int]) -> UnpublishedPorts:
-    """Return the plan without the ports that are taken on the engine's machine, and a message for each."""
     messages = tuple(
         f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
         for name, port in plan.published.items()
@@ -67,13 +66,7 @@ def plan_exposure_or_refuse(
 ) -> RunPlan:
     """Return the plan of a run on `network_mode`, with notes of what strangers reach; all is recorded with the run.
 
-    The `.env` of the data disk counts: every start of a container reads it.
-
-    Raises
-    ------
-    SpecError
-        A head of the run has no token on a network that others reach, and neither the user, the target nor an earlier
-        attempt said that it may be so; or no service has one of the ports `port_names_to_publish`.
+    Raises `SpecError` where a Ray head has no token on a network that others reach, and nobody said that it may be so.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
     allow_unauthenticated = allow_unauthenticated or plan.open or limits.allow_outside_access
@@ -108,7 +101,6 @@ def plan_exposure_or_refuse(
 
 
 def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
-    """Return the ports that the services of a run publish, and those that the user wants, by name."""
     services = {service.name: service for stage in plan.stages for service in stage.services}.values()
     ports = {name: port for service in services for name, port in service.ports.items()}
     if unknown := sorted({*wanted} - {*ports}):
@@ -139,7 +131,6 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:
-    """Return what takes Ray's token away though it has one."""
     tables = {"its target": baked, "the job": plan.env}
     try:
         tables[str(env_file)] = parse_env_with_problems(read_bytes(env_file)).values

@@ -19,7 +19,6 @@ _OF_NO_JOB = "?"
 
 
 def reconcile_and_list_candidates(run_store: RunStore, app: App, run_dirs: Iterable[Path]) -> list[RemovalCandidate]:
-    """Return what is known of some runs, after the dead ones were settled."""
     found = reconcile_runs(app, run_store)
     return [_facts(run_store, folder, found) for folder in run_dirs]
 

@@ -51,7 +51,6 @@ class HostBackend:
         return ResolvedJob(job=job, values=values)
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedHost:
-        """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
@@ -101,10 +100,7 @@ class PreparedHost:
         return dataclasses.replace(plan, gpus=self.gpus)
 
     def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
-        """Start the watchdog, which inherits the lock of the data disk and starts the supervisor.
-
-        It has a session of its own that no terminal and no command line can take down.
-        """
+        """Start the watchdog, in a session of its own that no terminal and no command line can take down."""
         known = self.environment.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # named, so that no hook takes them for missing
         argv = (sys.executable, "-m", "rlbox.supervise", "--watchdog", str(run_dir), "--hold", str(lock.handle))

@@ -38,7 +38,6 @@ SPEC = "spec/"
 
 
 def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
-    """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
     files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
     lock = app.project.own_or_shipped_lock_file(target)
     if lock.exists():
@@ -48,7 +47,6 @@ def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> 
 
 
 def compute_specs_digest(files: Mapping[str, str]) -> str:
-    """Return what changes when the specs or the lock among the files of a run change; the run is bound to it."""
     specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
     return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
 
@@ -101,7 +99,6 @@ def plan_container_run(
 
 
 def check_ports(app: App, plan: RunPlan) -> None:
-    """Refuse a run one of whose ports is taken now; the error names port and holder."""
     for service in (service for stage in plan.stages for service in stage.services):
         for name, number in service.ports.items():
             if holder := describe_port_holder_unless_free(number):
@@ -113,13 +110,7 @@ def check_ports(app: App, plan: RunPlan) -> None:
 def require_matching_source(
     app: App, job: Job, values: ParamValues, *, is_local_run: bool, accept_other_version: bool
 ) -> SourceTree | None:
-    """Return the user's tree of the job's framework; None for the installed package.
-
-    Raises
-    ------
-    SpecError
-        It is no tree of the job's framework, is of another minor version, or the run is elsewhere.
-    """
+    """Return the user's tree; `SpecError` where it is not the job's framework in this minor version."""
     if job.source is None or not values.params[SOURCE_PARAM]:
         return None
     with app.collecting_refusals_if_dry_run(SOURCE_PARAM):
@@ -142,13 +133,7 @@ def require_matching_source(
 def probe_source_or_refuse_change(
     app: App, job: Job, plan: RunPlan, set_params: Mapping[str, str]
 ) -> SourceTree | None:
-    """Return the tree of a run that is resumed, as it is now; None for the installed package.
-
-    Raises
-    ------
-    SpecError
-        The tree is gone, or `set_params` name one: a resumed run keeps its own.
-    """
+    """`SpecError`: the tree is gone, or `set_params` name one, and a resumed run keeps its own."""
     had = str(plan.params.get(SOURCE_PARAM, ""))
     if job.source is None:
         return None

@@ -48,15 +48,8 @@ def stop_run(
 ) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
-    It may be called again and at the same time by others: the first one who asked is remembered. What was killed is
-    ended by `RunStore.clean_up_dead_runs` then.
-
-    Raises
-    ------
-    NodeError
-        The run belongs to another user, who alone may end it.
-    EngineError
-        Its engine does not answer.
+    Others may do so at the same time: the first one who asked is remembered. What was killed is ended by
+    `RunStore.clean_up_dead_runs` then. Raises `NodeError` when the run belongs to another user.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_stop_request(run_dir, user, via)
@@ -109,13 +102,6 @@ def start_and_follow(
     """Start a run on a data disk and follow it to its end, or leave it alone; return rlbox's exit code.
 
     The `owner` has the lock of the disk until the run has; it is written once older runs are reconciled.
-
-    Raises
-    ------
-    LockHeld
-        Another run goes on there.
-    Interrupted
-        Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
     with catch_stop_signals() as interrupt:
         lock = run_store.acquire_disk_lock(owner)
@@ -151,7 +137,6 @@ def start_and_follow(
 
 
 def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
-    """Settle older runs of a disk that is locked; `LockHeld` where the container of one still runs."""
     reconciled = run_store.clean_up_dead_runs_already_locked()
     for run_id, reason in reconciled.unresolved.items():
         app.print_status(_("run {run_id} {why}").format(run_id=run_id, why=reason))
@@ -206,10 +191,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
 
 
 def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> None:
-    """Show the run until `is_run_alive` says that its supervisor ended.
-
-    A terminal that is gone ends the showing, not the run.
-    """
+    """A terminal that is gone ends the showing, not the run."""
     try:
         with run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
             _watch(run_dir, is_run_alive, show)
@@ -231,13 +213,7 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
 
 
 def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner) -> int:
-    """Settle a run that ended, print how, and return rlbox's exit code.
-
-    Raises
-    ------
-    WorkFailed
-        It left nothing that tells how it ended, or did not even begin.
-    """
+    """Return rlbox's exit code; `WorkFailed`: the run left nothing that tells how it ended, or did not even begin."""
     found = run_store.clean_up_dead_runs(lock_as)
     state = run_store.load_state_checked_with_host_record(run_dir)
     why = found.unresolved.get(plan.run_id, "")
@@ -268,7 +244,6 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
 
 
 def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
-    """End with what to do: of a run that did not pass there is always something."""
     run = state.run_id
     if cause and cause.next_step:
         app.print_status(f"next: {cause.next_step}")

@@ -95,10 +95,7 @@ from rlbox.values import Secret
 
 
 def start_run(app: App, name: str, options: RunOptions) -> int:
-    """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run ends before it is made.
-
-    Raises `SpecError` when `--from` names a later stage: the earlier ones have not passed in a run that is not there.
-    """
+    """Start a new run and follow it; return rlbox's exit code. A dry run ends before it is made."""
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
     gpus = get_gpus_option_or_env(options.gpus)
@@ -242,7 +239,6 @@ def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
 
 
 def _require_stages_passed(skipped: tuple[str, ...], options: RunOptions, command: str) -> None:
-    """Refuse to begin with a stage before which others have not passed; `--force` alone allows it."""
     if skipped and not options.force:
         raise SpecError(
             _("stage {first_stage} may not begin: {skipped} has not passed in this run").format(
@@ -253,20 +249,9 @@ def _require_stages_passed(skipped: tuple[str, ...], options: RunOptions, comman
 
 
 def resume_run(app: App, name: str, options: RunOptions) -> int:
-    """Take up the run `name` on a data disk, from the first stage that has not passed; return rlbox's exit code.
+    """Take up a run from the first stage that has not passed; return rlbox's exit code.
 
-    Parameters
-    ----------
-    options
-        Its target is the one whose data disk holds the run, when the options name no disk; by default `local`.
-
-    Raises
-    ------
-    SpecError
-        There is nothing to resume, its specs have changed since, or `--from` would leave out a stage that has not
-        passed; `--force` overrides the last two.
-    LockHeld
-        It, or another run, goes on.
+    `SpecError`: there is nothing to resume, or `--force` is missing for specs that changed or a stage that is left out.
     """
     target = options.target or DEFAULT_TARGET
     if options.place == CLUSTER and not (head := load_backend(CLUSTER, options)).is_local:
@@ -368,7 +353,6 @@ class _ResumedRun:
         return compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_stage_to_run(state))
 
     def write(self) -> RunPlan:
-        """Check that the run may go on, and write down the plan of its next attempt."""
         options = self.options
         plan, forced = self._plan_next_attempt()
         plan = self._check_exposure_and_ports(plan)
@@ -466,7 +450,6 @@ def _require_same_specs(plan: RunPlan, changed: tuple[str, ...], options: RunOpt
 
 
 def _list_changed_specs(run_dir: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
     names |= {f"{SPEC}{name}" for name in list_directory_empty_if_missing(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _read_text(run_dir / name) != files.get(name))
