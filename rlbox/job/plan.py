@@ -383,7 +383,7 @@ def plan_resume(
     """Return `previous_plan` with the stages that run now planned anew.
 
     `attempt_by_stage` counts from 1; from the second attempt on a stage gets the parameters of `[resume]` and its
-    `resume` words. `set_options` hold for all stages that run now. Raises `SpecError` when the job no longer has the stages.
+    `resume` words. `set_options` hold for all stages that run now. Raises `SpecError` when the job lost a stage.
     """
     wanted = select_stages(job, previous_plan.profile)
     if [stage.name for stage in wanted] != [stage.name for stage in previous_plan.stages]:
