@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,13 +59,12 @@ def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: Cluste
     given = {
         name: cluster_params.get_value(word) for name, word in table.params.items() if values.origins.get(name) != SET
     }
-    unset = (_ADDRESS, *table.unset)
     moved = job.model_copy(
         update={
             "ports": {**job.ports, **{name: cluster_params.ports[part] for name, part in table.ports.items()}},
-            "env": _left(job.env, unset),
+            "env": _without_ray_address(job.env),
             "services": tuple(one for one in job.services if one.name != table.ray),
-            "stages": tuple(_stage(stage, table.ray or "", cluster_params, unset) for stage in job.stages),
+            "stages": tuple(_stage(stage, table.ray or "", cluster_params) for stage in job.stages),
         }
     )
     adapted = ParamValues(
@@ -76,7 +75,7 @@ def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: Cluste
     return AdaptedJob(moved, adapted)
 
 
-def _stage(stage: Stage, head: str, cluster_params: ClusterParams, unset: Collection[str]) -> Stage:
+def _stage(stage: Stage, head: str, cluster_params: ClusterParams) -> Stage:
     """Return a stage whose command is a job of the cluster's where it needs a Ray.
 
     Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.
@@ -90,10 +89,10 @@ def _stage(stage: Stage, head: str, cluster_params: ClusterParams, unset: Collec
             "ray": ray if away else None,
             "limits": stage.limits.model_copy(update={"steps": 0.0}) if away else stage.limits,
             "own_ray": False,
-            "env": _left(stage.env, unset),
+            "env": _without_ray_address(stage.env),
         }
     )
 
 
-def _left(env: Mapping[str, str], unset: Collection[str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in unset}
+def _without_ray_address(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name != _ADDRESS}

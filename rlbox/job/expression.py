@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Annotated, Any, NamedTuple
 
@@ -24,20 +24,12 @@ _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In)
 _PARTS = (ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call)
 
 
-def _parts(lists: Iterable[ExpressionValue]) -> list[str]:
-    return [part.strip() for text in lists for part in str(text).split(",") if part.strip()]
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "ceil": math.ceil,
     "floor": math.floor,
-    "count": lambda *lists: len(_parts(lists)),
-    "distinct": lambda *lists: len(set(_parts(lists))),
-    "highest": lambda *lists: max((int(part) for part in _parts(lists) if part.isdecimal()), default=-1),
 }
-"""What a formula may call. Of lists with commas: how many parts, how many different ones, the highest (-1: none)."""
 
 
 class _Compiled(NamedTuple):

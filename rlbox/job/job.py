@@ -120,7 +120,6 @@ class Stage(SpecModel):
     )
     resume: tuple[Word, ...] = Field((), description="arguments to append to the command from the second attempt on")
     profiles: tuple[Name, ...] = Field((), description="run the stage only with one of these profiles; empty: always")
-    without: tuple[Name, ...] = Field((), description="skip the stage with any of these profiles")
 
 
 class Resume(SpecModel):
@@ -142,7 +141,6 @@ class ClusterTable(SpecModel):
     ports: dict[ParamName, Literal["gcs", "dashboard", "client"]] = Field(
         default_factory=dict, description="ports of the job to replace with ports of the cluster"
     )
-    unset: tuple[EnvName, ...] = Field((), description="environment variables of the job to remove on a cluster")
 
 
 class SourceTable(SpecModel):
@@ -314,7 +312,7 @@ def _name_problems(job: Job) -> Iterator[str]:
     for stage in job.stages:
         where = f"stages.{stage.name}"
         yield from _find_unknown(f"{where}.services", _("service"), stage.services, services)
-        yield from _find_unknown(f"{where}.profiles", _("profile"), (*stage.profiles, *stage.without), job.profiles)
+        yield from _find_unknown(f"{where}.profiles", _("profile"), stage.profiles, job.profiles)
         heads = [stage.ray.service] if stage.ray else []
         yield from _find_unknown(f"{where}.ray.service", _("service of the stage"), heads, stage.services)
         yield from _stage_problems(where, stage)

@@ -232,7 +232,7 @@ def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, Profi
     """
     order: dict[str, None] = {}
     for name in names:
-        _visit(profiles, name, order)
+        _visit(profiles, name, order, ())
     found: dict[str, ProfileValue] = {}
     for name in order:
         for key, value in profiles[name].items():
@@ -241,11 +241,11 @@ def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, Profi
     return found
 
 
-def _visit(profiles: ParamSets, name: str, order: dict[str, None]) -> None:
-    if name in order:
+def _visit(profiles: ParamSets, name: str, order: dict[str, None], above: tuple[str, ...]) -> None:
+    if name in order or name in above:
         return
     for under in list_includes(profiles[name]):
-        _visit(profiles, under, order)
+        _visit(profiles, under, order, (*above, name))
     order[name] = None
 
 
@@ -291,21 +291,4 @@ def find_profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> l
             for under in list_includes(table)
             if under not in profiles
         ]
-        if circle := _circle(profiles, name, ()):
-            problems.append(
-                _("profiles.{name}.{include}: profiles include each other: {circle}").format(
-                    name=name, include=INCLUDE_KEY, circle=" -> ".join(circle)
-                )
-            )
     return problems
-
-
-def _circle(profiles: ParamSets, name: str, above: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the way from the first profile back to itself, or nothing; circles among others are told of by theirs."""
-    if above and name == above[0]:
-        return (*above, name)
-    if name in above or name not in profiles:
-        return ()
-    return next(
-        (way for under in list_includes(profiles[name]) if (way := _circle(profiles, under, (*above, name)))), ()
-    )

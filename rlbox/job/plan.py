@@ -310,11 +310,7 @@ def plan_run(
 def select_stages(job: Job, profile: str) -> tuple[Stage, ...]:
     """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
     chosen = set(profile.split("+"))
-    return tuple(
-        stage
-        for stage in job.stages
-        if (not stage.profiles or chosen & set(stage.profiles)) and not chosen & set(stage.without)
-    )
+    return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
 
 
 def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run_id: str) -> StagePlan:

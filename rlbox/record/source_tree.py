@@ -30,8 +30,6 @@ SOURCE_RECORD_FILE = "spec/source.toml"
 
 _DIFF_BYTES = 1 << 20
 """What is kept of a diff, and the largest new file that is in it."""
-_CONTENT_BYTES = 16 << 20
-"""Of a larger file in a tree without git only name and size count."""
 _GIT_S = 120.0
 _SETUP_VERSION = re.compile(r"""^\s*version\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 
@@ -170,7 +168,7 @@ def _files_digest(folder: Path) -> str:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         for path in (Path(root) / name for name in sorted(names) if not name.startswith(".")):
             if path.is_file():
-                size = path.stat().st_size
-                content = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _CONTENT_BYTES else ""
-                digest.update(f"{path.relative_to(folder)}\0{size}\0{content}\n".encode("utf-8", "replace"))
+                facts = path.stat()
+                line = f"{path.relative_to(folder)}\0{facts.st_size}\0{facts.st_mtime_ns}\n"
+                digest.update(line.encode("utf-8", "replace"))
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from rlbox.fixes.conditions import check_package_requirement, list_stack_version
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
+from rlbox.run.backend import RunOptions
 from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.secrets.lookup import ENV_FILE
 from rlbox.system.safe_files import read_bytes
@@ -60,16 +61,14 @@ def plan_exposure_or_refuse(
     plan: RunPlan,
     network_mode: str,
     data_dir: Path,
-    *,
-    allow_unauthenticated: bool,
-    port_names_to_publish: Collection[str] = (),
+    options: RunOptions,
 ) -> RunPlan:
     """Return the plan of a run on `network_mode`, with notes of what strangers reach; all is recorded with the run.
 
     Raises `SpecError` where a Ray head has no token on a network that others reach, and nobody said that it may be so.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
-    allow_unauthenticated = allow_unauthenticated or plan.open or limits.allow_outside_access
+    allow_unauthenticated = options.allow_unauthenticated or plan.open or limits.allow_outside_access
     if limits.network == OWN_NETWORK and network_mode != OWN_NETWORK and plan.container:
         notes.append(format_engine_has_no_bridge_note("run", network_mode))
     with app.collecting_refusals_if_dry_run("open ports"):
@@ -90,7 +89,7 @@ def plan_exposure_or_refuse(
     known = (note for note in plan.notes if not note.startswith(_NOTES))
     published: dict[str, int] = {}
     with app.collecting_refusals_if_dry_run("published ports"):
-        published = _published(plan, port_names_to_publish)
+        published = _published(plan, options.publish)
     return dataclasses.replace(
         plan,
         network=network_mode,

@@ -124,7 +124,7 @@ def require_matching_source(
                 ),
             )
         found = _probe_tree(job.source, Path(str(values.params[SOURCE_PARAM])).expanduser().resolve())
-        _check_version(app, job.name, job.source, found, force=accept_other_version)
+        _check_version(job.name, job.source, found, force=accept_other_version)
         app.print_status(f"source: {describe_source(found.to_json())}")
         return found
     return None
@@ -167,13 +167,9 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
     return probe_source_tree(folder, package)
 
 
-def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:
+def _check_version(job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:
     known, wanted = found.version, table.version
-    if not known:
-        app.print_status(
-            f"source: {found.folder} does not tell its version; job {job} is written for {table.package} {wanted}"
-        )
-    elif Version(known).release[:2] != Version(wanted).release[:2] and not force:
+    if known and Version(known).release[:2] != Version(wanted).release[:2] and not force:
         raise SpecError(
             _("--set {source}: it is {package} {known}, and job {job} is written for {wanted}").format(
                 source=SOURCE_PARAM, package=table.package, known=known, job=job, wanted=wanted
@@ -183,5 +179,3 @@ def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *,
                 package=table.package, wanted=wanted
             ),
         )
-    elif known != wanted:
-        app.print_status(f"source: it is {table.package} {known}, and job {job} is written for {wanted}")

@@ -127,7 +127,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = _plan_exposure(app, plan, prepared, run_store, options)
+    plan = plan_exposure_or_refuse(app, plan, prepared.network_mode, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
         require_user_paths_on_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
@@ -168,19 +168,6 @@ def _set_owner_to_caller(plan: RunPlan) -> RunPlan:
 
 def _render_source_files(app: App, tree: SourceTree | None, secrets: Mapping[str, Secret]) -> dict[str, str]:
     return tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
-
-
-def _plan_exposure(
-    app: App, plan: RunPlan, prepared: PreparedBackend, run_store: RunStore, options: RunOptions
-) -> RunPlan:
-    return plan_exposure_or_refuse(
-        app,
-        plan,
-        prepared.network_mode,
-        run_store.data_dir,
-        allow_unauthenticated=options.allow_unauthenticated,
-        port_names_to_publish=options.publish,
-    )
 
 
 def _check_fit(
@@ -341,7 +328,8 @@ class _ResumedRun:
         return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
-        plan = _plan_exposure(self.app, plan, self.prepared, self.run_store, self.options)
+        network_mode, data_dir = self.prepared.network_mode, self.run_store.data_dir
+        plan = plan_exposure_or_refuse(self.app, plan, network_mode, data_dir, self.options)
         if self.prepared.shares_host_ports:
             check_ports(self.app, plan)
         return plan

@@ -93,8 +93,7 @@ def test_another_minor_version_is_refused_but_with_force(forks: Forks, follow: F
     assert json.loads((forks.site.run_dir() / "overrides.json").read_text())["entries"][0]["force"] is True
 
     forks.tree("fork", "fork", version="0.9.3")
-    patch = follow.again(step)
-    assert "source: it is frame 0.9.3, and job calls is written for 0.9.1" in patch.err
+    follow.again(step)
 
 
 def test_a_tree_that_changed_is_refused_on_resume(forks: Forks, follow: Follow) -> None:

@@ -12,6 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
+from rlbox.run.backend import RunOptions
 from rlbox.run.exposure import plan_exposure_or_refuse, unpublish_ports
 from rlbox.run.inputs import plan_container_run
 
@@ -55,9 +56,8 @@ NO_BRIDGE = (
 
 def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
     """`close_plan` with the data disk of these tests."""
-    return plan_exposure_or_refuse(
-        app, plan, network, app.project.folder / "disk", allow_unauthenticated=opened, port_names_to_publish=publish
-    )
+    options = RunOptions(place="docker", allow_unauthenticated=opened, publish=publish)
+    return plan_exposure_or_refuse(app, plan, network, app.project.folder / "disk", options)
 
 
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:
