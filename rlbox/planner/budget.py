@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -116,21 +116,16 @@ def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[
 def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
     rows = [("stage", "hours", "source")]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
-    return [*columns(rows), *_sums(hours, price)]
-
-
-def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[str]:
     low, high = sum_hours(hours)
     if not high:
-        yield "total hours: not known; run the job once"
-        return
+        return [*columns(rows), "total hours: not known; run the job once"]
     unknown = [row.stage for row in hours if row.low is None]
-    yield f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
+    total = f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
     if price is None:
-        yield "cost: no price is known; say dollars an hour: --price 1.60-2.40"
-        return
+        return [*columns(rows), total, "cost: no price is known; say dollars an hour: --price 1.60-2.40"]
     hourly = _range(price.low, price.high)
-    yield f"cost: ${_range(low * price.low, high * price.high)} at ${hourly} an hour ({price.basis})"
+    cost = f"cost: ${_range(low * price.low, high * price.high)} at ${hourly} an hour ({price.basis})"
+    return [*columns(rows), total, cost]
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -40,13 +40,13 @@ from rlbox.record.state import (
 )
 from rlbox.record.supervisor_file import (
     is_same_boot,
-    kill_leftover_processes,
     load_supervisor_info,
     read_stop_requester,
 )
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
+from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.system.safe_files import list_directory_empty_if_missing, open_regular_fd, remove_file, stat_path
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
@@ -172,7 +172,7 @@ def kill_and_record_dead_run(
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
     if plan.runs_without_container:
-        kill_leftover_processes(run_dir)
+        RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()
     wrote = any(stat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or exit_info is not None
     if not began:

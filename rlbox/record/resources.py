@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rlbox.record.state import parse_json_as
@@ -22,6 +22,9 @@ class GpuSample:
     power_w: float
     memory_bytes: int
     total_bytes: int = 0
+
+
+_GPU_FIELDS = tuple(field.name for field in fields(GpuSample))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +108,7 @@ def create_sample(
         waits_cpu_pct=pressure.cpu_pct,
         waits_io_pct=pressure.io_pct,
         waits_memory_pct=pressure.memory_pct,
-        gpus=tuple(
-            GpuSample(
-                index=gpu.index,
-                utilization=gpu.utilization,
-                power_w=gpu.power_w,
-                memory_bytes=gpu.memory_bytes,
-                total_bytes=gpu.total_bytes,
-            )
-            for gpu in after.gpus
-        ),
+        gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _GPU_FIELDS}) for gpu in after.gpus),
         parts={
             name: _part_sample(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())
         },

@@ -21,7 +21,6 @@ from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_command_line, probe_process
-from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.system.safe_files import create_file
 
 SUPERVISOR_FILE = "supervisor.json"
@@ -115,7 +114,3 @@ def write_stop_request(run_dir: Path, user: str, via: str) -> None:
 def read_stop_requester(run_dir: Path) -> str:
     data = read_json_object_or_empty(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
-
-
-def kill_leftover_processes(run_dir: Path) -> None:
-    RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()

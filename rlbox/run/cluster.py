@@ -7,7 +7,6 @@ command line is carried out there, and the nodes are watched from here meanwhile
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -33,7 +32,6 @@ from rlbox.cluster.plan import (
     ClusterPlan,
     own_plan,
     resolve_cluster_name,
-    resolve_node_specs,
 )
 from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.engine.connection import connect_engine
@@ -120,10 +118,11 @@ class ClusterBackend:
         )
         moved, now = replace_ray_by_cluster(job, values, gives)
         run_id = os.environ.get(_RUN, "") if self.is_local else ""
-        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan), preset_run_id=run_id)
+        return ResolvedJob(job=moved, values=now, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
-    def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
-        port, options = plan.ports.of("node-manager"), self._typed(app, target, plan)
+    def _run_on(self, target: str, plan: ClusterPlan) -> ClusterRun:
+        port = plan.ports.of("node-manager")
+        options = dataclasses.replace(self._name_cluster(target), data=plan.head.data)
         named = (("--nodes", options.nodes), ("--cluster", options.name), ("--data", options.data))
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
         return ClusterRun(
@@ -141,14 +140,6 @@ class ClusterBackend:
                 mount = load_image_plan(app.project, target).container.mount
                 self._known = _find_head(name, self._name_cluster(target), mount)
         return self._known
-
-    def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterOptions:
-        """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
-        options = self._name_cluster(target)
-        with contextlib.suppress(SpecError):
-            if resolve_node_specs(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
-                return options
-        return dataclasses.replace(options, data=plan.head.data)
 
     def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
         if self._options.build_missing:
