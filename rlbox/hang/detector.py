@@ -25,7 +25,7 @@ from rlbox.config.pattern import create_re2_options
 from rlbox.config.schema import SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.hang.ranks import Deadlock
-from rlbox.job.phase import FLOORS, Phase
+from rlbox.job.job import FLOORS, Phase
 from rlbox.logs.lines import strip_ray_prefix_and_repeat
 from rlbox.logs.patterns import compile_pattern_set
 from rlbox.system.counters import ActivityRates

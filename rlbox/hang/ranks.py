@@ -29,7 +29,7 @@ from rlbox.hang.waits import (
     probe_process_sleep_remaining_s,
     probe_waits,
 )
-from rlbox.job.phase import FLOORS
+from rlbox.job.job import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
 from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_links

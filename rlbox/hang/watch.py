@@ -21,8 +21,8 @@ from rlbox.hang.detector import (
 from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
 from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
+from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.phase import Phase
 from rlbox.logs.lines import LineBlock
 from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
 from rlbox.system.limits import count_usable_cores

@@ -25,10 +25,9 @@ from rlbox.job.gate import (
     Ready,
     RequireRule,
 )
-from rlbox.job.job import Job, Service, Stage, UsualStepsBeforeHang
+from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_argument, format_scalar
 from rlbox.job.params import SET, ParamValues, apply_overrides, list_params_with_unit
-from rlbox.job.phase import Phase
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from rlbox.config.pattern import compile_re2
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
+from rlbox.job.job import FLOORS
 from rlbox.job.names import ProblemOrEmpty
-from rlbox.job.phase import FLOORS
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_prefix_stripped_variants
 from rlbox.logs.patterns import compile_pattern_set

@@ -16,7 +16,7 @@ import pytest
 from supervised import Bench, free_port, python, service
 
 from rlbox.config.toml_files import load_toml
-from rlbox.job.phase import Phase
+from rlbox.job.job import Phase
 
 CASES = Path(__file__).parents[1] / "cases" / "hang"
 TABLE = {path.stem: load_toml(path) for path in sorted(CASES.glob("*.toml"))}

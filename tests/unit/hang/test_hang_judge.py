@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.hanging import LOGS, replay
 from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
-from rlbox.job.phase import Phase
+from rlbox.job.job import Phase
 from rlbox.system.counters import ActivityRates
 
 MIB = 1 << 20

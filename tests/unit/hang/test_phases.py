@@ -11,8 +11,7 @@ from fakes import CHECKOUT
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.hang.detector import PhaseMatcher, load_phases
-from rlbox.job.job import Stage
-from rlbox.job.phase import Phase
+from rlbox.job.job import Phase, Stage
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml
