@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
 from rlbox.job.params import SET, ParamValues
+from rlbox.job.plan import ClusterRun
 
 CLUSTER = "cluster"
 """Where a parameter comes from that the cluster gives."""
@@ -48,12 +48,20 @@ def require_cluster(job: Job) -> ClusterTable:
     return job.cluster
 
 
-class AdaptedJob(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class ResolvedJob:
+    """A job and its parameters on a backend, the cluster that this is (None: one machine), and the name of a new run.
+
+    `preset_run_id` is empty where the command line makes the name.
+    """
+
     job: Job
     values: ParamValues
+    cluster: ClusterRun | None = None
+    preset_run_id: str = ""
 
 
-def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
+def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> ResolvedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays."""
     table = require_cluster(job)
     given = {
@@ -72,7 +80,7 @@ def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: Cluste
         params={**values.params, **given},
         origins={**values.origins, **dict.fromkeys(given, CLUSTER)},
     )
-    return AdaptedJob(moved, adapted)
+    return ResolvedJob(job=moved, values=adapted)
 
 
 def _stage(stage: Stage, head: str, cluster_params: ClusterParams) -> Stage:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
@@ -29,7 +29,7 @@ from rlbox.config.units import Seconds
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.job.fits import Fits, find_fits_formula_problems
-from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
+from rlbox.job.gate import FileRule, FillText, Gate, LineRule, MetricRule, Ready
 from rlbox.job.names import SOURCE_PARAM, STAGE_LOG
 from rlbox.job.param import (
     INCLUDE_KEY,
@@ -92,6 +92,9 @@ Floor = Annotated[float, Field(gt=0)]
 Patterns = Annotated[tuple[PatternText, ...], BeforeValidator(_one_or_more)]
 
 
+_PHASE_LINES = ("begins", "ends")
+
+
 class Phase(SpecModel):
     """A part of a stage's work that a line of its log begins; it lasts until another phase begins, or its end line."""
 
@@ -109,10 +112,9 @@ class Phase(SpecModel):
     )
     remedy: str = Field("", description="suggested fix if the stage hangs in this phase")
 
-    def fill(self, fill_pattern: Callable[[str], str]) -> Phase:
-        """Return the phase with the placeholders of its patterns replaced."""
-        begins, ends = tuple(map(fill_pattern, self.begins)), tuple(map(fill_pattern, self.ends))
-        return self.model_copy(update={"begins": begins, "ends": ends})
+    def fill(self, where: str, fill_text: FillText) -> Phase:
+        filled = {key: tuple(fill_text(where, text, re.escape) for text in getattr(self, key)) for key in _PHASE_LINES}
+        return self.model_copy(update=filled)
 
 
 class Service(SpecModel):

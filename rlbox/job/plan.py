@@ -74,10 +74,6 @@ class PlaceholderFiller:
     def _paths(self, text: str) -> str:
         return _PLACEHOLDER.sub(lambda match: self._known.get(match.group(0)[1:-1], match.group(0)), text)
 
-    def fill_pattern(self, path_for_errors: str, text: str) -> str:
-        """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
-        return self.fill_text(path_for_errors, text, quote=re.escape)
-
     def fill_text(self, path_for_errors: str, text: str, quote: Callable[[str], str] = str) -> str:
         def value(match: re.Match[str]) -> str:
             name = match.group(0)[1:-1]
@@ -339,7 +335,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
-        phases=tuple(phase.fill(functools.partial(fill.fill_pattern, f"{where}.phases")) for phase in stage.phases),
+        phases=tuple(phase.fill(f"{where}.phases", fill.fill_text) for phase in stage.phases),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
         secrets=stage.secrets,
@@ -349,6 +345,9 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
 
 def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> ServicePlan:
     where = f"services.{service.name}"
+    ready = service.ready.fill(f"{where}.ready", fill.fill_text)
+    if ready.port:
+        ready = ready.model_copy(update={"port": job.ports[str(ready.port)]})
     return ServicePlan(
         name=service.name,
         title=service.title,
@@ -357,7 +356,7 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
         ports={name: job.ports[name] for name in service.ports},
         listens=fill.fill_argv_dropping_empty(f"{where}.listens", service.listens),
         publish=service.publish,
-        ready=_fill_ready(f"{where}.ready", service.ready, job.ports, fill),
+        ready=ready,
         start_s=service.start_s,
         answer_s=service.answer_s,
         silence_s=service.silence_s,
@@ -365,11 +364,6 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
         secrets=service.secrets,
         log=f"{service.name}.log",
     )
-
-
-def _fill_ready(where: str, ready: Ready, ports: Mapping[str, int], fill: PlaceholderFiller) -> Ready:
-    filled = ready.fill(where, fill.fill_text)
-    return filled.model_copy(update={"port": ports[str(ready.port)]}) if ready.port else filled
 
 
 def plan_resume(

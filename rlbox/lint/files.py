@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from rlbox.amounts import decimal_size_text
 from rlbox.config.project import Project
@@ -19,7 +18,6 @@ from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
-UnreadableSpec: TypeAlias = None
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
@@ -65,9 +63,9 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def list_spec_targets(project: Project) -> dict[Path, str | UnreadableSpec]:
+def list_spec_targets(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, str | UnreadableSpec] = {path: name for name, path in project.targets().items()}
+    specs: dict[Path, str | None] = {path: name for name, path in project.targets().items()}
     for path in project.jobs().values():
         try:
             specs[path] = str(load_toml(path, project).get("target", ""))

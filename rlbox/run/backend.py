@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
+    from rlbox.job.cluster_job import ResolvedJob
     from rlbox.job.job import Job
     from rlbox.job.params import ParamValues
-    from rlbox.job.plan import ClusterRun, RunPlan
+    from rlbox.job.plan import RunPlan
     from rlbox.record.disk_lock import DiskLock
     from rlbox.record.host_record import ContainerRef
     from rlbox.record.reconcile import RuntimeHandle
@@ -50,12 +51,10 @@ DEFAULT_TARGET = "local"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is started: where, from which stage, left alone at once or followed, and with which values.
+    """The options of `rlbox run`; a resumed run has its own `place`.
 
-    `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
-    is one of `PLACES`, and a resumed run has its own. `build_missing`: what the backend lacks is made first. `publish`
-    names ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place
-    `cluster`, empty for what the target says. `shift_ports` is added to each of the job's ports.
+    `build_missing`: what the backend lacks is made first. `publish` names ports of services, besides those that the job
+    publishes. `nodes` and `cluster` are empty for what the target says. `shift_ports` is added to each port of the job.
     """
 
     place: Place
@@ -74,19 +73,6 @@ class RunOptions:
     nodes: str = ""
     cluster: str = ""
     shift_ports: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedJob:
-    """A job and its parameters on a backend, the cluster that this is (None: one machine), and the name of a new run.
-
-    `preset_run_id` is empty where the command line makes the name.
-    """
-
-    job: Job
-    values: ParamValues
-    cluster: ClusterRun | None = None
-    preset_run_id: str = ""
 
 
 class PreparedBackend(Protocol):

@@ -41,13 +41,13 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
 from rlbox.image.plan import load_image_plan
-from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
+from rlbox.job.cluster_job import ClusterParams, ResolvedJob, replace_ray_by_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import CLUSTER, ResolvedJob, RunOptions, open_runtime
+from rlbox.run.backend import CLUSTER, RunOptions, open_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
 from rlbox.run.docker import PreparedDocker, bytecode_dir, check_devices_and_gpus
 from rlbox.target.target import load_target
@@ -116,9 +116,9 @@ class ClusterBackend:
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
-        moved, now = replace_ray_by_cluster(job, values, gives)
         run_id = os.environ.get(_RUN, "") if self.is_local else ""
-        return ResolvedJob(job=moved, values=now, cluster=self._run_on(target, plan), preset_run_id=run_id)
+        adapted = replace_ray_by_cluster(job, values, gives)
+        return dataclasses.replace(adapted, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
     def _run_on(self, target: str, plan: ClusterPlan) -> ClusterRun:
         port = plan.ports.of("node-manager")

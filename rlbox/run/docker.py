@@ -29,6 +29,7 @@ from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
+from rlbox.job.cluster_job import ResolvedJob
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.params import ParamValues
@@ -38,7 +39,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.backend import IsRunningCheck, RunOptions
 from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, locate_local_run_store
 from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
@@ -284,10 +285,10 @@ class PreparedDocker:
                 engine.start_container(dataclasses.replace(container, published_ports=ports), secrets)
                 return plan
             except PortTakenError as error:
-                plan, messages = unpublish_ports(plan, error.ports)
+                told, plan = len(plan.notes), unpublish_ports(plan, error.ports)
                 write_run_plan(run_dir, plan)
-                for text in messages:
-                    self.say(text)
+                for note in plan.notes[told:]:
+                    self.say(note)
 
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:

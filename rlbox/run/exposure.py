@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Container, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
@@ -39,21 +39,15 @@ def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: 
     )
 
 
-class UnpublishedPorts(NamedTuple):
-    plan: RunPlan
-    messages: tuple[str, ...]
-
-
-def unpublish_ports(plan: RunPlan, taken: Container[int]) -> UnpublishedPorts:
-    messages = tuple(
+def unpublish_ports(plan: RunPlan, taken: Container[int]) -> RunPlan:
+    """Return the plan without the ports that are taken on the engine's machine, and with a note for each."""
+    notes = (
         f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
         for name, port in plan.published.items()
         if port in taken
     )
     published = {name: port for name, port in plan.published.items() if port not in taken}
-    return UnpublishedPorts(
-        plan=dataclasses.replace(plan, published=published, notes=(*plan.notes, *messages)), messages=messages
-    )
+    return dataclasses.replace(plan, published=published, notes=(*plan.notes, *notes))
 
 
 def plan_exposure_or_refuse(

@@ -16,6 +16,7 @@ from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
+from rlbox.job.cluster_job import ResolvedJob
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.params import ParamValues
@@ -27,7 +28,7 @@ from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, desc
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import LOG_FILE
-from rlbox.run.backend import IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.backend import IsRunningCheck, RunOptions
 from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE

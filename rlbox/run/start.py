@@ -19,7 +19,7 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines, list_secret_aliases
 from rlbox.gate.gate import GateChecker
 from rlbox.i18n import _
-from rlbox.job.cluster_job import require_cluster
+from rlbox.job.cluster_job import ResolvedJob, require_cluster
 from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
@@ -63,7 +63,6 @@ from rlbox.run.backend import (
     DEFAULT_TARGET,
     Backend,
     PreparedBackend,
-    ResolvedJob,
     RunOptions,
     format_run_command_without_params,
     load_backend,

@@ -31,8 +31,8 @@ GIVES = ClusterParams(
 def planned(name: str, *profiles: str, **settings: str) -> RunPlan:
     """Return the plan of a shipped job on a cluster."""
     job = load_job(Project(folder=CHECKOUT), name)
-    moved, values = replace_ray_by_cluster(job, resolve_params(job, profiles, settings), GIVES)
-    return plan_run(moved, values, PATHS, run_id="r", place="cluster", target="t")
+    moved = replace_ray_by_cluster(job, resolve_params(job, profiles, settings), GIVES)
+    return plan_run(moved.job, moved.values, PATHS, run_id="r", place="cluster", target="t")
 
 
 def test_xdan_takes_the_cluster_for_its_head() -> None:
