@@ -66,11 +66,7 @@ class LoadedImage:
 def save_image_archive(
     image_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
 ) -> ManifestDigest:
-    """Write the engine's image `tag`, of `image_bytes`, to `path`, in which it is called `archive_tag`.
-
-    Raises NodeError: the disk is full or cannot be written; the file is whole or not there.
-    Raises WorkFailed: the engine writes no OCI archive.
-    """
+    """Write the engine's image `tag` to `path`, in which it is called `archive_tag`; the file is whole or not there."""
     with open_atomic(path, image_bytes) as file:
         exported = _count_chunks(connect_engine().export_image(tag), on_bytes)
         file.writelines(rename_archive_image(exported, archive_tag))
@@ -87,10 +83,7 @@ def save_image_archive(
 
 
 def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
-    """Return the archive, every blob of it held to its sha256.
-
-    Raises WorkFailed: it is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
-    """
+    """Return the archive, every blob of it held to its sha256; WorkFailed names what is damaged or missing."""
     try:
         if not path.is_file():
             raise tarfile.ReadError(_("not a regular file"))
@@ -145,7 +138,6 @@ def convert_to_docker_archive(archive: ImageArchive, tag: str, omit: Collection[
     """Yield the archive's image as a tar that every engine loads: its configuration, and layers that are not packed.
 
     `omit`: digests of layers as they are in the archive; an engine that has a layer does not open its file.
-    Raises WorkFailed: a layer cannot be unpacked.
     """
     manifest = archive.manifests[0]
     config = read_blob(archive, cast(Descriptor, manifest.config).digest)
@@ -183,9 +175,6 @@ def load_image_archive(
     """Load the archive's image and verify that the engine has it.
 
     `rename_tag` maps its name in the archive to the one in the engine; another image that has that name keeps it.
-
-    Raises WorkFailed: it holds no image with a name, or several; or the engine has something else afterwards.
-    Raises NodeError: the engine's disk is full.
     """
     if len(archive.tags) != 1 or len(archive.manifests) != 1:
         raise WorkFailed(

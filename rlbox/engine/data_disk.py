@@ -25,10 +25,7 @@ _SHARED = ("/", "/home", "/var")
 
 
 def resolve_nonsystem_data_dir(target_default: str, data_option: str | None) -> Path:
-    """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`.
-
-    Raises NodeError: none is named, or one of the system's own folders.
-    """
+    """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`."""
     text = (os.environ.get("RLBOX_DATA") or target_default) if data_option is None else data_option
     if not text:
         raise NodeError(
@@ -58,8 +55,7 @@ def ensure_data_dir_creating_default(
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
 
-    `required_free_gib`: What must be free, GiB; None: what the target asks for.
-    Raises NodeError: it is missing, no directory, read-only, or has less free.
+    `required_free_gib`: None: what the target asks for.
     """
     with app.collecting_refusals_if_dry_run("data disk"):
         if would_create_default_data_dir(directory, defaults):
@@ -121,10 +117,7 @@ def _require_writable(directory: Path) -> None:
 
 
 def require_devices(app: App, defaults: ContainerDefaults) -> None:
-    """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does.
-
-    Raises NodeError: A device, or folder of them, is not there.
-    """
+    """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does."""
     if not defaults.devices:
         return
     here = is_engine_local() and not is_in_image()

@@ -131,8 +131,6 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_rlbox_gpu
     """Return how a container gets the GPUs of `request`.
 
     `set_rlbox_gpus_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
-    Raises EngineError: the engine offers no way.
-    Raises NodeError: the machine has fewer GPUs, or not those.
     """
     told = {GPUS_VARIABLE: request.count_all_or_none} if set_rlbox_gpus_env else {}
     if request.is_none:
@@ -219,10 +217,7 @@ _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus
 
 
 def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is_local: bool) -> GpuSupport:
-    """Return what is offered by the engine that gave `engine_info` (its `/info`) at the address `engine_address`.
-
-    `is_local`: The engine is on this machine, so its files and devices can be looked at.
-    """
+    """Return what an engine offers that gave `engine_info` (its `/info`); one that is local has its files here."""
     folders = tuple(engine_info.get("CDISpecDirs") or ())
     discovered = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
     return GpuSupport(

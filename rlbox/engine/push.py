@@ -124,10 +124,9 @@ def push_image(
     plain_http: bool,
     overridden_stack_conflict: str = "",
 ) -> int:
-    """Push a target's image `tag`, verify that the registry has it, report, and return the exit code.
+    """Push the image `tag`, verify that the registry has it, report, and return the exit code.
 
     `image`: The engine's description of `tag`; empty in a dry run without an engine.
-    `overridden_stack_conflict`: The contradiction of the stack that `--force` overrode.
     """
     if app.dry_run:
         app.record_as_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
@@ -172,8 +171,6 @@ def _push_and_verify_image(
     An engine without the containerd store keeps no manifest and packs the layers as it pushes, so that a push of its
     own is the first time that a digest exists.
 
-    Raises RegistryError: the registry does not answer, refused, failed four times, or holds something else than was
-      pushed; or its address means this machine, and the engine is on another.
     """
     if is_loopback_host(reference.host) and not is_engine_local():
         raise RegistryError(

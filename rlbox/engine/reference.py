@@ -58,11 +58,7 @@ def parse_reference(image_name: str) -> ImageReference:
 
 
 def parse_push_destination(destination: str, name_after_trailing_slash: str) -> ImageReference:
-    """Return where `rlbox push --to` puts an image: the tag `latest` unless one is named; a name that ends in '/' is a
-    namespace.
-
-    Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
-    """
+    """Return where a push goes: the tag `latest` unless one is named; a destination that ends in '/' is a namespace."""
     reference = parse_reference(destination + name_after_trailing_slash if destination.endswith("/") else destination)
     if reference.digest:
         raise SpecError(

@@ -32,9 +32,7 @@ class TransientRegistryError(RegistryError):
 def read_docker_login(registry_host: str) -> Mapping[str, str]:
     """Return what docker's configuration or its credential helpers hold for a registry; empty: nothing.
 
-    Returns Mapping: `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an
-      engine wants it.
-    Raises RegistryError: the configuration or a helper cannot be read.
+    `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an engine wants it.
     """
     import docker.auth
     from docker.errors import DockerException
@@ -75,11 +73,9 @@ class RegistryAuthorizer:
         return {"Authorization": self._header.reveal()} if self._header else {}
 
     def answer_challenge(self, challenge: str, scope: str) -> bool:
-        """Take up the challenge of a 401; return whether there is something new to send.
+        """Take up the `WWW-Authenticate` header of a 401; return whether there is something new to send.
 
-        `challenge`: The `WWW-Authenticate` header.
         `scope`: What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
-        Raises RegistryError: the token service refused the login, or would get the password unencrypted.
         """
         kind, __, rest = challenge.partition(" ")
         before, login = self.get_remembered_auth_headers(), read_docker_login(self._host)

@@ -38,13 +38,10 @@ class BlobStreamWithStart(NamedTuple):
 
 
 class Registry:
-    """One registry; credentials come from docker's own stores.
+    """The registry at `HOST[:PORT]`; credentials come from docker's own stores.
 
-    `host`: `HOST[:PORT]`, as in a reference.
-    `plain_http`: Whether http will do for a registry that is not this machine; on this machine it always will.
-    `ca_bundle`: The site's CA bundle, empty for none; it is trusted beside the system's own and the engine's
-      (`/etc/docker/certs.d/HOST/*.crt`).
-    `on_retry`: Told why, and how long from now, a request is repeated.
+    `plain_http`: http will do for a registry that is not this machine, too. `ca_bundle`, the site's, empty for none, is
+    trusted beside the system's own and the engine's (`/etc/docker/certs.d/HOST/*.crt`).
     """
 
     def __init__(
@@ -86,10 +83,7 @@ class Registry:
             )
 
     def find_manifest(self, repository: str, reference: str) -> Manifest | None:
-        """Return the manifest or index that a tag or digest names, or None when it is not there.
-
-        Raises RegistryError: what came is no manifest, or has another digest than the one asked for.
-        """
+        """Return the manifest or index that a tag or digest names; RegistryError where that has another digest."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
         response = self._get(path, repository, accept, expect=(200, 404))

@@ -65,11 +65,7 @@ class HelperContainer:
 
 
 def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> int:
-    """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
-
-    Raises NodeError: the data disk is not there.
-    Raises EngineError: the engine refused it, or the connection was lost: what it started goes on.
-    """
+    """Run `helper` with the streams of this process and return its exit code; files that it wrote come back."""
     container = _make(tunnel, project, helper)
     try:
         code = _attach(tunnel, container, helper.terminal)

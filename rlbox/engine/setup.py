@@ -86,10 +86,7 @@ _SAYS = "ensure-engine: "
 
 
 def install_and_start_engine(say: Callable[[str], None]) -> None:
-    """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
-
-    Raises EngineError: there can be none here, or this user may not.
-    """
+    """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk."""
     try:
         process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, new_session=False)
     except OSError as error:

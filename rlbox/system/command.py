@@ -37,8 +37,6 @@ def start_command(
     `environ`: What `command.env` is added to, in place of the caller's environment.
     `new_session`: Neither Ctrl-C nor a hang-up of the terminal reaches it.
     `die_with_parent`: It is told to end when the thread that started it ends, however this process dies.
-
-    Raises OSError: the program is missing or not executable, or no process can be started.
     """
     from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
 

@@ -36,10 +36,7 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
 
 
 def open_lock_unless_held(path: Path, *, create_else_raise: bool) -> int | None:
-    """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
-
-    `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
-    """
+    """Return a locked handle of the file that has this name now, or None while another process or thread holds it."""
     while True:
         handle = os.open(path, _OPENED | (os.O_CREAT if create_else_raise else 0), 0o644)
         try:

@@ -127,10 +127,7 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
 
 
 def require_writable_file(path: Path, alternative: str) -> None:
-    """Refuse, with a `NodeError`, a file that cannot be written; its folder must be there: a slip makes none.
-
-    `alternative`: How another is named: `another with --out`, `another FILE`.
-    """
+    """Refuse a file that cannot be written or has no folder: a slip makes none. `alternative`: `another with --out`."""
     if is_folder_device_or_pipe(path):
         raise NodeError(
             _("no regular file has this name, and it is not replaced"),

@@ -93,10 +93,7 @@ def probe_cgroup_memory() -> CgroupMemory:
 
 
 def get_available_memory() -> int:
-    """Return how many bytes a new process can get: of the machine, and within the container's limit.
-
-    Pages of files count as available, since the kernel drops them when memory is needed.
-    """
+    """Return the bytes that a new process can get; pages of files count, since the kernel drops them when needed."""
     machine, memory = _read_meminfo("MemAvailable"), probe_cgroup_memory()
     if memory.limit_bytes is None or memory.used_bytes is None:
         return machine

@@ -126,10 +126,7 @@ class RunProcesses:
         return {**self._marks, STAGE_MARK: stage}
 
     def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
-        """Start `command` in a session of its own, both kinds of output going to the handle `output`.
-
-        Raises OSError: the program is missing or not executable.
-        """
+        """Start `command` in a session of its own, both kinds of output going to the handle `output`."""
         marks = {**self.make_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
