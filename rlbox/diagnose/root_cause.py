@@ -118,8 +118,6 @@ _NEAR = 1.5
 _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
 _LAST = 2.0
 """How much more solid it is that something may have failed when nothing is said behind it."""
-_UNRELATED_LINES = 1000
-"""Lines of a log behind which a root is another story than a victim before it."""
 _CRASH_SIGNAL = re.compile(
     r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b"
     r"|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
@@ -202,8 +200,6 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
     if not candidates or max(one.score for one in candidates) < 0:
         return None
     solid = [one for one in candidates if one.causal_role == "root" and one.score >= 1]
-    solid, apart = _split_unrelated(solid, candidates)
-    candidates = [one for one in candidates if one not in apart]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
         solid = [one for one in solid if not precedes(told, one)]
     if solid:
@@ -217,20 +213,6 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
     ]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
-
-
-def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-    """Return roots that may be the cause of an earlier victim, and those that came long after it."""
-    victims = [one for one in candidates if one.causal_role == "victim" and one.score >= 1]
-    if not solid or not victims:
-        return solid, []
-    first = find_first(victims).event
-    apart = [
-        one
-        for one in solid
-        if one.event.log_index == first.log_index and one.event.first_number - first.last_number > _UNRELATED_LINES
-    ]
-    return [one for one in solid if one not in apart], apart
 
 
 def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
