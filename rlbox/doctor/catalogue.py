@@ -31,15 +31,7 @@ def make_finding(
     covers: Sequence[str] | None = None,
     **values: object,
 ) -> Finding:
-    """Return a finding with the texts of `text_id`, in which `values` are filled in.
-
-    Parameters
-    ----------
-    id
-        Where several findings have the same texts.
-    seen, remedy, breaks, covers
-        In the place of those of the file.
-    """
+    """Return a finding with the texts of `text_id`, with `values` filled in; what else is given replaces them."""
     row = load_finding_texts()[text_id]
     texts = {key: _(row[key]) if key in row else "" for key in TRANSLATED_KEYS}
     return Finding(

@@ -227,13 +227,7 @@ def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
 def run_component_checks(
     stack: StackLocation, environ: Mapping[str, str], timeout_s: float
 ) -> Iterator[ComponentResult]:
-    """Yield results as they come; all checks together have `timeout_s` seconds.
-
-    Raises
-    ------
-    NodeError
-        The interpreter does not say what packages it has.
-    """
+    """Yield results as they come; raises `NodeError` where the interpreter does not say what packages it has."""
     deadline = time.monotonic() + timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
     with open_scratch_dir_stack_probe(stack, environ) as probe:

@@ -29,15 +29,7 @@ def check_training_data(
     python: str,
     timeout_s: float,
 ) -> ExitCode:
-    """Check files, print the report, and return rlbox's exit code.
-
-    Parameters
-    ----------
-    files
-        `train`, and `val` where there is one; `expected_rows` has the same keys.
-    reader_options
-        Of `probe_data.py`: `column`, `tokenizer`, `longest` (tokens).
-    """
+    """Check files by name (`train`, `val`) and print the report; `reader_options` are those of `probe_data.py`."""
     for path in files.values():
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
@@ -56,7 +48,6 @@ def check_training_data(
 def write_first_rows(
     app: App, source: Path, target_else_data_output_dir: Path | None, rows: int, python: str, timeout_s: float
 ) -> ExitCode:
-    """Write the first rows of a file to a file of their own, and return rlbox's exit code."""
     _require_file(source)
     path = (target_else_data_output_dir or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}

@@ -10,7 +10,6 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlbox.amounts import GIB, MIB, decimal_size_text, exact_duration_text
@@ -51,6 +50,13 @@ class RunDirectory(NamedTuple):
     def is_tmp(self) -> bool:
         return self.data_tmp_or_variable_name == "tmp"
 
+    def find_existing_path(self) -> str:
+        """Return the path, or for one that a program makes itself the directory in which it would be made."""
+        path = self.path
+        while not (self.is_data or self.is_tmp or path == "/" or os.path.lexists(path)):
+            path = os.path.dirname(path)
+        return path
+
     def make_finding(self, problem: str, text_id: str, *, level: Level = "error", **values: Any) -> Finding:
         name = self.data_tmp_or_variable_name
         subject = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}.get(name)
@@ -64,14 +70,6 @@ class RunDirectory(NamedTuple):
             quoted=shlex.quote(self.path),
             **values,
         )
-
-
-@dataclass
-class _Examination:
-    """What was found of one directory, and the disk that it is on (None: not known)."""
-
-    device: int | None = None
-    findings: list[Finding] = field(default_factory=list)
 
 
 def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDirectory]:
@@ -90,14 +88,8 @@ def check_host_data_by_writing(directories: Sequence[RunDirectory], requirements
 def check_directories_by_writing(
     directories: Sequence[RunDirectory], requirements: Requirements, *, on_host: bool = False
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the directories; a full disk that several of them are on is one finding.
-
-    Parameters
-    ----------
-    on_host
-        The data disk is to be made on this host, not mounted into a container.
-    """
-    done: dict[RunDirectory, _Examination] = {}
+    """Yield what is wrong with the directories; a full disk that several of them are on is one finding."""
+    done: dict[RunDirectory, list[Finding]] = {}
 
     def examine(directory: RunDirectory) -> None:
         done[directory] = _examine(directory, requirements, on_host)
@@ -106,16 +98,18 @@ def check_directories_by_writing(
     threads = [threading.Thread(target=examine, args=(directory,), daemon=True) for directory in directories]
     for thread in threads:
         thread.start()
-    full_disks: set[tuple[str, int | None]] = set()
+    full_disks: set[tuple[str, int]] = set()
     for directory, thread in zip(directories, threads, strict=True):
         thread.join(_SLOW_S)
-        examination = done.get(directory) or _Examination(findings=[_make_slow_finding(directory)])
-        for finding in examination.findings:
-            problem = finding.id.rpartition("-")[2]
-            if (problem, examination.device) not in full_disks:
-                yield finding
-            if problem in ("full", "inodes"):
-                full_disks.add((problem, examination.device))
+        if directory not in done:
+            yield directory.make_finding("slow", "slow", level="warning", slow_s=exact_duration_text(_SLOW_S))
+        for finding in done.get(directory, ()):
+            if (problem := finding.id.rpartition("-")[2]) in ("full", "inodes"):
+                disk = problem, os.stat(directory.find_existing_path()).st_dev
+                if disk in full_disks:
+                    continue
+                full_disks.add(disk)
+            yield finding
 
 
 @functools.cache
@@ -127,21 +121,18 @@ def is_responsive(path: str) -> bool:
     return not thread.is_alive()
 
 
-def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool) -> _Examination:
-    path = directory.path
-    if not (directory.is_data or directory.is_tmp):
-        while path != "/" and not os.path.lexists(path):  # the directory in which it would be made
-            path = os.path.dirname(path)
+def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool) -> list[Finding]:
+    path = directory.find_existing_path()
     if not os.path.isdir(path):
-        return _Examination(findings=[_make_missing_finding(directory, path, on_host)])
+        return [_make_missing_finding(directory, path, on_host)]
     status, space = os.stat(path), os.statvfs(path)
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"\0" * _PROBE_BYTES)
             file.flush()
     except OSError as error:
-        return _Examination(status.st_dev, [_make_write_finding(directory, path, error, status, space)])
-    return _Examination(status.st_dev, list(_check_free_space(directory, requirements, space)))
+        return [_make_write_finding(directory, path, error, status, space)]
+    return list(_check_free_space(directory, requirements, space))
 
 
 def _check_free_space(
@@ -192,7 +183,3 @@ def _make_write_finding(
                 "denied", "denied", reason=reason, path=path, uid=os.getuid(), owner=status.st_uid,
                 mode=stat.S_IMODE(status.st_mode),
             )  # fmt: skip
-
-
-def _make_slow_finding(directory: RunDirectory) -> Finding:
-    return directory.make_finding("slow", "slow", level="warning", slow_s=exact_duration_text(_SLOW_S))

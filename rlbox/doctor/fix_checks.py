@@ -111,16 +111,8 @@ def run_fix_checks(
 ) -> tuple[Finding, ...]:
     """Return a finding for each fix of this image, or applied machine, whose check fails.
 
-    Parameters
-    ----------
-    phase
-        `run` before a run, `doctor` at other times: a check says in which it makes sense.
-    manifest
-        The image's manifest; read when it is not given.
-    install_dir
-        Folder of what rlbox laid for itself; None: the environment says, or it is that of an image.
-    environ
-        What the checks are started with, before the hooks.
+    `environ` is what the checks are started with, before the hooks; it names the folder `install_dir` of what rlbox
+    laid for itself, where no other is given.
     """
     end = time.monotonic() + timeout_s
     install_dir = install_dir or environ.get(INSTALL_DIR_VARIABLE, OWN)

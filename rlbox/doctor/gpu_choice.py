@@ -77,18 +77,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
 def require_usable_gpus(
     app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
 ) -> None:
-    """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
-
-    Parameters
-    ----------
-    image_env
-        Environment of the image, where a base says which CUDA it asks for.
-
-    Raises
-    ------
-    NodeError
-        The driver is too old for the stack and forward compatibility does not help.
-    """
+    """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `NodeError`."""
     if access.method == "none" or is_in_image() or not is_engine_local():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container

@@ -56,15 +56,7 @@ class Endpoint:
 def check_network(
     environ: Mapping[str, str], ports: Mapping[str, int], mirrors: Sequence[Endpoint] = ()
 ) -> list[Finding]:
-    """Return what is wrong with the network.
-
-    Parameters
-    ----------
-    ports
-        Names and numbers of ports that must be free.
-    mirrors
-        Further addresses to ask, those of a sources profile; the environment's and pip's are found here.
-    """
+    """Return what is wrong with the network: `ports` must be free; mirrors of the environment and pip are asked too."""
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         answers = pool.map(_ask, [*mirrors, *read_env_and_pip_endpoints(environ)])
         findings = [

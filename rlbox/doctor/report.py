@@ -52,10 +52,7 @@ def merge_and_split_off_explained(
 ) -> ResolvedFindings:
     """Join findings that mean the same, and part those that another one explains.
 
-    Parameters
-    ----------
-    failed_fix_checks
-        One that means the same as an own finding is no second one; it gives its remedy to a finding that has none.
+    A failed fix check that means the same as an own finding gives it its remedy, where that has none.
     """
     rows = list(_drop_repeated(own))
     for fix in failed_fix_checks:

@@ -252,13 +252,7 @@ def find_local_stack() -> StackLocation | None:
 
 
 def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
-    """Return the stack of an interpreter that is named, or the one here.
-
-    Raises
-    ------
-    NodeError
-        No interpreter is named, and no stack is here; or the named one cannot be run.
-    """
+    """Return the stack of an interpreter that is named, or the one here; raises `NodeError` where there is none."""
     if python:
         found = shutil.which(python)
         if found is None:
