@@ -59,12 +59,7 @@ def diagnose(
     \b
     Examples:
       rlbox diagnose train.log
-<<<<<<< HEAD
-=======
-      rlbox diagnose node0.log node1.log --json
       rlbox diagnose train.log --ask 'llm -s "be brief"'
-      rlbox diagnose smoke-20260101
->>>>>>> a37d7e45 (fix(diagnose): bring back --ask and its masks)
     """
     catalogue = load_signatures(app.project.fix_files(), packs)
     sources, runs = _find_sources(app, logs, target, data)
