@@ -232,16 +232,6 @@ GOALS = (
         quick_rounds=1,
     ),
     Goal(
-        key="27b",
-        what="the same, told as `stalled`",
-        anchor="the process group's 600 s",
-        gate=0.05,
-        stretch=5 / 600,
-        measure=hanging.found("stalled"),
-        rounds=2,
-        quick_rounds=1,
-    ),
-    Goal(
         key="27c",
         what="healthy logs that are called hung",
         anchor="one log",

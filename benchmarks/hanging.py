@@ -68,7 +68,7 @@ class Hangs:
 
 
 def found(event: str) -> Callable[[Place], Sample]:
-    """Return the measurement of `stalled` (told) or `hang` (stopped): steps of one second stop, heartbeats go on."""
+    """Return the measurement of an event: steps of one second stop, heartbeats go on."""
 
     def measure(place: Place) -> Sample:
         runs = place.kept.get(Hangs).take(event, place.rounds)

@@ -9,10 +9,9 @@ that only repeat themselves do not count.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,10 +30,6 @@ from rlbox.logs.patterns import compile_pattern_set
 from rlbox.system.counters import ActivityRates
 
 PHASES = Path(__file__).with_name("phases.toml")
-
-_MOST_PHASE_LINES = 16
-"""Lines of one block that are looked at closely; of a flood, the phase is that of its end."""
-_PHASE_TAIL_BYTES = 1024
 
 
 class _ShippedPhases(SpecModel):
@@ -89,22 +84,15 @@ class PhaseMatcher:
         self._set = compile_pattern_set(texts) if texts else None
 
     def find_phase_changes(self, block: bytes) -> list[PhaseChange]:
-        found: list[PhaseChange] = []
-        if self._set is None:
-            return found
-        at = hits = 0
-        while (at := self._set.find_next_candidate(block, at)) >= 0:
-            if (hits := hits + 1) == _MOST_PHASE_LINES:
-                at = max(at, len(block) - _PHASE_TAIL_BYTES)
-            start = block.rfind(b"\n", 0, at) + 1
-            end = block.find(b"\n", at)
+        changes: list[PhaseChange] = []
+        at = 0
+        while self._set and at < len(block) and (at := self._set.find_next_candidate(block, at)) >= 0:
+            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             end = len(block) if end < 0 else end
-            if line := self.find_phase_change(block[start:end].decode("utf-8", "replace")):
-                found.append(line)
+            if change := self.find_phase_change(block[start:end].decode("utf-8", "replace")):
+                changes.append(change)
             at = end + 1
-            if at >= len(block):
-                break
-        return found
+        return changes
 
     def find_phase_change(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
@@ -125,8 +113,6 @@ _COUNTERS = (
 )
 _SIGNS = re.compile(r"[^A-Za-z]+")
 _KEY_CHARS = 48
-_MOST_HITS = 8
-_TAIL_BYTES = 512
 _MOST_SERIES = 1024
 _MOST_INTERVALS = 64
 _MEMORY = 0.995
@@ -153,7 +139,7 @@ class StepTimer:
     def feed(self, block: bytes, now_s: float) -> bool:
         """Take lines (UTF-8) that came at `now_s`; return whether a step was among them."""
         stepped = False
-        for found in self._hits(block):
+        for found in self._pattern.finditer(block):
             number = 1 if found.group(1) is not None else 2
             start = max(block.rfind(b"\n", 0, found.start(number)) + 1, 0)
             stepped |= self._count(block[start : found.start(number)], int(found.group(number)))
@@ -171,13 +157,6 @@ class StepTimer:
     @property
     def median_interval_s(self) -> float:
         return median(self._intervals) if self._intervals else 0.0
-
-    def _hits(self, block: bytes) -> Iterator[re2._Match[bytes]]:
-        """Yield the first counters of a block, and those at its end: of a flood of steps the last one counts."""
-        first = list(itertools.islice(self._pattern.finditer(block), _MOST_HITS))
-        yield from first
-        if len(first) == _MOST_HITS:
-            yield from self._pattern.finditer(block, max(first[-1].end(), len(block) - _TAIL_BYTES))
 
     def _count(self, before: bytes, number: int) -> bool:
         key = _SIGNS.sub("#", strip_ray_prefix_and_repeat(before.decode("utf-8", "replace"))[-_KEY_CHARS:])
@@ -201,11 +180,10 @@ class StepTimer:
 TRAINING = "training"
 _STEPS_FLOOR_S = 25.0
 _LONGEST_TIMES = 3.0
-_NOTICE_STEPS, _NOTICE_FLOOR_S = 4.5, 3.0
 _IDLE_CPU, _IDLE_SHARE = 0.05, 0.25
 _MINUTE_S = 60.0
 _WINDOW_S = 30.0
-_CALM_S, _QUIET_S = 10.0, 1.0
+_CALM_S, _QUIET_S = 10.0, 2.0
 LOOKED_AT_BYTES, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
 """Bytes of the end of a block that are searched for phases, for steps and for news.
 
@@ -227,7 +205,7 @@ _MOST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """A stage that hangs, by `rule`; "steps" and "ranks" before their limit: one that may. Times in seconds.
+    """A stage that hangs, by `rule`. Times in seconds.
 
     `ready` and `total` are a service and a stage that took longer than they may, hung or not. `deadlock` is how the
     ranks wait for each other.
@@ -314,33 +292,24 @@ class HangDetector:
             self._idle_s = now_s
 
     def choose_probe_interval_s(self, now_s: float) -> float:
-        quiet_s, step_s, limit_s = now_s - self.last_progress_s, self.usual_step_s, self.phase.silence_s
-        if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
-            return min(max(step_s, 1.0), 5.0)
-        if quiet_s > min(2 * _QUIET_S, limit_s / 4):
+        quiet_s, limit_s = now_s - self.last_progress_s, self.phase.silence_s
+        if quiet_s > min(_QUIET_S, limit_s / 4):
             return min(max(limit_s / 8, 0.5), 5.0)
         return min(_CALM_S, max(limit_s / 4, 0.5))
 
     def find_hang(self, now_s: float) -> Stall | None:
         longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
-        if stall := self._find_step_stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
-            return stall
-        silent_s, limit_s = self.get_inactivity_s(now_s), self.phase.silence_s
-        if silent_s <= limit_s:
-            return None
-        return Stall(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
-
-    def find_possible_step_stall(self, now_s: float) -> Stall | None:
-        """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
-        longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
-        return self._find_step_stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.usual_step_s, longest_s))
-
-    def _find_step_stall(self, now_s: float, limit_s: float) -> Stall | None:
-        silent_s = now_s - self.last_progress_s
+        limit_s, silent_s = (
+            max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s),
+            now_s - self.last_progress_s,
+        )
         seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
-        if not self._steps or not self._timer.is_interval_known or not seen_idle or silent_s <= limit_s:
-            return None
-        return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)
+        if self._steps and self._timer.is_interval_known and seen_idle and silent_s > limit_s:
+            return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)
+        limit_s, silent_s = self.phase.silence_s, self.get_inactivity_s(now_s)
+        if silent_s > limit_s:
+            return Stall(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
+        return None
 
     def _enter(self, line: PhaseChange) -> None:
         phase = line.phase or self._unnamed

@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import (
-    decimal_size_text,
-    duration_text,
-    exact_duration_text,
-    gpu_memory_text,
-    precise_duration_text,
-    utc_now,
-)
+from rlbox.amounts import duration_text, exact_duration_text, precise_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, get_stage_log_path
-from rlbox.errors import get_docs_url
 from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
 from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
@@ -32,23 +24,8 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 
 _MOST_PROCESSES = 64
-_MOST_ROWS = 12
 _MOST_FRAMES = 12
 _STACKS_S = 25.0
-_ENDS = {
-    "silence": "hung",
-    "steps": "hung",
-    "ranks": "hung",
-    "ready": "waited for a service",
-    "total": "ran out of time",
-}
-_UNKNOWN = (
-    "No phase of this stage is known, so there is no remedy to name: look at the first process above. If it was no "
-    "hang, raise `limits.silence_s` of the stage, or describe the phase "
-    f"(`[[stages.phases]]`, {get_docs_url('hangs')})."
-)
-_ACTIVITY = "| seconds ago | read | written | network | memory | cpu | GPU |\n|---:|---:|---:|---:|---:|---:|---:|"
-_GPUS = "| GPU | busy | power | memory |\n|---|---:|---:|---:|"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,70 +151,38 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
     }
 
 
-def write_hang_markdown(evidence_dir: Path) -> None:
+def write_hang_markdown(evidence_dir: Path, cause: Cause) -> None:
+    """Explain what was collected of a hang; nothing is written where there was none."""
     if facts := read_json_object_or_empty(evidence_dir / HANG_FILE):
-        replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts).encode("utf-8", "replace"))
+        replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts, cause).encode("utf-8", "replace"))
 
 
-def _render_markdown(facts: Mapping[str, Any]) -> str:
+def _render_markdown(facts: Mapping[str, Any], cause: Cause) -> str:
     processes, files = facts["processes"][:_MOST_PROCESSES], facts["nccl"]["files"]
     waits = [f"- {_subject(process)} {process['waits']}." for process in processes]
     if left := len(facts["processes"]) - len(processes):
         waits.append(f"- … and {left} more, see `{HANG_FILE}`")
-    activity = [_activity_row(row) for row in facts["activity"][-_MOST_ROWS:]]
-    unmeasured = "It was not measured: the stage was silent for too short a time."
+    phase = f" in phase {facts['phase']}" if facts["phase"] else ""
     parts = [
-        f"# Stage {facts['stage']} {_ENDS[facts['rule']]}" + (f": {facts['phase']}" if facts["phase"] else ""),
-        _since(facts),
+        f"# {cause.what}",
+        f"Found {facts['detected_at']}{phase}, {duration_text(facts['silent_s'])} after the last sign of life.",
         "## What it waits for",
         "\n".join(waits) or "No process of the stage was left to look into.",
         "## What to do next",
-        facts["remedy"] or _UNKNOWN,
-        "## What its processes did in the last minute",
-        "\n".join([_ACTIVITY, *activity]) if activity else unmeasured,
+        cause.next_step or "Look at the first process above.",
+        f"`{HANG_FILE}` has what its processes and GPUs did in the last minute. A GPU that shows 100 % at the power "
+        "of an idle one waits for other ranks: it does not compute.",
     ]
-    if gpus := [_gpu_row(gpu) for gpu in facts["gpus"]]:
-        note = "A GPU that shows 100 % at the power of an idle one waits for other ranks: it does not compute."
-        parts += ["## GPUs", "\n".join([_GPUS, *gpus]), note]
     if files:
         parts += ["## NCCL", "\n".join(f"- `{NCCL_FOLDER}/{name}`" for name in files)]
     parts += ["## Where each process stands", *(map(_stack, processes) if processes else ["None was left."])]
     return "\n\n".join(parts) + "\n"
 
 
-def _since(facts: Mapping[str, Any]) -> str:
-    found, silent = f"Found {facts['detected_at']}", duration_text(facts["silent_s"])
-    limit = f"limit {exact_duration_text(facts['limit_s'])}"
-    match facts["rule"]:
-        case "steps":
-            usual = f"one came every {precise_duration_text(facts['step_s'])}"
-            return f"{found}: no step for {silent} where {usual}, and its processes did nothing ({limit})."
-        case "ranks":
-            return f"{found}: {facts['ranks']}. No rank worked for {silent} ({limit})."
-        case "ready":
-            return f"{found}: it did not answer as told within its time ({limit})."
-        case "total":
-            return f"{found}: it ran for longer than it may ({limit}); its last sign of life was {silent} ago."
-        case _:
-            return f"{found}: no sign of life for {silent} ({limit})."
-
-
 def _subject(process: Mapping[str, Any]) -> str:
     rank = f"rank {process['rank']}, " if process["rank"] else ""
     role = f"{process['role']}, " if process["role"] not in ("", "main") else ""
     return f"**{rank}{role}pid {process['pid']}** ({process['name']})"
-
-
-def _activity_row(row: Mapping[str, Any]) -> str:
-    rates = " | ".join(f"{decimal_size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
-    gpu = f"{row['gpu']} %, {100 * row['gpu_power']:.0f} % of its power" if row["gpu_power"] else "-"
-    return f"| {row['ago_s']:g} | {rates} | {100 * row['cpu']:.0f} % | {gpu} |"
-
-
-def _gpu_row(gpu: Mapping[str, Any]) -> str:
-    memory = f"{gpu_memory_text(gpu['memory_bytes'])} of {gpu_memory_text(gpu['total_bytes'])}"
-    power = f"{gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W"
-    return f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % | {power} | {memory} |"
 
 
 def _stack(process: Mapping[str, Any]) -> str:

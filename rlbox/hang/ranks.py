@@ -35,8 +35,8 @@ from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_links
 from rlbox.system.process_table import read_environment, read_stat_fields_or_empty
 
-NOTICE_S, LIMIT_S = 8.0, 20.0
-"""After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""
+LIMIT_S = 20.0
+"""After how long without work of any rank it is a hang: a run that works shows none for 3 s (H200)."""
 AFTER_PAUSE_S = 4.0
 """What a rank that slept is given to go on; some of it passes between the look at the clock and that at the sleep."""
 
@@ -237,7 +237,7 @@ def _waiting(ranks: Sequence[Rank]) -> str:
     return f"{names} waits" if len(ranks) == 1 else f"{names} wait"
 
 
-_QUIET_S, _EVERY_S = 4.0, 2.0
+_QUIET_S, _EVERY_S, _FIRST_STACKS_S = 4.0, 2.0, 8.0
 _RAS_S, _RAS_AGAIN_S = 2.0, 30.0
 _STACKS_S = 5.0
 _HERE = ("127.0.0.1", "localhost", "::1")
@@ -268,7 +268,7 @@ class _RankProcess:
 class RankMonitor:
     """Looks every two seconds, from four seconds after the log was last heard; a look costs some ms, and stops nobody.
 
-    It asks for Python stacks only at `NOTICE_S` and at `LIMIT_S`. While a rank sleeps for a time that is known and not
+    It asks for Python stacks only after 8 s and at `LIMIT_S`. While a rank sleeps for a time that is known and not
     too long (it asks a server again), the others wait for it rightly.
     """
 
@@ -312,7 +312,7 @@ class RankMonitor:
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
-        limit_s = NOTICE_S if self._stacks is None else LIMIT_S
+        limit_s = _FIRST_STACKS_S if self._stacks is None else LIMIT_S
         return now_s >= self._sleeps_until_s and self._tracker.get_duration_s(now_s) >= limit_s
 
     def _confirm(self, deadlock: Deadlock, ranks: Sequence[_RankProcess]) -> None:

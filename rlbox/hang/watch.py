@@ -19,7 +19,7 @@ from rlbox.hang.detector import (
     select_last_lines,
 )
 from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
-from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, RankMonitor
 from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
@@ -82,7 +82,6 @@ class HangMonitor:
         self._bar_bytes: int | None = None
         self._phase_change: PhaseChange | None = None
         self._phase_name = ""
-        self._is_stalled = False
         self._fed_s = self._bar_s = self._phase_recorded_s = self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
@@ -103,17 +102,18 @@ class HangMonitor:
         self._feed_progress_bar(logs)
         self._measure()
         self._record_phase_if_changed()
-        waiting = self._find_waiting_ranks()
-        is_hang = waiting is not None and waiting.silent_s >= LIMIT_S
-        stall = waiting if is_hang else self._unless_paused(self._detector.find_hang(self._now_s))
-        if stall:
-            self._record_stall("hang", stall)
-            return make_hang_cause(self._watched.stage, stall, self._collect(stall))
-        stall = waiting or self._unless_paused(self._detector.find_possible_step_stall(self._now_s))
-        if stall and not self._is_stalled:
-            self._record_stall("stalled", stall)
-        self._is_stalled = stall is not None
-        return None
+        stall = self._find_waiting_ranks() or self._unless_paused(self._detector.find_hang(self._now_s))
+        if stall is None:
+            return None
+        self._watched.record_event(
+            "hang",
+            phase=stall.phase.name,
+            rule=stall.rule,
+            silent_s=round(stall.silent_s, 1),
+            limit_s=round(stall.limit_s, 1),
+            step_s=round(stall.step_s, 3),
+        )
+        return make_hang_cause(self._watched.stage, stall, self._collect(stall))
 
     def collect_timeout_evidence(self, cause: Cause, limit_s: float, service_phase_name: str | None = None) -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
@@ -164,16 +164,6 @@ class HangMonitor:
                 "phase", phase=phase.name, log=STAGE_LOG, line=change.text[:_QUOTED], limit_s=phase.silence_s
             )
 
-    def _record_stall(self, event: Literal["stalled", "hang"], stall: Stall) -> None:
-        self._watched.record_event(
-            event,
-            phase=stall.phase.name,
-            rule=stall.rule,
-            silent_s=round(stall.silent_s, 1),
-            limit_s=round(stall.limit_s, 1),
-            step_s=round(stall.step_s, 3),
-        )
-
     def _measure(self) -> None:
         now_s, real_s, since_s = self._now_s, self._clock(), self._probed_s
         if real_s - self._probed_real_s < self._detector.choose_probe_interval_s(now_s):
@@ -195,7 +185,7 @@ class HangMonitor:
         if self._ranks is None:
             return None
         deadlock, lasted_s = self._ranks.probe_deadlock(self._now_s, self._detector.last_output_s)
-        if deadlock is None or lasted_s < NOTICE_S:
+        if deadlock is None or lasted_s < LIMIT_S:
             return None
         return Stall(
             rule="ranks",

@@ -61,10 +61,7 @@ ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stoppe
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceState:
-    """One service of a stage; `exit_code` is negative for a signal, None while it runs.
-
-    `weights_bytes` is what it has to load as far as its command names it, 0 where that is not known.
-    """
+    """One service of a stage; `exit_code` is negative for a signal, None while it runs."""
 
     name: str
     title: str
@@ -72,7 +69,6 @@ class ServiceState:
     started_at: str = ""
     ready_at: str = ""
     exit_code: int | None = None
-    weights_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,6 @@ from rlbox.system.tail import read_last_whole_lines
 from rlbox.terminal import remove_controls
 
 _CELLS = 16
-_LEAST_WEIGHTS = 50_000_000
-"""Bytes from which on weights are most of what a start reads; below, imports are."""
 _COMPUTES_PCT = 10
 
 
@@ -73,14 +71,10 @@ def find_activity(
 
 
 def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Activity:
-    parts = [part for sample in samples if (part := sample.parts.get(service.name))]
-    facts = []
-    if parts:
-        total = service.weights_bytes
-        whole = f" of {decimal_size_text(total)}" if total >= _LEAST_WEIGHTS else ""
-        facts = [f"{decimal_size_text(parts[-1].read_bytes)}{whole} read"]
-        if parts[-1].cpu_pct >= _COMPUTES_PCT:
-            facts.append(f"{parts[-1].cpu_pct / 100:.1f} cores")
+    part = next((sample.parts[service.name] for sample in reversed(samples) if service.name in sample.parts), None)
+    facts = [f"{decimal_size_text(part.read_bytes)} read"] if part else []
+    if part and part.cpu_pct >= _COMPUTES_PCT:
+        facts.append(f"{part.cpu_pct / 100:.1f} cores")
     return Activity(
         starting_service=service.name,
         service_started_unix_s=moment(service.started_at),

@@ -318,7 +318,7 @@ def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> 
     texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
     problems = write_texts_and_list_problems(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
-        write_hang_markdown(folder)
+        write_hang_markdown(folder, explained.cause)
         write_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,34 +19,6 @@ from rlbox.system.limits import count_usable_cores
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 from rlbox.values import Command
-
-_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_MOST_FILES = 10_000
-
-
-def count_weight_bytes(argv: Iterable[str]) -> int:
-    """Return the size of the weights below the folders that a command names, and of the files; 0 without any.
-
-    A folder with weights in two forms counts once, as the form that loaders prefer.
-    """
-    named = {os.path.realpath(path) for word in argv for path in (word, word.partition("=")[2]) if path[:1] == "/"}
-    total = 0
-    for path in named:
-        with contextlib.suppress(OSError):  # it is not there yet, or nobody's to look into
-            sizes: dict[str, int] = {}
-            for name, size in _list_files(path):
-                kind = os.path.splitext(name)[1]
-                sizes[kind] = sizes.get(kind, 0) + size
-            total += next((sizes[kind] for kind in _KINDS if kind in sizes), 0)
-    return total
-
-
-def _list_files(path: str) -> list[tuple[str, int]]:
-    if not os.path.isdir(path):
-        return [(path, os.stat(path).st_size)]
-    with os.scandir(path) as entries:
-        return [(e.name, e.stat().st_size) for e in itertools.islice(entries, _MOST_FILES) if e.is_file()]
-
 
 _START_PROBE_S, _START_PATIENCE_S = 1.0, 10.0
 _LONGEST_START = 10.0

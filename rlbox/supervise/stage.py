@@ -18,7 +18,7 @@ from rlbox.supervise import causes
 from rlbox.supervise.evidence import MachineSnapshot, StageFailure, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
-from rlbox.supervise.services import RunningService, StartLimit, count_weight_bytes
+from rlbox.supervise.services import RunningService, StartLimit
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
@@ -58,8 +58,7 @@ class _StageServices:
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
-        size = count_weight_bytes(plan.argv)
-        self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
+        self._watch.record_service(service, state="starting", started_at=utc_now())
         rule = self._gate.outcomes.services[plan.name]
         limit = StartLimit(plan.start_s, lambda: self._context.processes.list_child_tree_pids(service.child))
         while not service.has_been_ready:

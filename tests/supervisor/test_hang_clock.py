@@ -125,7 +125,7 @@ def test_phases_are_recorded_once_a_second_at_most(machine: Machine) -> None:
     assert machine.journal.state.stages[0].phase in ("rollout", "weight-sync")
 
 
-def test_what_may_be_a_hang_is_told_once(machine: Machine) -> None:
+def test_steps_that_stop_are_a_hang(machine: Machine) -> None:
     for n in range(30):
         machine.says(f"step {n} loss 1.0")
         machine.lives(1)
@@ -133,6 +133,4 @@ def test_what_may_be_a_hang_is_told_once(machine: Machine) -> None:
     assert cause
     assert cause.what.startswith("stage train made no step for 26 s, usually 1 s apart")
     events = [json.loads(line) for line in (machine.journal.run_dir / "events.jsonl").read_text().splitlines()]
-    told = [(event["event"], event["silent_s"]) for event in events if event["event"] in ("stalled", "hang")]
-    assert [name for name, _ in told] == ["stalled", "hang"]
-    assert told[0][1] <= 6.0
+    assert [event["rule"] for event in events if event["event"] == "hang"] == ["steps"]
