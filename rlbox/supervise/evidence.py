@@ -24,7 +24,6 @@ from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_session_dir
 from rlbox.errors import RlboxError
-from rlbox.i18n import _
 from rlbox.job.plan import RayPlan, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
@@ -234,7 +233,7 @@ def _collect_system_text() -> str:
 def _collect_package_text(python: str) -> str:
     text = _tool(python, "-c", _LIST_PACKAGES)
     if not text.strip():
-        raise PartUnavailableError(_("{python} lists no packages").format(python=python))
+        raise PartUnavailableError(f"{python} lists no packages")
     return text
 
 
@@ -247,7 +246,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     except OSError as error:
         raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
-        raise PartUnavailableError(_("the stage ended before its first sample"))
+        raise PartUnavailableError("the stage ended before its first sample")
     return "".join(rows)
 
 
@@ -267,49 +266,19 @@ def _collect_ray_log_text(ray: RayPlan) -> str:
 
 def _tool(*words: str) -> str:
     if not shutil.which(words[0]):
-        raise PartUnavailableError(_("no {word} here").format(word=words[0]))
+        raise PartUnavailableError(f"no {words[0]} here")
     try:
         outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
     except (RlboxError, OSError) as error:
         raise PartUnavailableError(str(error)) from error
     if not outcome.ok:
-        last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
-        raise PartUnavailableError(
-            _("{word}: exit code {exit_code}: {last}").format(
-                word=words[0], exit_code=outcome.exit_code, last=" ".join(last)
-            )
-        )
+        last = " ".join((outcome.stderr or outcome.stdout).strip().splitlines()[-1:])
+        raise PartUnavailableError(f"{words[0]}: exit code {outcome.exit_code}: {last}")
     return outcome.stdout
 
 
 def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-FILE_DESCRIPTIONS = {
-    "REPORT.md": "one page: the cause, what happened in order, the next step",
-    "REPORT.json": "the same for programs",
-    "first_fatal.txt": "the first fatal line of every log, with 100 lines before and after",
-    "facts.json": "job, stage, times, exit codes, gate, command, processes and memory when it failed",
-    "packages.txt": "the packages of the stack",
-    "environment.txt": "the stage's environment, secrets masked",
-    "plan.json": "the effective configuration",
-    "overrides.json": "what was changed on the command line",
-    "resources.jsonl": "the last samples of what the stage used",
-    "gpu.txt": "the GPUs, and who uses them",
-    "kernel.txt": "kernel messages since the stage began",
-    "processes.txt": "what ran on this machine once the stage was stopped",
-    "disks.txt": "free space and inodes",
-    "limits.json": "limits of memory, shared memory, processes and files",
-    "system.json": "the machine",
-    "ray/status.json": "what Ray's head said before it was stopped: jobs, nodes, dead actors",
-    "ray/logs.txt": "ends of the logs of Ray's own processes and of its failed workers",
-    "hang.json": "what every process waited for",
-    "HANG.md": "the hang explained: phase, who waits for what, next step",
-    "stacks": "stack of a process when it hung",
-    "nccl": "what NCCL recorded of its collectives",
-}
-"""File, or folder of files, to what it is."""
 
 
 def list_collectors(failure: StageFailure) -> dict[str, Collector]:
@@ -337,7 +306,8 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
     return parts
 
 
-def build_failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+def describe_failure(failure: StageFailure, cause: Cause) -> dict[str, Any]:
+    """Return what `REPORT.json` and `facts.json` both say."""
     stage, state, plan = failure.stage, failure.state, failure.plan
     return {
         "schema": 1,
@@ -345,7 +315,6 @@ def build_failure_facts(failure: StageFailure, cause: Cause, gathered: Collected
         "job": plan.job,
         "target": plan.target,
         "profile": plan.profile,
-        "params": dict(plan.params),
         "attempt": plan.attempt,
         "stage": stage.name,
         "job_id": stage.ray.submission_id if stage.ray else "",
@@ -354,9 +323,16 @@ def build_failure_facts(failure: StageFailure, cause: Cause, gathered: Collected
         "exit_code": state.exit_code,
         "ray_status": state.ray_status,
         "cause": dataclasses.asdict(cause),
-        "services": [dataclasses.asdict(service) for service in state.services],
-        "gate": [dataclasses.asdict(rule) for rule in state.gate],
-        "command": list(stage.argv),
+    }
+
+
+def build_failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+    return {
+        **describe_failure(failure, cause),
+        "params": dict(failure.plan.params),
+        "services": [dataclasses.asdict(service) for service in failure.state.services],
+        "gate": [dataclasses.asdict(rule) for rule in failure.state.gate],
+        "command": list(failure.stage.argv),
         "machine": dataclasses.asdict(failure.snapshot) if failure.snapshot else {},
         "packages": gathered.texts.get("packages.txt", "").split(),
         "environment": _mask_environment(failure),
@@ -383,4 +359,4 @@ def _read(path: Path) -> str:
 def _ray_status(failure: StageFailure) -> str:
     if failure.snapshot and failure.snapshot.ray:
         return _json(failure.snapshot.ray)
-    raise PartUnavailableError(_("the head was not asked"))
+    raise PartUnavailableError("the head was not asked")

@@ -28,12 +28,12 @@ from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.record.state import read_events
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import (
-    FILE_DESCRIPTIONS,
     CollectedTexts,
     MachineSnapshot,
     StageFailure,
     build_failure_facts,
     collect_texts,
+    describe_failure,
     list_collectors,
 )
 from rlbox.system.files import compute_file_sha256, is_disk_full
@@ -54,32 +54,19 @@ def build_report(
     failure: StageFailure, cause: Cause, fatals: Sequence[LogFailure], gathered: CollectedTexts
 ) -> dict[str, Any]:
     """Return what `REPORT.json` holds: `story` and `fatals` by time, `looked_at` what the answer rests on."""
-    stage, plan, state, masks = failure.stage, failure.plan, failure.state, failure.masks
+    masks = failure.masks
+    broken = [rule for rule in failure.state.gate if rule.state == "broken"]
     return {
-        "run_id": plan.run_id,
-        "job": plan.job,
-        "target": plan.target,
-        "place": plan.place,
-        "profile": plan.profile,
-        "attempt": plan.attempt,
-        "stage": stage.name,
-        "directory": stage.directory,
-        "job_id": stage.ray.submission_id if stage.ray else "",
-        "started_at": failure.started_at,
-        "ended_at": failure.ended_at,
-        "exit_code": state.exit_code,
-        "ray_status": state.ray_status,
-        "cause": dataclasses.asdict(cause),
+        **describe_failure(failure, cause),
+        "place": failure.plan.place,
+        "directory": failure.stage.directory,
         "known_title": next((f.known.title for f in fatals if f.known and f.known.fix == cause.known), ""),
         "next_step": cause.next_step,
         "fatals": [_describe_fatal(fatal, masks) for fatal in fatals],
         "story": _tell_story(failure, fatals),
-        "broken": [
-            _shown(f"{rule.kind}: {rule.rule}: {rule.seen}", masks) for rule in state.gate if rule.state == "broken"
-        ],
+        "broken": [_shown(f"{rule.kind}: {rule.rule}: {rule.seen}", masks) for rule in broken],
         "machine": _describe_machine(failure.snapshot),
         "looked_at": _looked_at(failure, fatals, gathered),
-        "schema": 1,
     }
 
 
@@ -168,7 +155,7 @@ def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: Co
     return [
         f"logs: {', '.join(names)}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
-        *(f"{FILE_DESCRIPTIONS.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()),
+        *(f"{name}: not there ({why})" for name, why in gathered.missing.items()),
     ]
 
 
@@ -350,10 +337,9 @@ def write_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker
     for name, facts in sorted(walk_files(folder)):
         last = name.rpartition("/")[2]
         if stat.S_ISREG(facts.st_mode) and not last.startswith(".") and last != MANIFEST_FILE:
-            what = FILE_DESCRIPTIONS.get(name) or FILE_DESCRIPTIONS.get(name.partition("/")[0], "")
             sha256 = ""
             with contextlib.suppress(OSError):
                 sha256 = compute_file_sha256(folder / name)
-            rows.append({"name": name, "bytes": facts.st_size, "sha256": sha256, "what": what})
+            rows.append({"name": name, "bytes": facts.st_size, "sha256": sha256})
     data = masks.mask_json({"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))})
     replace_file(folder / MANIFEST_FILE, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())

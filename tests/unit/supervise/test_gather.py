@@ -47,10 +47,7 @@ def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     assert write_texts_and_list_problems(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
     write_manifest(tmp_path, {"gpu.txt": "no driver"}, SecretMasker({}))
     found = json.loads((tmp_path / "manifest.json").read_text())
-    assert [(row["name"], row["bytes"], row["what"]) for row in found["files"]] == [
-        ("REPORT.md", 4, "one page: the cause, what happened in order, the next step"),
-        ("stacks/12.txt", 6, "stack of a process when it hung"),
-    ]
+    assert [(row["name"], row["bytes"]) for row in found["files"]] == [("REPORT.md", 4), ("stacks/12.txt", 6)]
     assert found["missing"] == {"gpu.txt": "no driver"}
 
 
