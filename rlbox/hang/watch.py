@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 from rlbox.diagnose.cause import Cause
 from rlbox.hang.detector import (
@@ -24,6 +24,7 @@ from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_re
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
 from rlbox.logs.lines import LineBlock
+from rlbox.logs.pump import LineDispatcher
 from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
 from rlbox.system.limits import count_usable_cores
 
@@ -41,14 +42,6 @@ _RECORD_S, _QUOTED = 1.0, 200
 _BAR_S = 0.2
 _BATCH_S = 0.4
 """How long lines may wait when there were some a moment ago: a log that never rests is heard twice a second."""
-
-
-class LogSource(Protocol):
-    @property
-    def bytes_read_per_log(self) -> Mapping[str, int]: ...
-
-    def get_partial_line(self, name: str) -> str:
-        """Return the line of a log that has not ended yet, as it is shown now."""
 
 
 class HangMonitor:
@@ -95,7 +88,7 @@ class HangMonitor:
         if texts.overwritten_states:
             self._feed_partial_line(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
 
-    def check(self, logs: LogSource) -> Cause | None:
+    def check(self, logs: LineDispatcher) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
         self._feed_pending_lines()
@@ -141,7 +134,7 @@ class HangMonitor:
             self._phase_change = changes[-1]
         self._pending_lines, self._fed_s = None, self._now_s
 
-    def _feed_progress_bar(self, logs: LogSource) -> None:
+    def _feed_progress_bar(self, logs: LineDispatcher) -> None:
         if self._now_s - self._bar_s < _BAR_S:
             return
         before, self._bar_bytes = self._bar_bytes, logs.bytes_read_per_log.get(STAGE_LOG, 0)

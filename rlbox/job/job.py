@@ -137,9 +137,6 @@ class Service(SpecModel):
     answer_s: Annotated[float, Field(ge=0)] = Field(
         0.0, description="longest time without the expected response after ready, seconds; 0: not checked"
     )
-    silence_s: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="longest time without log output during the stage's command, seconds; 0: no limit"
-    )
     keep: bool = Field(False, description="keep running between consecutive stages that use the service")
     env: dict[EnvName, str] = Field(default_factory=dict, description="environment variables; override the job's")
     secrets: tuple[EnvName, ...] = Field((), description="names of the job's secrets that the service gets")

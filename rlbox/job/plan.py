@@ -121,7 +121,7 @@ class ServicePlan:
 
     `secrets` names those that it gets; of a Ray head, those of the stage whose job it takes come to them.
 
-    `answer_s` and `silence_s` are limits of a service that was ready, 0 for none. One with `keep` is not stopped after
+    `answer_s` is a limit of a service that was ready, 0 for none. One with `keep` is not stopped after
     a stage whose next names it too.
     """
 
@@ -136,7 +136,6 @@ class ServicePlan:
     listens: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     answer_s: float = 0.0
-    silence_s: float = 0.0
     keep: bool = False
     secrets: tuple[str, ...] = ()
 
@@ -359,7 +358,6 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
         ready=ready,
         start_s=service.start_s,
         answer_s=service.answer_s,
-        silence_s=service.silence_s,
         keep=service.keep,
         secrets=service.secrets,
         log=f"{service.name}.log",

@@ -25,8 +25,7 @@ from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.system.ports import LOOPBACK, TcpSocket, list_tcp_sockets, read_default_gateway, read_ephemeral_ports
 
-_EVERY_S, _SHARE = 1.0, 20
-"""How often at most, and that looking takes a twentieth of the time at most."""
+_EVERY_S = 1.0
 
 _OTHER = "other"
 
@@ -60,10 +59,8 @@ class PortAuditor:
             self.raise_on_undeclared_listener()
 
     def raise_on_undeclared_listener(self) -> None:
-        begun = time.monotonic()
+        self._due = time.monotonic() + _EVERY_S
         new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
-        now = time.monotonic()
-        self._due = now + max(_EVERY_S, _SHARE * (now - begun))
         if new:
             self._judge(new)
             self._known |= {each.inode for each in new}

@@ -94,8 +94,6 @@ class RunningService:
         self.started = time.monotonic()
         self._line_missing = bool(plan.ready.line)
         self._good_at: float | None = None
-        self._grown_at = self.started
-        self._log_bytes = 0
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     @property
@@ -123,7 +121,7 @@ class RunningService:
 
     def begin_liveness_checks(self) -> None:
         self._poller.request_stop()
-        self._good_at = self._grown_at = time.monotonic()
+        self._good_at = time.monotonic()
         if self.plan.answer_s:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda problem: False)
 
@@ -134,12 +132,6 @@ class RunningService:
     @property
     def last_answer_description(self) -> str:
         return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
-
-    def is_silent(self, log_bytes: int) -> bool:
-        now = time.monotonic()
-        if log_bytes != self._log_bytes:
-            self._log_bytes, self._grown_at = log_bytes, now
-        return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
 
     def stop_probing(self) -> None:
         self._poller.request_stop()

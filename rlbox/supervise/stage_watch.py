@@ -52,7 +52,10 @@ class StageWatch:
         catalogue = read_stored_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
         self._finders = {name: FirstFatalFinder(partial(self.gate.is_harmless_line, name), catalogue) for name in names}
-        self._metric_files = _MetricFiles(self.gate)
+        self._metric_files = {path: FileFollower(Path(path), follow_links=True) for path in self.gate.metric_file_paths}
+        for tail in self._metric_files.values():
+            with contextlib.suppress(OSError):
+                tail.skip_to_end()
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
         self._recorded_counts = Counter[str]()
@@ -64,7 +67,7 @@ class StageWatch:
     def poll(self) -> None:
         self._context.sampler.sample_if_due()
         self.logs.read()
-        self._metric_files.feed_block_to_gate()
+        self._read_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
@@ -129,17 +132,12 @@ class StageWatch:
 
     def raise_on_unresponsive_service(self) -> None:
         for service in self.services:
-            plan = service.plan
             if service.is_unresponsive:
-                seen, limit_s, what = service.last_answer_description, plan.answer_s, f"answers of {plan.name}"
-                cause = causes.explain_unresponsive_service(self._stage, plan, seen)
-            elif service.is_silent(self.logs.bytes_read_per_log.get(plan.name, 0)):
-                seen, limit_s, what = self.gate.last_nonblank_line(plan.name), plan.silence_s, f"work of {plan.name}"
-                cause = causes.explain_service_log_not_growing(self._stage, plan)
-            else:
-                continue
-            self._refuse(service, seen)
-            raise StageAborted(self.hang.collect_timeout_evidence(cause, limit_s, what))
+                plan, answer = service.plan, service.last_answer_description
+                self._refuse(service, answer)
+                cause = causes.explain_unresponsive_service(self._stage, plan, answer)
+                what = f"answers of {plan.name}"
+                raise StageAborted(self.hang.collect_timeout_evidence(cause, plan.answer_s, what))
 
     def raise_on_violation(self, only_log: str = "") -> None:
         forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
@@ -162,7 +160,10 @@ class StageWatch:
     def end_command(self) -> None:
         self.logs.dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
-        self._metric_files.close()
+        while self._read_metric_files():
+            pass
+        for tail in self._metric_files.values():
+            tail.close()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
         self.gate.close_logs()
@@ -196,6 +197,15 @@ class StageWatch:
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)
 
+    def _read_metric_files(self) -> bool:
+        has_grown = False
+        for path, tail in self._metric_files.items():
+            with contextlib.suppress(OSError):  # a file that cannot be read has no points, which the rule tells
+                if data := tail.read():
+                    self.gate.feed(path, data)
+                    has_grown = True
+        return has_grown
+
     def _judge(self, log: str, texts: LineBlock) -> None:
         texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
         self.gate.read_lines(log, texts)
@@ -212,27 +222,3 @@ class StageWatch:
             log, finder.first_fatal.number, finder.first_fatal.text
         ):
             self.reset_fatals(log)
-
-
-class _MetricFiles:
-    def __init__(self, gate: GateChecker) -> None:
-        self._gate = gate
-        self._tails = {path: FileFollower(Path(path), follow_links=True) for path in gate.metric_file_paths}
-        for tail in self._tails.values():
-            with contextlib.suppress(OSError):
-                tail.skip_to_end()
-
-    def feed_block_to_gate(self) -> bool:
-        found = False
-        for path, tail in self._tails.items():
-            with contextlib.suppress(OSError):  # a file that cannot be read has no points, which the rule tells
-                if data := tail.read():
-                    self._gate.feed(path, data)
-                    found = True
-        return found
-
-    def close(self) -> None:
-        while self.feed_block_to_gate():
-            pass
-        for tail in self._tails.values():
-            tail.close()

@@ -135,7 +135,7 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = fake_clock(monkeypatch)
-    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0)
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4)
     wait_for(service, "")
     service.begin_liveness_checks()
     count = len(Answer.asked)
@@ -148,19 +148,6 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     assert not service.is_unresponsive
     now[0] += 0.2
     assert service.is_unresponsive
-    service.stop_probing()
-
-
-def test_a_log_that_does_not_grow(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = fake_clock(monkeypatch)
-    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0)
-    service.begin_liveness_checks()
-    seen = []
-    for size in (10, 10, 10, 20, 20):
-        now[0] += 3
-        seen.append(service.is_silent(size))
-    assert seen == [False, False, True, False, False]
-    assert not service.is_unresponsive  # nobody asked for answers
     service.stop_probing()
 
 
@@ -198,7 +185,7 @@ def spec_of(ready: dict[str, Any], **more: Any) -> dict[str, Any]:
         ({"port": "other"}, {}, "services.vllm.ready.port: unknown port of the service 'other'"),
         ({"line": "up"}, {"answer_s": 10}, "services.vllm.answer_s: needs ready.url"),
         ({"url": "127.0.0.1"}, {}, "is not an address"),
-        ({"line": "up"}, {"silence_s": -1}, "silence_s"),
+        ({"line": "up"}, {"answer_s": -1}, "answer_s"),
     ],
 )
 def test_what_a_spec_must_not_say(ready: dict[str, Any], more: dict[str, Any], said: str) -> None:
@@ -212,7 +199,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="local")
     [service] = plan.stages[0].services
     assert service.ready == Ready(url="", line=r"^it is up\ \(now\)", port=8100)
-    assert (service.keep, service.answer_s, service.silence_s) == (True, 0.0, 0.0)
+    assert (service.keep, service.answer_s) == (True, 0.0)
 
 
 def test_the_services_of_the_guide_are_specs() -> None:
