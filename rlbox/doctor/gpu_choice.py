@@ -28,7 +28,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import NodeError
-from rlbox.system.gpu import probe_cuda_driver, probe_gpu_models
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, probe_gpus
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
 from rlbox.target.target import find_cuda12_variant
@@ -86,7 +86,7 @@ def require_usable_gpus(
     requirements = override_gpus(declared, request.count_all_or_none)
     for finding in (
         *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
-        *find_gpus_of_other_arch(probe_gpu_models(), requirements),
+        *find_gpus_of_other_arch(probe_gpus(FIRMWARE_TIMEOUT_S), requirements),
     ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)

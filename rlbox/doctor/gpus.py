@@ -13,7 +13,7 @@ from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus, NvmlUnavailableError, probe_gpus_or_raise
+from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, probe_gpus_or_raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ def _check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding
         yield make_finding("gpu-count", count=count, gpus=requirements.gpus)
 
 
-def find_gpus_of_other_arch(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
+def find_gpus_of_other_arch(gpus: Sequence[GpuStatus], requirements: Requirements) -> Iterator[Finding]:
     wanted = requirements.arch
-    if other := next((card for card in models if wanted and card.arch and card.arch != wanted), None):
+    if other := next((gpu for gpu in gpus if wanted and gpu.arch and gpu.arch != wanted), None):
         yield make_finding("gpu-other-arch", level="warning", name=other.name, arch=other.arch, demands_arch=wanted)
 
 

@@ -7,14 +7,12 @@ import glob
 import importlib
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 _SAMPLE_TIMEOUT_S = 0.5
-_MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
+FIRMWARE_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
 _SHARE_WINDOW_S = 5.0
-T = TypeVar("T")
 
 
 class GpuShare(NamedTuple):
@@ -29,7 +27,8 @@ class GpuShare(NamedTuple):
 class GpuStatus:
     """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
 
-    `memory_utilization` (0-100) is the share of time in which its memory was read or written.
+    `memory_utilization` (0-100) is the share of time in which its memory was read or written; `arch` is as
+    compilers name it: sm_90.
     """
 
     index: int
@@ -42,6 +41,7 @@ class GpuStatus:
     processes: tuple[int, ...]
     memory_utilization: int = 0
     uncorrected_errors: int = 0
+    arch: str = ""
     shares: tuple[GpuShare, ...] = ()
 
     @property
@@ -52,14 +52,6 @@ class GpuStatus:
 
 class NvmlUnavailableError(Exception):
     """The management library refuses, or does not answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuModel:
-    """`arch` as compilers name it: sm_90."""
-
-    name: str
-    arch: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +73,17 @@ class _Nvml:
         self._thread: threading.Thread | None = None
         self._library: Any = None
 
-    def query(self, read: Callable[[Any, int], T], timeout_s: float) -> tuple[T, ...]:
-        """Return what `read` makes of the library for each GPU; nothing without a driver, or when it is silent."""
+    def query(self, timeout_s: float) -> tuple[GpuStatus, ...]:
         if self._missing or (self._thread and self._thread.is_alive()):
             return ()
-        answer: list[tuple[T, ...]] = []
+        answer: list[tuple[GpuStatus, ...]] = []
         self.error = f"no answer in {timeout_s:g} s"
-        self._thread = threading.Thread(target=lambda: answer.append(self._read(read)), name="nvml", daemon=True)
+        self._thread = threading.Thread(target=lambda: answer.append(self._read()), name="nvml", daemon=True)
         self._thread.start()
         self._thread.join(timeout_s)
         return answer[0] if answer else ()
 
-    def _read(self, read: Callable[[Any, int], T]) -> tuple[T, ...]:
+    def _read(self) -> tuple[GpuStatus, ...]:
         try:
             if self._library is None:
                 library: Any = importlib.import_module("pynvml")
@@ -102,7 +93,7 @@ class _Nvml:
             self._missing, self.error = True, f"{type(error).__name__}: {error}"
             return ()
         try:
-            found = tuple(read(self._library, index) for index in range(self._library.nvmlDeviceGetCount()))
+            found = tuple(_read_gpu(self._library, index) for index in range(self._library.nvmlDeviceGetCount()))
         except self._library.NVMLError as error:
             self.error = f"{type(error).__name__}: {error}"
             return ()
@@ -113,17 +104,13 @@ class _Nvml:
 _nvml = _Nvml()
 
 
-def probe_gpus() -> tuple[GpuStatus, ...]:
-    """Return the GPUs by index; empty without a driver, or when it does not answer within half a second."""
-    return _nvml.query(_read_gpu, _SAMPLE_TIMEOUT_S)
-
-
-def probe_gpu_models() -> tuple[GpuModel, ...]:
-    return _nvml.query(_read_model, _MODEL_TIMEOUT_S)
+def probe_gpus(timeout_s: float = _SAMPLE_TIMEOUT_S) -> tuple[GpuStatus, ...]:
+    """Return the GPUs by index; empty without a driver, or when it does not answer in time."""
+    return _nvml.query(timeout_s)
 
 
 def probe_gpus_or_raise() -> tuple[GpuStatus, ...]:
-    gpus = _nvml.query(_read_gpu, _MODEL_TIMEOUT_S)
+    gpus = _nvml.query(FIRMWARE_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)
     return gpus
@@ -145,12 +132,6 @@ def probe_cuda_driver() -> GpuDriver:
     )
 
 
-def _read_model(nvml: Any, index: int) -> GpuModel:
-    device = nvml.nvmlDeviceGetHandleByIndex(index)
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
-    return GpuModel(name=str(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
-
-
 def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
 
@@ -162,6 +143,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
 
     memory = read("nvmlDeviceGetMemoryInfo", None)
     rates = read("nvmlDeviceGetUtilizationRates", None)
+    capability = read("nvmlDeviceGetCudaComputeCapability", None)
     return GpuStatus(
         index=index,
         name=str(read("nvmlDeviceGetName", "")),
@@ -172,6 +154,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
         total_bytes=int(memory.total) if memory else 0,
         memory_utilization=int(rates.memory) if rates else 0,
         uncorrected_errors=int(read("nvmlDeviceGetTotalEccErrors", 0, 1, 0)),
+        arch="sm_{}{}".format(*capability) if capability else "",
         processes=tuple(sorted(process.pid for process in read("nvmlDeviceGetComputeRunningProcesses", ()))),
         shares=_read_shares(nvml, device),
     )

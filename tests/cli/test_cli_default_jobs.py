@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.job.job import load_job
-from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
+from rlbox.system.gpu import GpuDriver, GpuStatus
 from rlbox.target.target import Target, load_target
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -38,7 +38,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     cards = tuple(
         GpuStatus(
             index=number, name=hardware.gpu, utilization=0, power_w=50, power_limit_w=500, processes=(),
-            memory_bytes=0, total_bytes=int(0.99 * hardware.gpu_memory_gib * GIB),
+            memory_bytes=0, total_bytes=int(0.99 * hardware.gpu_memory_gib * GIB), arch=hardware.arch,
         )
         for number in range(hardware.gpus)
     )  # fmt: skip
@@ -48,8 +48,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)
-    models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpu_models", lambda: models)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpus", lambda timeout_s: cards)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())

@@ -153,6 +153,8 @@ class Driver:
             "nvmlDeviceGetPowerUsage": 95_000,
             "nvmlDeviceGetEnforcedPowerLimit": 400_000,
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3 << 30, total=80 << 30),
+            "nvmlDeviceGetTotalEccErrors": 2,
+            "nvmlDeviceGetCudaComputeCapability": (8, 0),
             "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7)],
             "nvmlDeviceGetProcessUtilization": [
                 SimpleNamespace(pid=7, smUtil=99, memUtil=0, timeStamp=2),
@@ -176,13 +178,14 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         total_bytes=80 << 30,
         processes=(7,),
         memory_utilization=0,
+        uncorrected_errors=2,
+        arch="sm_80",
         shares=((7, 99, 0),),
     )
     assert probe_gpus() == (card,)
     driver.stuck.clear()
-    monkeypatch.setattr(rlbox.system.gpu, "_SAMPLE_TIMEOUT_S", 0.05)
-    assert probe_gpus() == ()
-    assert probe_gpus() == ()
+    assert probe_gpus(0.05) == ()
+    assert probe_gpus(0.05) == ()
     driver.stuck.set()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import LIMITS
+from fakes import LIMITS, h200
 
 from rlbox.doctor.gpus import DriverRequirements, check_driver, find_gpus_of_other_arch, find_stack_cuda_version
 from rlbox.doctor.requirements import Requirements, override_gpus
@@ -24,7 +24,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.system.gpu import GpuDriver, GpuModel
+from rlbox.system.gpu import GpuDriver
 
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 CDI = GpuSupport(engine_address="unix:///e", is_cdi_enabled=True, cdi_devices=NAMES)
@@ -254,10 +254,10 @@ def test_forward_compatibility(needs: DriverRequirements, demands: Requirements,
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(find_gpus_of_other_arch((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(find_gpus_of_other_arch((replace(h200(0), name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(find_gpus_of_other_arch((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(find_gpus_of_other_arch((GpuModel(name="any", arch="sm_90"),), Requirements())) == []
+    assert list(find_gpus_of_other_arch((replace(h200(0), name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(find_gpus_of_other_arch((replace(h200(0), name="any", arch="sm_90"),), Requirements())) == []
 
 
 @pytest.mark.parametrize(
