@@ -78,8 +78,6 @@ _LIMIT = 4 << 20
 """Bytes of an answer that are looked at."""
 _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
-CONNECTION_REFUSED = "connection refused"
-"""What is said of a server that takes no connection."""
 
 
 def find_http_problem(
@@ -103,7 +101,7 @@ def find_http_problem(
     except NoResponseError as error:
         if error.kind == "silent":
             return _NO_ANSWER
-        return CONNECTION_REFUSED if error.kind == "unreached" else explain_no_response(error)
+        return "connection refused" if error.kind == "unreached" else explain_no_response(error)
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 

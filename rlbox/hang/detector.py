@@ -183,7 +183,6 @@ _LONGEST_TIMES = 3.0
 _IDLE_CPU, _IDLE_SHARE = 0.05, 0.25
 _MINUTE_S = 60.0
 _WINDOW_S = 30.0
-_CALM_S, _QUIET_S = 10.0, 2.0
 LOOKED_AT_BYTES, _COUNTED, _HEARD = 1 << 17, 1 << 14, 1 << 11
 """Bytes of the end of a block that are searched for phases, for steps and for news.
 
@@ -236,9 +235,6 @@ class HangDetector:
         self._usual_cpu = 0.0
         self.recent_rates: deque[tuple[float, ActivityRates]] = deque()
         """Those of the last minute, each with its time."""
-        self.start(now_s)
-
-    def start(self, now_s: float) -> None:
         self._alive_s = self.last_progress_s = self._idle_s = self.last_output_s = now_s
 
     @property
@@ -291,11 +287,9 @@ class HangDetector:
         else:
             self._idle_s = now_s
 
-    def choose_probe_interval_s(self, now_s: float) -> float:
-        quiet_s, limit_s = now_s - self.last_progress_s, self.phase.silence_s
-        if quiet_s > min(_QUIET_S, limit_s / 4):
-            return min(max(limit_s / 8, 0.5), 5.0)
-        return min(_CALM_S, max(limit_s / 4, 0.5))
+    @property
+    def probe_interval_s(self) -> float:
+        return min(max(self.phase.silence_s / 8, 0.5), 5.0)
 
     def find_hang(self, now_s: float) -> Stall | None:
         longest_s = _LONGEST_TIMES * self._timer.longest_interval_s

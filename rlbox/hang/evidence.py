@@ -160,8 +160,6 @@ def write_hang_markdown(evidence_dir: Path, cause: Cause) -> None:
 def _render_markdown(facts: Mapping[str, Any], cause: Cause) -> str:
     processes, files = facts["processes"][:_MOST_PROCESSES], facts["nccl"]["files"]
     waits = [f"- {_subject(process)} {process['waits']}." for process in processes]
-    if left := len(facts["processes"]) - len(processes):
-        waits.append(f"- … and {left} more, see `{HANG_FILE}`")
     phase = f" in phase {facts['phase']}" if facts["phase"] else ""
     parts = [
         f"# {cause.what}",

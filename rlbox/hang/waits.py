@@ -225,8 +225,6 @@ _MACHINE = platform.machine()
 
 
 class _Wait(NamedTuple):
-    """What is waited for: `text` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
-
     kind: WaitKind
     text: str
     holder_pid: int = 0

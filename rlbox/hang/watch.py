@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 from rlbox.diagnose.cause import Cause
@@ -19,7 +19,7 @@ from rlbox.hang.detector import (
     select_last_lines,
 )
 from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
-from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, RankMonitor
+from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, ActivityProbe, RankMonitor
 from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
@@ -34,7 +34,6 @@ _LONGEST_LOOK_S = 2.0
 _SLOWEST_PACE = 0.1
 """Processes that get a part of the cores that they could use have that much more time, ten times at most."""
 
-ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
 _MEMBERS_S = 5.0
 _RECORD_S, _QUOTED = 1.0, 200
@@ -45,8 +44,6 @@ _BATCH_S = 0.4
 
 
 class HangMonitor:
-    """Watches one stage from its first `check` on; `feed_log` is given every block of its logs."""
-
     def __init__(
         self,
         watched: WatchContext,
@@ -56,10 +53,7 @@ class HangMonitor:
     ) -> None:
         stage, shipped = watched.stage, load_phases()
         phases = merge_phases(
-            stage.phases,
-            shipped.phases,
-            stage.silence_s,
-            override_shipped_silence=stage.silence_stated,
+            stage.phases, shipped.phases, stage.silence_s, override_shipped_silence=stage.silence_stated
         )
         self._watched, self._background, self._clock = watched, shipped.background, clock
         self._probe, self._cores = probe, count_usable_cores()
@@ -123,8 +117,6 @@ class HangMonitor:
         now = self._clock()
         if self._looked_s is not None:
             self._now_s += self._pace * min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
-        else:
-            self._detector.start(self._now_s)
         self._looked_s = now
 
     def _feed_pending_lines(self, *, skip_rate_limit: bool = False) -> None:
@@ -159,7 +151,7 @@ class HangMonitor:
 
     def _measure(self) -> None:
         now_s, real_s, since_s = self._now_s, self._clock(), self._probed_s
-        if real_s - self._probed_real_s < self._detector.choose_probe_interval_s(now_s):
+        if real_s - self._probed_real_s < self._detector.probe_interval_s:
             return
         self._probed_s, self._probed_real_s = now_s, real_s
         if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does

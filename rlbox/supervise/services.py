@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.config.pattern import compile_re2
-from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
+from rlbox.gate.http_probe import find_http_problem
 from rlbox.job.gate import Ready
 from rlbox.job.job import FLOORS
 from rlbox.job.names import ProblemOrEmpty
@@ -28,7 +28,6 @@ _ASKED_AGAIN = 4
 """How often a service that was ready is asked within the time in which it must answer."""
 
 _NO_ANSWER = "no answer yet"
-_TAKEN_S = 0.5
 
 
 class StartLimit:
@@ -99,8 +98,7 @@ class RunningService:
     @property
     def readiness_problem(self) -> ProblemOrEmpty:
         problem = self._poller.latest
-        listens_by_now = problem == CONNECTION_REFUSED and self._poller.current_probe_elapsed_s > _TAKEN_S
-        if problem is None or listens_by_now:
+        if problem is None:
             return _NO_ANSWER
         return f"no line like /{self.plan.ready.line}/ yet" if not problem and self._line_missing else problem
 

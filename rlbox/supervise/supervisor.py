@@ -156,7 +156,6 @@ def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
 
 
 def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure) -> Cause:
-    """Return the cause of a failed stage, all processes of which are gone, with the line that shows it."""
     from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
 
     cause = failure.cause

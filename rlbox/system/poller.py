@@ -22,23 +22,15 @@ class Poller(Generic[T]):
         self._probe = probe
         self._pause_s = pause_s
         self._done = is_final
-        self._asked_at: float | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
-
-    @property
-    def current_probe_elapsed_s(self) -> float:
-        began = self._asked_at
-        return 0.0 if began is None else time.monotonic() - began
 
     def request_stop(self) -> None:
         self._closed.set()
 
     def _ask(self) -> None:
         while not self._closed.is_set():
-            self._asked_at = time.monotonic()
             answer = self._probe()
-            self._asked_at = None
             if answer != self.latest:
                 self.changed_at = time.monotonic()
             self.latest = answer
