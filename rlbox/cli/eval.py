@@ -57,9 +57,8 @@ from rlbox.system.http import NoResponseError, create_loopback_client
 
 _MAX_FAULTS = 20
 """Faults that are named, at most; -v names all."""
-_MAX_FIELDS = 12
 _MAX_RESULTS = 8
-"""Fields that differ, and results to choose from, that an error names, at most."""
+"""Results to choose from that an error names, at most."""
 _STACK_PYTHON = Path("/opt/venv/bin/python")
 _PATH = click.Path(path_type=Path)
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -95,7 +94,6 @@ def _suite_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own]."),
         click.option("--sandbox-url", default="", metavar="URL", help="Code sandbox that is up [one is started here]."),
-        click.option("--any-size", is_flag=True, help="Take sets of another size than their suite's."),
         click.option("--packages", type=_PATH, metavar="DIR", help="Folder of Python packages that carry problems."),
         click.option("--manifests", type=_PATH, metavar="DIR", help="Folder of manifests, which choose problems."),
         click.option("--problems", type=_PATH, metavar="DIR", help="Folder of the raw problem sets [here]."),
@@ -111,7 +109,6 @@ def _load_suites(
     problems: Path | None,
     manifests: Path | None,
     packages: Path | None,
-    any_size: bool,
 ) -> list[SuiteProblems]:
     own_directory = app.project.folder / "suites"
     known = list_suites(own_directory)
@@ -122,7 +119,7 @@ def _load_suites(
                 next_step=_("choose one of: {known}").format(known=", ".join(known)),
             )
     directory = problems or Path()
-    sources = ProblemSources(directory, packages, manifests or directory, allow_any_count=any_size)
+    sources = ProblemSources(directory, packages, manifests or directory)
     try:
         return load_suites_with_problems(names, sources, own_directory)
     except ProblemError as error:
@@ -153,10 +150,7 @@ def _load_result(path: Path) -> EvaluationResult:
 
 
 def _describe_lock_differences(error: LocksDifferError) -> str:
-    fields = [str(difference) for difference in error.differences[:_MAX_FIELDS]]
-    if more := len(error.differences) - len(fields):
-        fields.append(f"and {more} more")
-    lines = "".join(f"\n  | {field}" for field in fields)
+    lines = "".join(f"\n  | {difference}" for difference in error.differences)
     return _("not comparable, the evaluation fingerprints differ in{lines}").format(lines=lines)
 
 

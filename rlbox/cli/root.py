@@ -97,34 +97,21 @@ SECTIONS = {
 
 COMMANDS = {command: text for commands in SECTIONS.values() for command, text in commands.items()}
 
-MODULES = {
-    "attach": "run",
-    "bundle": "report",
-    "ckpt": "data",
-    "compile": "build",
-    "completion": "options",
-    "components": "doctor",
-    "egress": "lock",
-    "engine": "doctor",
-    "export": "images",
-    "fetch": "lock",
-    "gpus": "doctor",
-    "load": "images",
-    "mirrors": "lock",
-    "onstart": "vast",
-    "plan": "run",
-    "prune": "store",
-    "push": "images",
-    "render": "targets",
-    "save": "images",
-    "shell": "images",
-    "show": "targets",
-    "stack": "lint",
-    "stop": "run",
-    "warm": "data",
-    "watch": "report",
+_MODULE_COMMANDS = {
+    "build": ("build", "compile"),
+    "data": ("data", "ckpt", "warm"),
+    "doctor": ("doctor", "components", "engine", "gpus"),
+    "images": ("images", "export", "load", "push", "save", "shell"),
+    "lint": ("lint", "stack"),
+    "lock": ("lock", "egress", "fetch", "mirrors"),
+    "options": ("completion",),
+    "report": ("report", "bundle", "watch"),
+    "run": ("run", "attach", "plan", "stop"),
+    "store": ("store", "prune"),
+    "targets": ("targets", "render", "show"),
+    "vast": ("vast", "onstart"),
 }
-"""Module of `rlbox.cli` that has a command; any other is in the module of its name."""
+"""Commands of the modules of `rlbox.cli` that have several; any other is in the module of its name."""
 
 
 class _LazyGroup(click.Group):
@@ -139,9 +126,8 @@ class _LazyGroup(click.Group):
         """Import the command, which has the name of a function of its module."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            importlib.import_module(f"rlbox.cli.{MODULES.get(cmd_name, cmd_name)}"), cmd_name
-        )
+        module = next((name for name, commands in _MODULE_COMMANDS.items() if cmd_name in commands), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"rlbox.cli.{module}"), cmd_name)
         command.context_class = TranslatedContext
         return command
 

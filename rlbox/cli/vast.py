@@ -585,8 +585,17 @@ def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str,
 
 
 def _require_secrets(app: App, job_name: str, env_file: Path | None) -> None:
-    """Raise `SpecError`, before anything costs money, when the job wants secrets and no file has them."""
-    if env_file is None and (wanted := load_job(app.project, job_name).secrets):
+    """Raise `SpecError`, before anything costs money, when the job wants secrets and no file of text has them."""
+    if env_file is not None:
+        try:
+            env_file.read_text("utf-8")
+        except ValueError as error:
+            raise SpecError(
+                _("the file of --env-file cannot be read: {error}").format(error=error),
+                where=str(env_file),
+                next_step=_("name a file of text that you may read"),
+            ) from error
+    elif wanted := load_job(app.project, job_name).secrets:
         raise SpecError(
             _("job {job} wants secrets: {names}").format(job=job_name, names=", ".join(map(str, wanted))),
             next_step=_("--env-file FILE with a line NAME=VALUE for each"),

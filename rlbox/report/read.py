@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,12 +170,8 @@ class _Files:
         return self.masks.mask_json(found) if isinstance(found, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for row in parse_json_lines(self.lines(name)):
-            found.append(self.masks.mask_json(row))
-            if len(found) >= 2 * _MOST_EVENTS:
-                del found[:_MOST_EVENTS]
-        return found[-_MOST_EVENTS:]
+        rows = (self.masks.mask_json(row) for row in parse_json_lines(self.lines(name)))
+        return list(deque(rows, maxlen=_MOST_EVENTS))
 
     def lines(self, name: str) -> Iterator[bytes]:
         try:

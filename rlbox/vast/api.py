@@ -215,18 +215,13 @@ def wait_until_running(
         time.sleep(_POLL_S)
 
 
-def find_api_key() -> str | None:
+def require_api_key() -> str:
+    """Return the API key, from the environment or the file of the platform's own client."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
     for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
         if (path := Path(os.path.expanduser(name))).is_file():
             return path.read_text("utf-8").strip()
-    return None
-
-
-def require_api_key() -> str:
-    if key := find_api_key():
-        return key
     step = _("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
     raise SpecError(_("no API key of vast.ai is set"), next_step=step)
 

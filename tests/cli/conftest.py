@@ -81,7 +81,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
     monkeypatch.setattr("rlbox.cli.doctor.install_and_start_engine", lambda say: None)
-    monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
+    monkeypatch.delenv("VAST_API_KEY", raising=False)
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.cli.lock.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
