@@ -11,7 +11,7 @@ import pytest
 from playbox import Player, adding, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation import evaluate, model_server
+from rlbox.evaluation import evaluate
 from rlbox.evaluation.sandbox_client import SandboxClient
 
 ROWS = adding(1)
@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
     def started(self, **settings: Any) -> None:
         engine = {"settings": settings, "environment": {}}
-        self.patch.setattr(model_server, "describe_engine_for_lock", lambda url, settings: engine)
+        self.patch.setattr("rlbox.cli.eval.describe_engine_for_lock", lambda url, settings: engine)
 
     def served(self, **other: Any) -> None:
         for name, value in other.items():
