@@ -30,12 +30,10 @@ _BLOCK_BYTES = 1 << 20
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option("--val", metavar="FILE", type=_FILE, help="check: the validation rows; none may be in FILE.")
 @click.option("--column", metavar="NAME", default="", help="check: where the conversations are [messages, prompt].")
-@click.option("--tokenizer", metavar="DIR", default="", help="check: the model whose tokens are counted.")
-@click.option("--longest", metavar="TOKENS", default=4096, show_default=True, help="check: length that is trained on.")
 @click.option("--val-rows", metavar="N", type=click.IntRange(1), help="check: rows that must be there.")
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="check: the same of FILE; tiny: rows to write [2].")
 @click.option("--output", "to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
-@click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
+@click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow.")
 @click.option(
     "--timeout",
     type=NON_NEGATIVE,
@@ -52,15 +50,13 @@ def data(
     file: Path,
     val: Path | None,
     column: str,
-    tokenizer: str,
-    longest: int,
     val_rows: int | None,
     rows: int | None,
     to: Path | None,
     python: str,
     timeout: float,
 ) -> int:
-    """Check rows, columns, conversations, lengths and overlap of FILE, or write its first rows to a separate
+    """Check rows, columns, conversations and overlap of FILE, or write its first rows to a separate
     file.
 
     The stack's own interpreter reads the data: in an image, on an applied machine, or one named with --python.
@@ -74,8 +70,7 @@ def data(
         return write_first_rows(app, file, to, rows or 2, python, timeout)
     expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
-    reader_options: dict[str, str | int] = {"column": column, "tokenizer": tokenizer, "longest": longest}
-    return check_training_data(app, files, reader_options, expected, python, timeout)
+    return check_training_data(app, files, column, expected, python, timeout)
 
 
 @click.command()

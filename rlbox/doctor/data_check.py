@@ -1,7 +1,4 @@
-"""Check training data: rows, columns, conversations, lengths, rows in both files.
-
-The stack's interpreter reads the files, for it has the readers and the tokenizer of the training.
-"""
+"""Check training data: rows, columns, conversations, rows in both files; the stack's interpreter reads them."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ ExitCode = int
 def check_training_data(
     app: App,
     files: Mapping[str, Path],
-    reader_options: Mapping[str, str | int],
+    column: str,
     expected_rows: Mapping[str, int],
     python: str,
     timeout_s: float,
 ) -> ExitCode:
-    """Check files by name (`train`, `val`) and print the report; `reader_options` are those of `probe_data.py`."""
+    """Check files by name (`train`, `val`), with conversations in a column (empty: it is found); print the report."""
     for path in files.values():
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
-    request = {"files": paths, "rows": expected_rows, **reader_options}
+    request = {"files": paths, "rows": expected_rows, "column": column}
     report = _run_reader(_find_stack(python), request, timeout_s)
     lines = [
         *report["facts"],
@@ -97,6 +94,6 @@ def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: 
         raise NodeError(
             _("the interpreter cannot read the data: {error}").format(error=report["missing_module"]),
             where=stack.python,
-            next_step=_("name one with pyarrow and transformers: --python FILE"),
+            next_step=_("name one with pyarrow: --python FILE"),
         )
     return {key: list(report[key]) for key in ("facts", "problems", "notes")}

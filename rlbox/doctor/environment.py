@@ -141,12 +141,7 @@ def check_search_paths(environ: Mapping[str, str], requirements: Requirements, v
 def _check_python(python: str) -> Iterator[Finding]:
     if os.access(python, os.X_OK):
         return
-    if not os.path.lexists(python):
-        problem = _("is missing")
-    elif not os.path.exists(python):
-        problem = _("is a link to {readlink}, which is missing").format(readlink=os.readlink(python))
-    else:
-        problem = _("cannot be executed")
+    problem = _("cannot be executed") if os.path.exists(python) else _("is missing")
     yield make_finding("stack-python", python=python, problem=problem)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import hashlib
 import os
@@ -172,10 +171,6 @@ def _json_problem(path: Path) -> ProblemOrEmpty:
         parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
         return f"is not whole JSON: {error}"
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-        return f"is too large to be read as JSON ({decimal_size_text(_JSON_LIMIT)} at most); write it as jsonl"
     return ""
 
 

@@ -1,8 +1,7 @@
 """Run by the stack's own interpreter: look at training data, or write its first rows. Argument: what to do, as JSON.
 
-{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "rows": {"train": N}, "column": NAME,
-"tokenizer": FOLDER, "longest": N}. One JSON object comes out: what the files hold, what is wrong, what is worth
-knowing. Parquet needs pyarrow, token lengths need transformers, both imported only then.
+{"tiny": FILE, "to": FILE, "rows": N}, or {"files": {"train": FILE, "val": FILE}, "rows": {"train": N}, "column": NAME}.
+One JSON object comes out: what the files hold, what is wrong, what is worth knowing. Parquet needs pyarrow.
 """
 
 from __future__ import annotations
@@ -71,20 +70,17 @@ def _find_row_problem(row: dict[str, Any], column: str) -> str | None:
     return problem
 
 
-def _check_file(name: str, request: dict[str, Any], report: Report) -> tuple[list[str], list[Any]]:
-    """Say what a file holds; return a key of each row, and the conversations that are sound."""
+def _check_file(name: str, request: dict[str, Any], report: Report) -> list[str]:
+    """Say what a file holds; return a key of each row."""
     columns, rows = _read_rows(request["files"][name])
     column = request["column"] or next((one for one in CHAT_COLUMNS if one in columns), "")
     keys: list[str] = []
-    sound: list[Any] = []
     numbers_by_problem: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         value = row.get(column, row)
         keys.append(hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest())
         if problem := column and _find_row_problem(row, column):
             numbers_by_problem.setdefault(problem, []).append(number)
-        elif column:
-            sound.append(value)
     chat = f", conversations in {column}" if column else ""
     types = ", ".join(f"{one} ({kind})" for one, kind in columns.items())
     report["facts"].append(f"{name}: {len(keys)} row{'s' * (len(keys) != 1)}{chat}; columns: {types}")
@@ -100,16 +96,7 @@ def _check_file(name: str, request: dict[str, Any], report: Report) -> tuple[lis
         report["problems"].append(f"{name}: {len(numbers)} rows: {problem} (rows {named})")
     if twice := len(keys) - len(set(keys)):
         report["notes"].append(f"{name}: {twice} rows are there twice")
-    return keys, sound
-
-
-def _check_lengths(name: str, chats: list[Any], request: dict[str, Any], report: Report) -> None:
-    model = importlib.import_module("transformers").AutoTokenizer.from_pretrained(request["tokenizer"])
-    texts = [model.apply_chat_template(chat, tokenize=False) for chat in chats]
-    counts = sorted(len(ids) for ids in model(texts, add_special_tokens=False)["input_ids"]) if texts else [0]
-    report["facts"].append(f"{name}: {counts[len(counts) // 2]} tokens in the middle, {counts[-1]} at most")
-    if over := sum(count > request["longest"] for count in counts):
-        report["notes"].append(f"{name}: {over} rows are longer than {request['longest']} tokens and will be cut")
+    return keys
 
 
 def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
@@ -119,15 +106,6 @@ def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
         if both:
             shown = ", ".join(both[:MAX_NAMED_ROWS])
             yield f"{len(both)} rows are in {left} and in {right} ({shown}): val/loss would be too good"
-
-
-def _check_files(request: dict[str, Any], report: Report) -> None:
-    keys: dict[str, list[str]] = {}
-    for name in request["files"]:
-        keys[name], chats = _check_file(name, request, report)
-        if request["tokenizer"]:
-            _check_lengths(name, chats, request, report)
-    report["problems"] += _check_overlap(keys)
 
 
 def _write_first_rows(path: str, to: str, rows: int) -> str | None:
@@ -157,7 +135,8 @@ def _main() -> None:
     missing_module = ""
     try:
         if "tiny" not in request:
-            _check_files(request, report)
+            keys = {name: _check_file(name, request, report) for name in request["files"]}
+            report["problems"] += _check_overlap(keys)
         elif problem := _write_first_rows(request["tiny"], request["to"], request["rows"]):
             report["problems"].append(problem)
     except ModuleNotFoundError as error:

@@ -33,8 +33,7 @@ def sparse(path: Path, begin: bytes = b"") -> Path:
 
 
 def test_a_file_without_end(tmp_path: Path) -> None:
-    too_large = "is too large to be read as JSON (67.1 MB at most); write it as jsonl"
-    assert problem(rule(sparse(tmp_path / "a.json"), "json")) == too_large
+    assert problem(rule(sparse(tmp_path / "a.json"), "json")).startswith("cannot be read: it is larger than")
     assert problem(rule(sparse(tmp_path / "a.jsonl"), "jsonl")) == "line 1 is longer than 67.1 MB"
     assert problem(rule(sparse(tmp_path / "b.jsonl", b"{}\n"), "jsonl")) == "line 2 is longer than 67.1 MB"
     assert problem(rule(sparse(tmp_path / "m.json"), manifest=True)).startswith("cannot be read: it is larger than")
