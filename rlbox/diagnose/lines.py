@@ -230,7 +230,6 @@ class ClockTime:
 
 
 def parse_clock(text: str) -> ClockTime | None:
-    """Return the time that a clock shows as it is written in a line; None when it is not one."""
     found = _CLOCK.match(text.strip())
     if not found:
         return None

@@ -136,7 +136,6 @@ class Analysis:
 
 
 def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
-    """Analyze the logs of one job; `log_names` are those of the logs."""
     candidates: list[Candidate] = []
     noise: list[Candidate] = []
     timeline = CrossLogTimeline(logs, log_names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import codecs
 import contextlib
 import gzip
 import io
@@ -49,7 +48,6 @@ _LOST_BLOCK = bytes(512)
 """What a file holds where the disk never got its data."""
 _MOST_TEXT_PER_ZERO = 500
 """Bytes of text for each zero byte: compressed or compiled data has one in 256, a terminal's log a stray one."""
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LOG = re.compile(
     r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd|xz|bz2))?$|^(?:nohup|stdout|stderr|output"
     r"|console|messages|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+"
@@ -138,7 +136,7 @@ class EmptyLogError(DamagedLogError):
 
 
 def read_blocks(source: LogSource) -> Iterator[bytes]:
-    """Yield the bytes of a log in blocks, unpacked, as UTF-8.
+    """Yield the bytes of a log in blocks, unpacked.
 
     Raises NodeError: it cannot be opened. Raises DamagedLogError: behind the last block that could be read.
     """
@@ -156,8 +154,7 @@ def read_blocks(source: LogSource) -> Iterator[bytes]:
 def is_plain_text(path: Path) -> bool:
     """Whether the lines of a log stand in the file as they are, so that an offset in it can be sought."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        head = file.read(_LONGEST_MAGIC)
-        return _find_format(head) == "" and not head.startswith(_UTF_16)
+        return _find_format(file.read(_LONGEST_MAGIC)) == ""
     return False
 
 
@@ -171,7 +168,7 @@ def _read_text(file: Any, suffix: str) -> Iterator[bytes]:
         raise DamagedLogError(_("it is a {format} archive: unpack it, and name the log").format(format=packed))
     blocks = _blocks(_OPENERS[packed](file) if packed else file, packed)
     has_text, size, zeros, has_lost_block = False, 0, 0, False
-    for block in _decode_utf_16(blocks):
+    for block in blocks:
         has_text = has_text or bool(block.strip(b"\0 \t\r\n"))
         size, zeros = size + len(block), zeros + block.count(0)
         has_lost_block = has_lost_block or _LOST_BLOCK in block
@@ -200,12 +197,3 @@ def _blocks(file: Any, packed: str) -> Iterator[bytes]:
                 _("the {format} data is damaged: {error}").format(format=packed, error=error)
             ) from error
         raise DamagedLogError(_("it cannot be read to its end: {error}").format(error=error)) from error
-
-
-def _decode_utf_16(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the blocks, those of UTF-16 as UTF-8: PowerShell writes its logs so."""
-    decoder = None
-    for number, block in enumerate(blocks):
-        if number == 0 and block.startswith(_UTF_16):
-            decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        yield decoder.decode(block).encode() if decoder else block

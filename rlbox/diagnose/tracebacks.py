@@ -106,7 +106,6 @@ class TracebackParser:
         return trace
 
     def try_add_line(self, line: LogLine) -> bool:
-        """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
             return self._close()
@@ -204,7 +203,6 @@ class TracebackParser:
 
 
 def announces_exception_on_next_line(text: str) -> bool:
-    """Whether an exception's text announces another one on the next line: `… raised:`."""
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
 

@@ -28,7 +28,6 @@ class CheckThreads:
             thread.start()
 
     def wait(self) -> dict[str, tuple[Finding, ...]]:
-        """Wait for all checks, at most until the deadline, and return what each has found by then."""
         for thread in self._threads.values():
             thread.join(max(self._deadline - time.monotonic(), 0.01))
         return {name: tuple(findings) for name, findings in self._findings.items()}

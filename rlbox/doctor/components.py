@@ -215,7 +215,6 @@ def _names_missing_module(error: str, module: str) -> bool:
 
 
 def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
-    """Return the result of a component whose module is not there: a failure where the lock has it."""
     locked = next((name for name in component.packages if name in stack.requirements.packages), None)
     if locked is None:
         return ComponentResult(component.name, "absent", NOT_INSTALLED)

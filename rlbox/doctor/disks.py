@@ -73,7 +73,6 @@ class RunDirectory(NamedTuple):
 
 
 def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDirectory]:
-    """Return the directories to look at; a variable that names none is left out."""
     temporary = environ.get("TMPDIR") or "/tmp"  # noqa: S108 - where programs write
     named = [RunDirectory(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
     return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from rlbox.doctor.catalogue import make_finding
@@ -14,6 +15,7 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
+from rlbox.secrets.env_file import ParsedEnvFile, parse_env_with_problems
 from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
 
 _LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
@@ -32,48 +34,18 @@ _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _RAY_FOLDER = 39
 
 
-@dataclass(frozen=True, kw_only=True)
-class DotEnvFile:
-    """One `.env` file: its names with their values, and lines that no shell takes as they are meant."""
-
-    path: str
-    values: Mapping[str, str] = field(default_factory=dict)
-    broken_line_messages: tuple[str, ...] = ()
-
-
-def parse_dotenv(path: str, text: str) -> DotEnvFile:
-    """Return what a `.env` file says; source: what `set -a; . ./.env` of a POSIX shell makes of it."""
-    values: dict[str, str] = {}
-    broken: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        bare = line.strip()
-        if not bare or bare.startswith("#"):
-            continue
-        match = re.match(r"^(?:export\s+)?([A-Za-z_]\w*)(\s*)=(\s*)(.*)$", bare)
-        if not match:
-            broken.append(_("line {number} is not NAME=value").format(number=number))
-            continue
-        name, before, after, value = match.groups()
-        if before or (after and value and not value.startswith("#")):
-            broken.append(_("line {number}: blanks around = of {name}").format(number=number, name=name))
-        elif line.endswith("\r"):
-            message = _("line {number}: a carriage return ends the value of {name}")
-            broken.append(message.format(number=number, name=name))
-        values[name] = value.strip().strip("'\"")
-    return DotEnvFile(path=path, values=values, broken_line_messages=tuple(broken))
-
-
-def read_dotenv_files(directories: Sequence[str]) -> list[DotEnvFile]:
-    files: dict[str, DotEnvFile] = {}
-    for path in (os.path.join(directory, ".env") for directory in directories):
-        try:
+def _read_dotenv_files(directories: Sequence[str]) -> dict[str, ParsedEnvFile]:
+    """Return the `.env` files by path, each file once."""
+    files: dict[str, tuple[str, ParsedEnvFile]] = {}
+    for path in (Path(directory, ".env") for directory in directories):
+        with contextlib.suppress(OSError):
             real = os.path.realpath(path)
             if os.path.isfile(real) and real not in files:
-                with open(real, encoding="utf-8", errors="replace", newline="") as file:
-                    files[real] = parse_dotenv(path, file.read())
-        except OSError:
-            continue
-    return list(files.values())
+                data = path.read_bytes()
+                file = parse_env_with_problems(data)
+                ends = (_("Windows line ends"),) if b"\r\n" in data else ()
+                files[real] = str(path), replace(file, problems=(*file.problems, *ends))
+    return dict(files.values())
 
 
 def check_environment(
@@ -98,10 +70,10 @@ def check_tokens_and_dotenv_files(
     environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
     """Yield what is wrong with tokens and `.env` files, which concerns a host too; only names of tokens are told."""
-    files = read_dotenv_files(dotenv_dirs)
-    for file in files:
-        yield from _check_dotenv(file, environ)
-    in_files = {name for file in files for name in file.values}
+    files = _read_dotenv_files(dotenv_dirs)
+    for path, file in files.items():
+        yield from _check_dotenv(path, file, environ)
+    in_files = {name for file in files.values() for name in file.values}
     given = {name: value.strip() for name, value in environ.items() if is_secret_name(name)}
     required = {name.strip() for name in environ.get(SECRETS_VARIABLE, "").split(",")} - {""}
     required |= {name for name, value in requirements.env.items() if not value and is_secret_name(name)}
@@ -114,19 +86,18 @@ def check_tokens_and_dotenv_files(
         yield make_finding("token-placeholder", seen=", ".join(wrong))
 
 
-def _check_dotenv(file: DotEnvFile, environ: Mapping[str, str]) -> Iterator[Finding]:
-    if file.broken_line_messages:
-        yield make_finding("env-file-broken", seen="; ".join(file.broken_line_messages[:4]), where=file.path)
+def _check_dotenv(path: str, file: ParsedEnvFile, environ: Mapping[str, str]) -> Iterator[Finding]:
+    if file.problems:
+        yield make_finding("env-file-broken", seen="; ".join(file.problems[:4]), where=path)
     if missing := sorted(name for name, value in file.values.items() if value and name not in environ):
         level: Level = "error" if any(map(is_secret_name, missing)) else "warning"
-        yield make_finding("env-not-exported", level=level, seen=", ".join(missing), where=file.path, path=file.path)
+        yield make_finding("env-not-exported", level=level, seen=", ".join(missing), where=path, path=path)
     empty = sorted(name for name, value in file.values.items() if not (value or environ.get(name)))
     if secrets := [name for name in empty if is_secret_name(name)]:
-        yield make_finding("token-unset", where=file.path, names=", ".join(secrets), name=secrets[0])
+        yield make_finding("token-unset", where=path, names=", ".join(secrets), name=secrets[0])
 
 
 def check_search_paths(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
-    """Return what is wrong with the search paths of `environ`; `venv` is where the stack's programs belong."""
     if broken := list(_check_python(f"{venv}/bin/python")):
         return broken
     return [

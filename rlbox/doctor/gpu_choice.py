@@ -110,7 +110,6 @@ def _packages(app: App, target: str) -> dict[str, str]:
 
 
 def load_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str, str]) -> DriverRequirements:
-    """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
     require = image_env.get("NVIDIA_REQUIRE_CUDA", "")
     return DriverRequirements(
         require_cuda_variable=require,

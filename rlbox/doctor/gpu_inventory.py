@@ -84,7 +84,6 @@ def find_gpu_problems(inventory: GpuInventory, *, actor: int = 0, rollout: int =
 
 
 def _check_local_gpus(inventory: GpuInventory, wanted: int, needed: int) -> Iterator[str]:
-    """Yield why this machine has not `wanted` GPUs, or not `needed` free ones."""
     gpus, visible = inventory.gpus, inventory.visible_devices
     if not gpus:
         yield "no GPU here: there is no driver, or it does not answer"

@@ -159,7 +159,6 @@ def _parse_skew(date: str) -> float | None:
 
 
 def run_ray_start_to_list_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
-    """Return the ports that a Ray head of this image would listen on; none where it cannot tell."""
     try:
         done = run_command(Command(argv=(program, "--print", "head"), timeout_s=_REQUEST_TIMEOUT_S))
     except (OSError, RlboxError):

@@ -78,7 +78,6 @@ def is_run_process(name: str, command_line: str) -> bool:
 
 
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
-    """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
         yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", stop=runs[0])
     stale = [process for process in processes if process.is_left_over]
@@ -146,7 +145,6 @@ def _find_supervised_run_dir(pid: int) -> str | None:
 def _is_below_other_program(
     table: Mapping[int, Process], command_lines: Mapping[int, str], process: Process, venv: str
 ) -> bool:
-    """Return whether a program above a process is no part of a run, nor who takes over orphans."""
     pid = process.parent_pid
     while not _reaps(table, pid):
         if pid not in table:  # as of `docker exec`

@@ -73,7 +73,6 @@ def is_explained(finding_id: str, causes: Iterable[Finding]) -> bool:
 
 
 def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
-    """Return one report of several places; the same finding in two places is one."""
     findings, follows = merge_and_split_off_explained(finding for report in reports for finding in report.findings)
     return Report(
         findings=_drop_repeated(findings),

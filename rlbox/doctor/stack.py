@@ -144,13 +144,11 @@ class StackProbe:
         )
 
     def run_cpu_ray_task(self, monotonic_deadline: float) -> ProgramFacts:
-        """Return how a Ray of one core does one task; its files lie below this examination's directory."""
         environ = {name: value for name, value in self._environ.items() if name not in _CLUSTER_VARIABLES}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         return self.run("probe_ray.py", f"{self._folder}/r", monotonic_deadline=monotonic_deadline, environ=environ)
 
     def kill(self) -> None:
-        """End what still runs of all that was started; for one who does not wait for it."""
         for program in tuple(self._started):
             program.kill_with_descendants()
 
@@ -191,7 +189,6 @@ def uses_cuda(requirements: Requirements) -> bool:
 def check_linker(
     stack: StackProbe, requirements: Requirements, libraries: Sequence[Literal["cudart", "cuda"]]
 ) -> Iterator[Finding]:
-    """Yield why no compiler can make a small program, or link it against libraries of CUDA."""
     compiler = stack.find_compiler()
     if compiler is None:
         if requirements.has_package(*_JIT_PACKAGES):

@@ -142,7 +142,6 @@ class GateChecker:
         self.events.set_unless_broken(state, "broken", evidence)
 
     def set_by_problem(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
-        """Break a rule where there is a problem; else it holds."""
         self.events.set_unless_broken(state, "broken" if problem else "held", problem or evidence_if_held)
 
     def finish(self) -> None:

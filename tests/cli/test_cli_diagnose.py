@@ -201,6 +201,7 @@ DAMAGED = {
     "wrong-sum.log.gz": (PACKED[:-6] + b"\0" * 6, "data is damaged"),
     "text.log.gz": (b"step 1\n", "holds no gzip data"),
     "text.zip": (b"step 1\n", "holds no zip data"),
+    "utf-16.log": ("a\nRuntimeError: boom\n".encode("utf-16"), "bytes are zero"),
     "archive.log": (b"PK\x03\x04rest", "it is a zip archive"),
     "archive.7z": (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
     "cut.log.xz": (lzma.compress(b"step 1\n" * 900)[:40], "ends early"),
@@ -217,13 +218,8 @@ def test_damaged_log_gets_no_verdict(name: str, rlbox: Rlbox, tmp_path: Path) ->
     assert "nothing fatal" not in said.out
 
 
-@pytest.mark.parametrize(
-    "content",
-    [gzip.compress(b"a\nRuntimeError: boom\n"), "a\nRuntimeError: boom\n".encode("utf-16")],
-    ids=["gzip without its suffix", "utf-16"],
-)
-def test_log_is_read_in_the_form_that_it_has(content: bytes, rlbox: Rlbox, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(content)
+def test_log_is_read_in_the_form_that_it_has(rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(gzip.compress(b"a\nRuntimeError: boom\n"))
     said = rlbox("diagnose", str(tmp_path / "a.log"))
     assert said.code == 1
     assert "RuntimeError: boom" in said.out + said.err

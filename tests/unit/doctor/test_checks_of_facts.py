@@ -24,7 +24,7 @@ from rlbox.doctor.disks import (
     check_host_data_by_writing,
     list_run_directories,
 )
-from rlbox.doctor.environment import check_environment, check_search_paths, parse_dotenv
+from rlbox.doctor.environment import check_environment, check_search_paths
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
@@ -258,14 +258,9 @@ def test_dotenv_names_that_are_not_exported_are_named(tmp_path: Path) -> None:
     assert first.remedy == f"set -a; . {tmp_path}/.env; set +a"
     assert (second.id, second.seen) == ("token-unset", "WANDB_API_KEY: no value")
     (tmp_path / ".env").write_bytes(b"A=1\r\nnonsense\n")
-    assert ids(check_environment({"A": "1"}, directories, TARGET)) == ["env-file-broken"]
-
-
-def test_dotenv_as_a_shell_reads_it() -> None:
-    file = parse_dotenv("e", "# c\nA=1\nexport B='2'\n\nC = 3\nD=4\r\nnonsense\n")
-    assert file.values == {"A": "1", "B": "2", "C": "3", "D": "4"}
-    assert file.broken_line_messages == (
-        "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is not NAME=value",
+    (broken,) = check_environment({"A": "1"}, directories, TARGET)
+    assert (broken.id, broken.seen) == (
+        "env-file-broken", "line 2: no '=' in it: write NAME=value; Windows line ends"
     )  # fmt: skip
 
 
