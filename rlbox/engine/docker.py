@@ -187,10 +187,7 @@ class DockerEngine:
                 container.remove(v=True, force=True)
 
     def try_untag_image(self, tag: str) -> None:
-        """Take a tag off its image, whose last one removes it; its layers stay in the build cache.
-
-        That takes minutes for ten gigabytes; the engine goes on by itself then.
-        """
+        """Take a tag off its image, whose last one removes it: that takes minutes, and the engine goes on by itself."""
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
 

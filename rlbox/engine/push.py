@@ -76,9 +76,8 @@ def find_pushed_blobs(
 ) -> dict[str, int]:
     """Return digest and size, as stored in the registry, of the layers that were sent.
 
-    `pushed_layer_ids`: The first 12 digits of the digest of the stored blob, or, in an engine without the containerd
-      store, of the layer's unpacked content.
-    `diff_ids`: The digests of the layers' unpacked contents, in the order of `registry_layers`.
+    `pushed_layer_ids` are the first 12 digits of the digest of the stored blob, or, in an engine without the containerd
+    store, of the layer's unpacked content, which `diff_ids` has in the order of `registry_layers`.
     """
     return {
         blob.digest: blob.size

@@ -36,12 +36,10 @@ _PATH_STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, follow_links: bool = False) -> int:
-    """Return a handle of the regular file `path`; one that is no such file is refused at once, never waited for.
+    """Return a handle of the regular file `path`; what is none is refused at once (`EINVAL`), never waited for.
 
-    `follow_links`: for files of this machine, not for those below a data disk.
-
-    Raises OSError: as `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file,
-      `EMLINK` that what is to be written has a second name.
+    `follow_links`: for files of this machine, not for those below a data disk. `EMLINK`: what is to be written has a
+    second name.
     """
     kept = flags & ~os.O_TRUNC  # nothing is emptied before it is known what it is
     handle = os.open(path, kept | _ALWAYS, mode) if follow_links else _open(path, kept, mode)
@@ -73,10 +71,8 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES, *, follow_links: bool = F
 def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
     """Write a whole file or nothing, in a folder that is there: readers see the old bytes or the new ones.
 
-    Whatever has the name is replaced, a link itself and not what it leads to. `durable`: have it on the disk before
-    returning.
-
-    Raises OSError: the disk is full or gone, or a link is on the way; the old file is untouched and no draft is left.
+    A link is replaced itself, not what it leads to. `durable`: have it on the disk before returning. After an OSError
+    the old file is untouched and no draft is left.
     """
     draft = f".{path.name}.{os.getpid()}"
     with open_directory(path.parent) as folder:
