@@ -180,23 +180,17 @@ def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str
         for path in ((base / name).as_posix() for name in sorted(names)):
             if not is_excluded(path, patterns) and (directory / path).is_file():
                 sizes[path] = (directory / path).stat().st_size
-    check_package_size(directory, sizes)
+    if (total := sum(sizes.values())) > LARGEST_PACKAGE:
+        raise SpecError(
+            _("the working directory has {total}, and Ray takes {most}").format(
+                total=decimal_size_text(total), most=decimal_size_text(LARGEST_PACKAGE)
+            ),
+            where=str(directory),
+            next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
+                largest=max(sizes, key=lambda path: sizes[path])
+            ),
+        )
     return sizes
-
-
-def check_package_size(directory: Path, sizes: Mapping[str, int]) -> None:
-    if (total := sum(sizes.values())) <= LARGEST_PACKAGE:
-        return
-    largest = max(sizes, key=lambda path: sizes[path])
-    raise SpecError(
-        _("the working directory has {total}, and Ray takes {most}").format(
-            total=decimal_size_text(total), most=decimal_size_text(LARGEST_PACKAGE)
-        ),
-        where=str(directory),
-        next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
-            largest=largest
-        ),
-    )
 
 
 def _send_files(head: Node, directory: Path, files: Mapping[str, int], target: str) -> None:

@@ -59,8 +59,7 @@ def run_rlbox_on_head_node(
 ) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
-    `env` are more variables for it, secrets among them. What happens to nodes meanwhile is said; when the run failed,
-    that is laid beside its evidence. A run that had started goes on where the head is no longer reached (`NodeError`).
+    What happens to nodes meanwhile is said, and is laid beside the evidence of a run that failed.
     """
     from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
 

@@ -86,11 +86,7 @@ class PortPlan:
 def choose_ports(
     listening_ports: Iterable[int], other_plans: Iterable[PortPlan], forced_base: int = 0, lowest_base: int = BASE
 ) -> PortPlan:
-    """Return the ports of a new cluster; those of the workers may be in use where none of twenty ranges is free.
-
-    `forced_base` is taken as it is, whoever listens there; 0: the first that is free on all nodes, from `lowest_base`
-    on; `NodeError` where none of twenty is.
-    """
+    """Return `forced_base`, or 20 ports that are free on all nodes, from `lowest_base` on, and 1,000 for workers."""
     used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another

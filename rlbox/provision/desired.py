@@ -185,11 +185,9 @@ def plan_desired_state(
     *,
     interpreter: str = "",
 ) -> DesiredState:
-    """Return what `target` asks of a machine.
+    """Return what `target` asks of a machine; `rlbox_python` runs rlbox here.
 
-    `target`, `rendered_fixes`: With the data disk where this machine has it (`replace_data_mount`).
-    `rlbox_python`: The interpreter that runs rlbox here.
-    `missing_apt_packages`: Apt packages that this machine lacks: a fix that asks for one is there only in part.
+    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_data_mount`).
     """
     placed = _Placed(target, rendered_fixes, image, layout, missing_apt_packages)
     packages = [package for group in lock.groups for package in group.packages]

@@ -55,10 +55,7 @@ class Layout:
 
 
 def validate_prefix(prefix: str, option: str = "--prefix") -> str:
-    """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty.
-
-    Raises SpecError: it is relative, or has blanks, colons or other characters that such a place cannot have.
-    """
+    """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty."""
     if not prefix or _PREFIX.fullmatch(prefix):
         return prefix
     raise SpecError(

@@ -95,10 +95,7 @@ def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
 
 
 def read_record(layout: Layout) -> InstallRecord | None:
-    """Return what was laid here before, or None.
-
-    Raises NodeError: the record is there and cannot be read: without it nothing can be laid back.
-    """
+    """Return what was laid here before; `NodeError` where that cannot be read: nothing can be laid back then."""
     path = Path(layout.record_file)
     try:
         data = path.read_bytes()

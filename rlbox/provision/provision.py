@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_files
@@ -18,7 +18,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError
 from rlbox.fixes.catalogue import load_target_with_fix_packages
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import select_and_render_fixes
@@ -141,12 +141,7 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
             where="base.holds",
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
-    lock = load_lock(app.project.own_or_shipped_lock_file(image.target))
-    if lock is None:
-        raise SpecError(
-            _("the lock of target {target} is missing").format(target=image.target),
-            next_step=f"rlbox lock {image.target}",
-        )
+    lock = cast("Lock", load_lock(app.project.own_or_shipped_lock_file(image.target)))  # a missing one was refused
     target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
     ports = load_target_ports_by_job_port(Project(folder=app.project.roots[-1]), image.target)
@@ -162,10 +157,7 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
 
 
 def choose_venv_python_or_version(target: Target, user_python: str) -> str:
-    """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
-
-    Raises NodeError: an interpreter that was named is not there, or of another version.
-    """
+    """Return the interpreter that is named, or that of the spec, else a version, of which any will do."""
     path, wanted = user_python or target.python.interpreter, target.python.version
     script = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
@@ -251,10 +243,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
 
 
 def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
-    """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
-
-    `gpu_variables`: Variables that say which GPUs its programs see; empty: those that the shell names, else all.
-    """
+    """Return the environment of a layout at its lock; without `gpu_variables` the shell says which GPUs are seen."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
     env = {**filter_environment(os.environ, drivers), **_of_image(layout), **(gpu_variables or {})}

@@ -85,12 +85,9 @@ def parse_ssh_url(url: str) -> SshAddress:
 
 
 class SshConnection:
-    """One master connection while the `with` block runs; every command is a session of it.
+    """One master connection while the `with` block runs, of which every command is a session.
 
-    `retry_s`: How long a machine that is still booting may refuse; it is tried again every few seconds.
-    `options`: Of the master connection, as `-o` takes them.
-
-    Raises ConnectionLost: ssh cannot connect without asking, or the connection broke; ssh's own words are quoted.
+    `retry_s`: how long a machine that is still booting may refuse. `ConnectionLost` quotes ssh.
     """
 
     def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:

@@ -124,10 +124,7 @@ def list_files(shell: SshConnection, base: str, roots: Iterable[str], *, with_su
 
 
 def parse_listing(text: str) -> Listing:
-    """Return what the list program printed.
-
-    Raises WorkFailed: it printed something else, or a path that leads out of the base directory.
-    """
+    """Return what the list program printed; `WorkFailed` for a path that leads out of the base directory."""
     files, errors = [], []
     for line in text.splitlines():
         try:
@@ -279,10 +276,7 @@ class DownloadDirectory:
 
 
 def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes) -> None:
-    """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays.
-
-    Raises WorkFailed: its sha256 there is wrong, also when sent anew.
-    """
+    """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays."""
     sha256, size = compute_file_sha256(path), path.stat().st_size
     part, parent, goal = (shlex.quote(name) for name in (target + _PART, os.path.dirname(target), target))
     sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"

@@ -37,11 +37,7 @@ class EngineTunnel:
 
 @cache
 def open_engine_tunnel(url: str) -> EngineTunnel:
-    """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process.
-
-    Raises EngineError: `url` has another form, ssh cannot connect without asking, or there is no engine's socket; ssh
-      is quoted.
-    """
+    """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process."""
     try:
         address, path = parse_ssh_url(url), urlsplit(url).path
     except ValueError as error:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.amounts import MIB
 from rlbox.cluster.jobs import (
     LARGEST_PACKAGE,
     LogLine,
     LogLineTimestamper,
-    check_package_size,
     find_upload_file_sizes,
     is_excluded,
     parse_leading_utc_time,
@@ -36,11 +34,14 @@ def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
     assert is_excluded(path, [pattern]) is out
 
 
-def test_what_is_too_large_names_its_largest_file() -> None:
-    check_package_size(Path("/w"), {"a": LARGEST_PACKAGE})
+def test_what_is_too_large_names_its_largest_file(tmp_path: Path) -> None:
+    with (tmp_path / "data").open("wb") as file:
+        file.truncate(LARGEST_PACKAGE)
+    assert find_upload_file_sizes(tmp_path, []) == {"data": LARGEST_PACKAGE}
+    (tmp_path / "more").write_text("x")
     with pytest.raises(SpecError, match="the working directory has ") as caught:
-        check_package_size(Path("/w"), {"b": 10**6, "data/1": 500 * MIB, "data/2": 400 * MIB})
-    assert str(caught.value.next_step).startswith("--exclude data/1;")
+        find_upload_file_sizes(tmp_path, [])
+    assert str(caught.value.next_step).startswith("--exclude data;")
 
 
 def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
