@@ -33,7 +33,6 @@ from rlbox.errors import NodeError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
 if TYPE_CHECKING:
@@ -226,8 +225,7 @@ class ClusterContext:
     @property
     def ray_version(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        lock = load_lock(self.app.project.own_or_shipped_lock_file(self.options.target))
-        return list_stack_versions(self.target, lock).get("ray", "")
+        return list_stack_versions(self.target, self.image.lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         return probe_nodes(self.pool, self.specs, self.image.target, paths)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.app import App
@@ -27,7 +27,7 @@ from rlbox.cluster.context import (
 from rlbox.cluster.down import require_unused
 from rlbox.cluster.image import bring_image_to_nodes
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterOptions, ClusterPlan
+from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterOptions, ClusterPlan, PortPlan
 from rlbox.cluster.runtime import (
     RAY_DIRECTORY,
     TOKEN_FILE,
@@ -192,8 +192,6 @@ def _prove(
 
 
 def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -> ClusterPlan:
-    if probe.ports is None:
-        raise NodeError(_("the nodes were not asked for their ports"))
     members = [
         ClusterMember(
             name=name,
@@ -214,7 +212,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
         image_digest=identity,
         ray=context.ray_version,
         members=tuple(members),
-        ports=probe.ports,
+        ports=cast("PortPlan", probe.ports),
         maker=f"{get_user_name()}@{socket.gethostname()}",
         made=utc_now(),
     )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_files
@@ -51,7 +51,7 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.system.process_table import read_environment
 from rlbox.target.artifact import Artifact, list_install_artifacts
-from rlbox.target.lock import Lock, load_lock
+from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 from rlbox.values import LOCK_IN_IMAGE, VENV, Command
 
@@ -131,7 +131,7 @@ _USUAL_PYTHON = "/usr/bin/python3"
 
 
 def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
-    image.require_current_lock()
+    lock = image.require_current_lock()
     loaded = load_target_with_fix_packages(app.project, image.target)
     if loaded.target.base.holds:
         raise NodeError(
@@ -141,7 +141,6 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
             where="base.holds",
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
-    lock = cast("Lock", load_lock(app.project.own_or_shipped_lock_file(image.target)))  # a missing one was refused
     target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
     ports = load_target_ports_by_job_port(Project(folder=app.project.roots[-1]), image.target)
