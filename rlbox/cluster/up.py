@@ -151,7 +151,14 @@ def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) ->
 def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cluster: ExistingCluster) -> UpResult:
     """Bring back what died of a cluster; without its head, all of it."""
     plan, head = cluster.plan, cluster.plan.head
-    _require_same_nodes(context, plan)
+    now, then = [spec.name for spec in context.specs], [member.name for member in plan.members]
+    if set(now) != set(then):
+        raise NodeError(
+            _("cluster {plan} runs on {then}, not on {now}").format(
+                plan=plan.name, then=", ".join(then), now=", ".join(now)
+            ),
+            next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
+        )
     until = time.monotonic() + _HEAD_S  # a killed `up` may have started it a moment ago
     while (state := query_ray_nodes(context.pool.nodes[head.name], plan)).error and time.monotonic() < until:
         if not cluster.was_found_running_on(head.name):
@@ -216,17 +223,6 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
         maker=f"{get_user_name()}@{socket.gethostname()}",
         made=utc_now(),
     )
-
-
-def _require_same_nodes(context: ClusterContext, plan: ClusterPlan) -> None:
-    now, then = [spec.name for spec in context.specs], [member.name for member in plan.members]
-    if set(now) != set(then):
-        raise NodeError(
-            _("cluster {plan} runs on {then}, not on {now}").format(
-                plan=plan.name, then=", ".join(then), now=", ".join(now)
-            ),
-            next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
-        )
 
 
 # ---- on the nodes

@@ -249,7 +249,9 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
     Path(layout.rlbox_dir, "share/patches.json").unlink(missing_ok=True)
     Path(layout.record_file).unlink(missing_ok=True)
-    _remove_empty_directories([*record.folders, f"{layout.rlbox_dir}/{_BACKUPS}"])
+    for folder in sorted([*record.folders, f"{layout.rlbox_dir}/{_BACKUPS}"], key=len, reverse=True):
+        with suppress(OSError):
+            os.rmdir(folder)
     return tuple(notes)
 
 
@@ -499,12 +501,6 @@ def _remove_path(path: Path) -> None:
 
 def _list_missing_parents_upwards(path: Path) -> list[str]:
     return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
-
-
-def _remove_empty_directories(directories: Iterable[str]) -> None:
-    for folder in sorted(directories, key=len, reverse=True):
-        with suppress(OSError):
-            os.rmdir(folder)
 
 
 @contextmanager

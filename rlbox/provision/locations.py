@@ -31,7 +31,8 @@ def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) ->
 def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
     """Return where a target is, or would be, on this machine: as applied, as its own image, or in the cache."""
     data = validate_prefix(str(data_dir), "--data")
-    for prefix in (_pointer(target), ""):
+    applied = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
+    for prefix in (str(applied or _get_default_prefix(target)), ""):
         layout = Layout(prefix=prefix, data_dir=data)
         if (record := read_record(layout)) and record.target == target:
             return layout
@@ -66,8 +67,3 @@ def lock_layout(app: App, layout: Layout) -> Iterator[None]:
 
 def _pointer_file(target: str) -> Path:
     return cache_path("places", f"{target}.json")
-
-
-def _pointer(target: str) -> str:
-    found = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
-    return str(found) if found else _get_default_prefix(target)

@@ -179,13 +179,6 @@ def is_same_content(left: PathState, right: PathState) -> bool:
     return (left.kind, left.sha256, left.mode, left.to) == (right.kind, right.sha256, right.mode, right.to)
 
 
-def _merge_with_existing(file: FileToInstall, existing: PathState) -> FileToInstall:
-    """Return the file as it will be: one that a platform fills too, with what is in it now, and no easier to read."""
-    if not file.rlbox_lines or existing.text is None:
-        return file
-    return replace(file, text=merge_env_file_joining_paths(existing.text, file.rlbox_lines), mode=existing.mode)
-
-
 def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[SkippedItem, ...]]:
     text = " ".join(name for name in desired.apt_packages if name not in facts.installed_apt_packages)
     if not text:
@@ -242,7 +235,10 @@ def _files(
     steps, blocked = [], []
     for row in desired.files:
         path_state = MISSING if gone and row.path.startswith(gone) else facts.paths.get(row.path, MISSING)
-        laid = _merge_with_existing(row, path_state)
+        laid = row
+        if row.rlbox_lines and path_state.text is not None:  # a platform fills it too
+            text = merge_env_file_joining_paths(path_state.text, row.rlbox_lines)
+            laid = replace(row, text=text, mode=path_state.mode)
         due = make_installed_state(laid)
         if is_same_content(path_state, due):
             continue

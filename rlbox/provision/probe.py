@@ -44,7 +44,7 @@ def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> Machine
         venv_fingerprint=stamp,
         venv_packages=_list_venv_packages(venv, desired.python),
         is_incomplete_venv=ours and not stamp and os.path.lexists(venv),
-        is_foreign_venv=not ours and _is_filled(venv),
+        is_foreign_venv=not ours and os.path.lexists(venv) and not (venv.is_dir() and not any(venv.iterdir())),
         installed_apt_packages=list_installed_apt_packages(desired.apt_packages),
         apt_unavailable_reason=_why_no_apt(layout) or apt_unavailable_reason,
     )
@@ -146,10 +146,6 @@ def require_writable_layout(layout: Layout) -> None:
             where=layout.rlbox_dir,
             next_step="rlbox doctor",
         )
-
-
-def _is_filled(folder: Path) -> bool:
-    return os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir()))
 
 
 def list_installed_apt_packages(names: Iterable[str] = ()) -> frozenset[str]:

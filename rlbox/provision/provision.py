@@ -99,12 +99,6 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
     )
 
 
-def _fetch_parts(app: App, prepared: HostTarget, store: ObjectStore) -> None:
-    files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
-    sources, probe_files = _profile(prepared), list_install_artifacts(prepared.lock)
-    fetch_missing_files(app, files, store, sources, prepared.lock.target, probe_files=probe_files)
-
-
 def _profile(prepared: HostTarget) -> str:
     return prepared.options.sources_profile or prepared.image.sources_profile
 
@@ -193,7 +187,9 @@ def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
         require_disk_space_for_venv(prepared.desired)
         source = _find_packages(app, prepared, store)
     if "part" in plan.step_kinds:
-        _fetch_parts(app, prepared, store)
+        files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
+        probe_files = list_install_artifacts(prepared.lock)
+        fetch_missing_files(app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files)
     done = apply_plan_steps(plan, store, source, prepared.options, on_step)
     record_layout(prepared.desired.target, prepared.desired.layout)
     return done
