@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
+from rlbox.diagnose.lines import parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
@@ -17,11 +19,11 @@ from rlbox.diagnose.location import (
     find_raising_code_if_package,
     locate_failure,
 )
-from rlbox.diagnose.root_cause import Link, analyze, build_chain
+from rlbox.diagnose.root_cause import Link, analyze, build_chain, find_year
 from rlbox.diagnose.signatures import LogSignature, SignatureSet
 from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, find_sources, read_blocks
 
-JobEnding = Literal["failed", "survived", "clean", "unseen"]
+JobEnding = Literal["failed", "survived", "clean", "stalled", "unseen"]
 TEXT_LIMIT = 2000
 UNKNOWN = "unknown"
 _CHAIN_MOST = 200
@@ -35,6 +37,21 @@ class LogStats:
     lines: int
     bytes: int = 0
     problem: str = ""
+
+
+STALL_S = 1800
+"""A log that goes on for so long after its last step is stalled, unless its steps take a third of that time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """Steps ended long before the log did: the last line of progress with its clock, and how long the log went on."""
+
+    log_index: int
+    line_number: int
+    text: str
+    clock: str
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +68,7 @@ class Diagnosis:
     missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
+    stall: Stall | None = None
 
     @property
     def damaged_files(self) -> tuple[LogStats, ...]:
@@ -91,6 +109,7 @@ class Diagnosis:
             "title": known.title if known else "",
             "confidence": self.confidence,
             "ending": self.ending,
+            "stalled": self._stalled(self.stall) if self.stall else None,
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
             "also": [
@@ -115,6 +134,15 @@ class Diagnosis:
             "text": get_clipped_full_line(candidate),
             "file": self.files[candidate.event.log_index].name,
             "lane": candidate.event.writer,
+        }
+
+    def _stalled(self, stall: Stall) -> dict[str, Any]:
+        return {
+            "line": stall.line_number,
+            "text": stall.text[:TEXT_LIMIT],
+            "file": self.files[stall.log_index].name,
+            "at": stall.clock,
+            "seconds": round(stall.seconds),
         }
 
     def _step(self, link: Link) -> dict[str, Any]:
@@ -170,7 +198,7 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
     stats: list[LogStats] = []
     empty: set[int] = set()
     for index, source in enumerate(sources):
-        reader = LogReader(EventReader(catalogue, index, is_one_of_many=len(sources) > 1))
+        reader = LogReader(EventReader(catalogue, index))
         problem = ""
         try:
             for block in read_blocks(source):
@@ -196,8 +224,15 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         ending: JobEnding = "clean" if {"done", "saved", "stop"} & set(last_signs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
-        benign = tuple(analysis.benign)
-        return Diagnosis(root=None, benign=benign, ending=ending, files=files, signature_count=signature_count)
+        stall = find_stall(logs) if ending != "clean" else None
+        return Diagnosis(
+            root=None,
+            benign=tuple(analysis.benign),
+            ending="stalled" if stall else ending,
+            files=files,
+            signature_count=signature_count,
+            stall=stall,
+        )
     chain = build_chain(root, analysis.candidates, analysis.benign)
     location = locate_failure(root, analysis.candidates, logs, names)
     return Diagnosis(
@@ -212,3 +247,33 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         location=location,
         raised_in=find_raising_code_if_package(root),
     )
+
+
+def find_stall(logs: Sequence[LogEvents]) -> Stall | None:
+    """Return where the steps of a job ended, if they ended long before the last line of all of its logs.
+
+    Every sign of work counts, served requests too; a log without steps is a server's, which may be idle. Clocks
+    without a date are not compared.
+    """
+    year = find_year(logs)
+
+    def read_clock(clock: str) -> float | None:
+        moment = parse_clock(clock)
+        return to_unix_seconds_as_utc(moment, year) if moment and moment.has_date else None
+
+    ends = [seconds for log in logs if (seconds := read_clock(log.last_clock)) is not None]
+    marks = [
+        (seconds, index, mark)
+        for index, log in enumerate(logs)
+        for mark in log.progress_marks
+        if (seconds := read_clock(mark.clock)) is not None
+    ]
+    if not ends or sum(mark.sign == "step" for _seconds, _index, mark in marks) < 2:
+        return None
+    times = sorted(seconds for seconds, _index, _mark in marks)
+    _last, index, mark = max(marks, key=lambda step: (step[0], step[2].line_number))
+    silent_s = max(ends) - times[-1]
+    longest_step_s = max(later - earlier for earlier, later in itertools.pairwise(times))
+    if silent_s < max(STALL_S, 3 * longest_step_s):
+        return None
+    return Stall(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, seconds=silent_s)

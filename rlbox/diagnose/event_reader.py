@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -75,7 +76,8 @@ IsExcused = Callable[[int, str], bool]
 class LogEvents:
     """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes.
 
-    `step_like_lines_at_end` are the lines at its end that may have stood above an event before.
+    `step_like_lines_at_end` are the lines at its end that may have stood above an event before. `last_clock` is the
+    last time in its last lines, as it is written there; empty where they have none.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -83,6 +85,7 @@ class LogEvents:
     line_count: int = 0
     step_like_lines_at_end: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
+    last_clock: str = ""
 
 
 class EventReader:
@@ -90,8 +93,6 @@ class EventReader:
 
     `file_index`: The place of this log among those that are read.
     `catalogue`: What it knows is a statement, though it states no failure by its form.
-    `is_one_of_many`: There are other logs, with which this one's steps are compared: signs of work are kept from the
-    start on.
     `is_excused`: Whether a line is declared harmless, by its number and text.
     """
 
@@ -100,13 +101,11 @@ class EventReader:
         catalogue: SignatureSet,
         file_index: int = 0,
         *,
-        is_one_of_many: bool = False,
         is_excused: IsExcused | None = None,
     ) -> None:
         self.read = LogEvents()
         self._catalogue = catalogue
         self._file = file_index
-        self._several = is_one_of_many
         self._excused = is_excused
         self._open: dict[str, TracebackParser] = {}
         self._tails: dict[str, Event] = {}
@@ -117,7 +116,6 @@ class EventReader:
         self._muted = -9
         self._until = 0
         self._clock = ""
-        self._unmarked: LineBlock | None = None
         self._around = RecentLines()
 
     def feed(self, block: LineBlock) -> None:
@@ -142,18 +140,13 @@ class EventReader:
             while 0 <= hit < index:
                 hit = next(hits, -1)
         self.read.line_count = first_number + count - 1
-        self._unmarked = None
-        if self._several or self.read.events or self._open:
-            self._mark(block)
-        else:
-            self._unmarked = block
+        self._mark(block)
 
     def close(self) -> LogEvents:
         for writer in list(self._open):
             self._end(writer)
-        if self._unmarked:
-            self._mark(self._unmarked)
         self._tails.clear()
+        self.read.last_clock = _find_clock_at_or_above(self._block, len(self._block) - 1, lines=200)
         self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end(self.read.line_count)
         return self.read
 
@@ -337,23 +330,35 @@ class EventReader:
         self.read.events.append(event)
 
     def _mark(self, block: LineBlock) -> None:
+        """Keep the first marks of a block and the last ones."""
         pattern, lines = compile_progress_prefilter(), block.joined
-        first = list(itertools.islice(iterate_matching_line_indexes(pattern, lines), _FIRST_MARKS))
-        for index in first:
-            self._add_mark(block.first_number + index, block[index])
-        if len(first) == _FIRST_MARKS:
-            for index in iterate_matching_line_indexes(pattern, lines, lines.find(b"\n", len(lines) - _LAST_BYTES) + 1):
-                if index > first[-1]:
-                    self._add_mark(block.first_number + index, block[index])
+        matches = iterate_matching_line_indexes(pattern, lines)
+        indexes = list(itertools.islice(matches, _FIRST_MARKS))
+        if len(indexes) == _FIRST_MARKS:
+            tail = lines.find(b"\n", len(lines) - _LAST_BYTES) + 1
+            last = list(iterate_matching_line_indexes(pattern, lines, tail)) or deque(matches, maxlen=_FIRST_MARKS)
+            indexes += [index for index in last if index > indexes[-1]]
+        for index in indexes:
+            self._add_mark(block, index)
 
-    def _add_mark(self, number: int, text: str) -> None:
+    def _add_mark(self, block: LineBlock, index: int) -> None:
+        number, text = block.first_number + index, block[index]
         row = parse_line(number, text[:_MARKED])
         if sign := find_progress_sign(text) or find_progress_sign(row.body.strip()):
             if len(self.read.progress_marks) >= _MARKS:
                 del self.read.progress_marks[_MARKS // 2]
+            clock = row.clock or _find_clock_at_or_above(block, index, lines=20)
             self.read.progress_marks.append(
-                ProgressMark(number, sign, text[:_MARKED], row.clock, row.writer, row.rank, row.host)
+                ProgressMark(number, sign, text[:_MARKED], clock, row.writer, row.rank, row.host)
             )
+
+
+def _find_clock_at_or_above(block: LineBlock, index: int, lines: int) -> str:
+    """Return the time of a line, or of the nearest of the lines above it that has one; empty when none has."""
+    for place in range(index, max(-1, index - lines), -1):
+        if clock := parse_line(block.first_number + place, block[place][:_MARKED]).clock:
+            return clock
+    return ""
 
 
 def _split_lines(number: int, text: str) -> list[LogLine]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlbox.diagnose.candidates import Candidate
-from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_clipped_full_line
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, Stall, get_clipped_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
 from rlbox.secrets.masks import SecretMasker, mask_random_text
@@ -37,6 +37,7 @@ ENDINGS = {
     "failed": "",
     "survived": _("there are errors, and the work went on after each of them"),
     "clean": _("the log ends as it should"),
+    "stalled": "",
     "unseen": _("the log has no ending: what comes behind its last line is not known"),
 }
 
@@ -146,9 +147,18 @@ def _list_damage(diagnosis: Diagnosis) -> list[str]:
 def _format_healthy(diagnosis: Diagnosis) -> str:
     if damage := _list_damage(diagnosis):
         return join("\n", (_("no verdict: a log was not read as a whole"), *damage))
-    ending = ENDINGS[diagnosis.ending]
+    ending = _format_stall(diagnosis, diagnosis.stall) if diagnosis.stall else ENDINGS[diagnosis.ending]
     lines = sum(one.lines for one in diagnosis.files)
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)
+
+
+def _format_stall(diagnosis: Diagnosis, stall: Stall) -> str:
+    return _("but the work stopped at {clock}, {minutes} min before the last line: {place}: {line}").format(
+        clock=stall.clock,
+        minutes=round(stall.seconds / 60),
+        place=f"{diagnosis.files[stall.log_index].name}:{stall.line_number}",
+        line=_limit(stall.text.strip(), WIDTH),
+    )
 
 
 def _format_benign(diagnosis: Diagnosis) -> str:

@@ -39,7 +39,7 @@ class CrossLogTimeline:
     """
 
     def __init__(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> None:
-        self._year = _find_year(logs)
+        self._year = find_year(logs)
         places = list(range(len(logs)))
         if log_names:
             places.sort(key=lambda place: _split_numbers(log_names[place]))
@@ -66,7 +66,7 @@ def _split_numbers(name: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
 
 
-def _find_year(logs: Sequence[LogEvents]) -> int:
+def find_year(logs: Sequence[LogEvents]) -> int:
     """Return the year of the first clock that has one: other clocks leave it out."""
     clocks = (
         clock

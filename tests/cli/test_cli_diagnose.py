@@ -25,8 +25,8 @@ WENT_ON = (
     "step 1 loss 1.0\nConnectionError: the tracker is away\nstep 2 loss 0.9\nstep 3 loss 0.8\nTraining completed\n"
 )
 KEYS = {
-    "schema", "fatal", "cause", "fix", "title", "confidence", "ending", "first_fatal", "chain", "also", "benign",
-    "remedy", "fetch", "node", "rank", "files", "placed", "signatures",
+    "schema", "fatal", "cause", "fix", "title", "confidence", "ending", "stalled", "first_fatal", "chain", "also",
+    "benign", "remedy", "fetch", "node", "rank", "files", "placed", "signatures",
 }  # fmt: skip
 PACK = """title = "the reward model is missing"
 heals = ["reward-model-missing"]
@@ -70,6 +70,37 @@ def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> No
         ("relayed", 5, 0, "quoted"),
     ]
     assert said.data["files"] == [{"file": "train.log", "lines": 5, "bytes": len(FAILED), "problem": ""}]
+
+
+STEPS = "".join(f"2026-03-01 10:{minute:02}:00 INFO step: {minute} - loss: 1.5\n" for minute in range(20))
+IDLE = "".join(f"INFO 03-01 {10 + at // 60}:{at % 60:02}:00 [monitor.py:9] gpu 0 %\n" for at in range(20, 90))
+    f"INFO 03-01 {10 + minute // 60}:{minute % 60:02}:00 [monitor.py:9] gpu 0 %\n" for minute in range(20, 90)
+)
+
+
+def test_steps_that_end_long_before_the_log_are_told_with_their_time(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", STEPS + IDLE)
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.code, said.data["ending"]) == (0, "stalled")
+    assert said.data["stalled"] == {
+        "line": 20, "text": STEPS.splitlines()[-1], "file": "train.log", "at": "2026-03-01 10:19:00", "seconds": 4200,
+    }  # fmt: skip
+    assert "2026-03-01 10:19:00, 70 min before the last line: train.log:20: " in rlbox("diagnose", "train.log").out
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        STEPS + IDLE[: len(IDLE) // 3],
+        STEPS + IDLE + "2026-03-01 11:30:00 INFO saved checkpoint to /data/ckpt\n",
+        "INFO 03-01 10:00:00 [loader.py:9] Loading: 100% 6/6 [00:04<00:00]\n" * 2 + IDLE,
+    ],
+    ids=["short", "saved-at-the-end", "idle-server"],
+)
+def test_no_stall_is_told(log: str, rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", log)
+    said = rlbox("diagnose", "train.log", "--json")
+    assert (said.code, said.data["stalled"]) == (0, None)
 
 
 def test_what_went_on_is_no_failure(rlbox: Rlbox, folder: Folder) -> None:

@@ -64,7 +64,7 @@ class Judged:
         begun = time.process_time()
         reads: list[LogEvents] = []
         for place, data in enumerate(logs):
-            reader = LogReader(EventReader(self.catalogue, place, is_one_of_many=len(logs) > 1))
+            reader = LogReader(EventReader(self.catalogue, place))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
                 reader.feed(data[first:last])
