@@ -82,14 +82,11 @@ def map_urls_to_mirrored_name_or_url(
 
     That is the last part of the address for one of `names_on_every_mirror` (every mirror has it), else the address.
     """
-    urls = {url.rstrip("/") for text in source_lists for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
+    lines = [line for text in source_lists for line in text.splitlines() if not line.lstrip().startswith("#")]
+    urls = {url.rstrip("/") for line in lines for url in re.findall(r"https?://[^\s\]]+", line)}
     return {
         url: name if (name := url.rpartition("/")[2]) in set(names_on_every_mirror) else url for url in sorted(urls)
     }
-
-
-def _uncommented(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
 def parse_print_uris(apt_output: str, archive_name_by_url: Mapping[str, str]) -> tuple[Deb, ...]:

@@ -196,26 +196,18 @@ def _fetched(url: str, ref: str, ca_bundle: str) -> Iterator[tuple[Path, str]]:
 
 
 def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
-    outcome = run_command(
-        Command(argv=("git", "-C", str(repository), *words), env=_environment(ca_bundle), timeout_s=_FETCH_S)
-    )
-    if not outcome.ok:
-        lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))]
-        raise _NotThere(
-            mask_url_and_header_credentials(
-                (lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed"
-            )
-        )
-    return outcome.stdout.strip("\n")
-
-
-def _environment(ca_bundle: str) -> dict[str, str]:
-    settings = {
+    env = {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "true",
         "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes"),
         "GIT_HTTP_LOW_SPEED_LIMIT": "1",
         "GIT_HTTP_LOW_SPEED_TIME": str(_STALL_S),
         "LC_ALL": "C",
+        **({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {}),
     }
-    return settings | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})
+    outcome = run_command(Command(argv=("git", "-C", str(repository), *words), env=env, timeout_s=_FETCH_S))
+    if not outcome.ok:
+        lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal: ", "error: "))]
+        reason = lines[0].partition(": ")[2] if lines else f"git {words[0]} failed"
+        raise _NotThere(mask_url_and_header_credentials(reason))
+    return outcome.stdout.strip("\n")

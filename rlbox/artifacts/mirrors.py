@@ -70,18 +70,14 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
 
 
 def filter_find_links_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
-    prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
+    pins = [requirement.partition("==") for requirement in group.packages]
+    prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(
         f"{folder}/{name}"
         for folder, names in sorted(network_settings.find_links.items())
         for name in names
         if unquote(name).startswith(prefixes)  # addresses write the plus of a local version as %2B
     )
-
-
-def _wheel_prefix(requirement: str, channel: str) -> str:
-    name, __, version = requirement.partition("==")
-    return f"{name.replace('-', '_')}-{version}+{channel}-"
 
 
 FILE_URL_KINDS = ("http", "huggingface", "cuda-apt", "conda")
@@ -134,17 +130,12 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
             for rule in profile.rules_or_direct_default_for("apt"):
                 base = build_archive_url(rule, artifact.origin, machine)
                 if base:
-                    yield FileUrl(
-                        mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
-                    )
+                    title = "this machine's apt sources" if rule.protocol == "direct" else rule.title
+                    yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
             yield from list_http_urls(artifact.origin, profile)
         case "oci" | "git" | "compiled":
             return
-
-
-def _apt_title(rule: MirrorRule) -> str:
-    return "this machine's apt sources" if rule.protocol == "direct" else rule.title
 
 
 def build_archive_url(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:

@@ -82,12 +82,12 @@ def plan_resolver_inputs(
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
-        ResolverInputs(name=name, files={**files, PINS: _pins(kept_versions.get(name, {}))})
+        ResolverInputs(name=name, files={**files, PINS: format_pins(kept_versions.get(name, {}))})
         for name, files in (("stack", stack), ("runtime", own), ("build", tools))
     )
 
 
-def _pins(versions: Mapping[str, str]) -> str:
+def format_pins(versions: Mapping[str, str]) -> str:
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
@@ -346,17 +346,12 @@ def resolve_packages(
             check_command(replace(command, env={**command.env, **trust}), what)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
-    asked = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}
-    return ResolverOutput(
-        requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **_sizes(asked, ca_bundle)}
-    )
-
-
-def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
-    """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
-    site = NetworkSettings(ca_bundle=ca_bundle)
-    with create_client(site, idle_timeout_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
-        return dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
+    urls = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}
+    settings = NetworkSettings(ca_bundle=ca_bundle)
+    # most indexes do not tell sizes, so each file's server is asked
+    with create_client(settings, idle_timeout_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+        sizes = dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
+    return ResolverOutput(requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **sizes})
 
 
 def _size(http: HttpClient, url: str) -> int:

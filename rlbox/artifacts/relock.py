@@ -23,6 +23,7 @@ from rlbox.artifacts.python_lock import (
     ResolverOutput,
     UpgradeRequest,
     build_python_lock,
+    format_pins,
     list_kept_versions,
     plan_resolver_inputs,
     resolve_packages,
@@ -208,7 +209,7 @@ def plan_tool_resolver_inputs(
         name=f"tools of {entry.distribution_name}",
         files={
             "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
-            PINS: "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())),
+            PINS: format_pins(pins),
         },
     )
 

@@ -90,12 +90,13 @@ _WORD = re.compile(r"[^\W_]+")
 
 def select_fixes_with_all_words(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
     words = set(_WORD.findall(query.casefold()))
-    return tuple(fix for fix in fixes if words and words <= set(_WORD.findall(_searched_text(fix))))
-
-
-def _searched_text(fix: Fix) -> str:
-    texts = (fix.id, fix.title, fix.title_zh, fix.failure, fix.failure_zh, fix.remedy)
-    return " ".join((*texts, *(row.example for row in fix.signature))).casefold()
+    found = []
+    for fix in fixes:
+        texts = (fix.id, fix.title, fix.title_zh, fix.failure, fix.failure_zh, fix.remedy)
+        text = " ".join((*texts, *(row.example for row in fix.signature)))
+        if words and words <= set(_WORD.findall(text.casefold())):
+            found.append(fix)
+    return tuple(found)
 
 
 def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:

@@ -133,7 +133,8 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
         (_("base is of kind"), "bootstrap" if target.base.bootstrap else "image", (applies.base,)),
     ):
         if any(wanted):
-            yield _one_of(value, wanted, what)
+            fact = _("{what} {value}").format(what=what, value=value or _("not given"))
+            yield _judge(value in wanted, fact, " or ".join(wanted))
     yield from (check_package_requirement(text, versions) for text in applies.stack)
     if applies.any_stack:
         answers = [check_package_requirement(text, versions) for text in applies.any_stack]
@@ -142,11 +143,6 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
     for text in applies.no_stack:
         holds, fact = check_package_requirement(text, versions)
         yield not holds, fact
-
-
-def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
-    fact = _("{what} {value}").format(what=what, value=value or _("not given"))
-    return _judge(value in wanted, fact, " or ".join(wanted))
 
 
 def _judge(holds: bool, fact: str, wanted: str) -> tuple[bool, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlbox.amounts import columns, decimal_and_gib_size_text
@@ -40,11 +40,8 @@ def describe_conditions(applies: Applies) -> tuple[str, ...]:
     return tuple(f"{key} = {json.dumps(value)}" for key, value in conditions.items())
 
 
-def list_bake_entries(fix: Fix, bake: Bake) -> tuple[BakeEntry, ...]:
-    return tuple(_bake_entries(fix, bake))
-
-
-def _bake_entries(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
+def list_bake_entries(fix: Fix, bake: Bake, patch_skips: Mapping[str, str] | None = None) -> Iterator[BakeEntry]:
+    """Yield what a fix bakes; `patch_skips` maps patches to why they are left out, or to an empty text."""
     yield from (BakeEntry(kind="package", name=name) for name in bake.packages)
     yield from (BakeEntry(kind="env", name=name, value=value) for name, value in sorted(bake.env.items()))
     for name, folders in sorted(bake.path.items()):
@@ -67,7 +64,9 @@ def _bake_entries(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
     for row in bake.refuse:
         yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
-        yield BakeEntry(kind="patch", name=patch.name, value=patch.reason, text=_describe_patch(patch))
+        skip = (patch_skips or {}).get(patch.name)
+        value = _("left out: {skip}").format(skip=skip) if skip else patch.reason
+        yield BakeEntry(kind="patch", name=patch.name, value=value, text=_describe_patch(patch))
 
 
 def _describe_patch(patch: FixPatch) -> str:
@@ -103,14 +102,8 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> 
     values = build_template_values(target, versions)
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
-        rows = list_bake_entries(fix, render_bake(fix, values)) if verdict.applies else ()
         skips = {patch.name: find_package_to_patch(patch, target, versions).skip_reason for patch in fix.bake.patch}
-        rows = tuple(
-            replace(row, value=_("left out: {skip}").format(skip=skips[row.name]))
-            if row.kind == "patch" and skips[row.name]
-            else row
-            for row in rows
-        )
+        rows = tuple(list_bake_entries(fix, render_bake(fix, values), skips)) if verdict.applies else ()
         found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, bake_entries=rows))
     return tuple(found)
 
