@@ -27,7 +27,7 @@ from rlbox.target.artifact import Artifact
 STALL_TIMEOUT_S = 30.0
 """Seconds without a byte after which a mirror counts as stalled."""
 
-_ROUNDS = 3
+_ROUNDS = 4
 _BLOCK = 1 << 18
 _SHY_AFTER = 3
 
@@ -48,23 +48,18 @@ class AllMirrorsFailedError(Exception):
 
 
 class _LinkFailed(Exception):
-    def __init__(self, reason: str, *, status: int = 0, transient: bool = False) -> None:
+    """`spoils_partial`: what is there is of no use for going on."""
+
+    def __init__(self, reason: str, *, status: int = 0, transient: bool = False, spoils_partial: bool = False) -> None:
         super().__init__(reason)
-        self.status, self.transient = status, transient
-
-
-class _Cut(_LinkFailed):
-    """The stream ended early; what came is good."""
-
-
-class _WrongBytes(_LinkFailed):
-    """What is there is of no use for going on."""
+        self.status, self.transient, self.spoils_partial = status, transient, spoils_partial
 
 
 class Downloader:
     """Downloads files over one pool of connections; its methods may be called by several threads.
 
-    Places that failed for a passing reason are tried again after a pause, three rounds in all.
+    Places that failed for a passing reason are tried again after a pause, four rounds in all; a stream that was cut
+    goes on where it ended.
 
     `stall_s`: Seconds without a byte after which the next place is tried.
     `stop`: Set by whoever wants all downloads to end soon.
@@ -127,23 +122,23 @@ class Downloader:
     def _from_link(
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
-        """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
+        """Fill and keep the draft; bytes of other origin are dropped once."""
         resumed = partial.size > 0
-        for is_last_try in (False, True):
+        while True:
             try:
                 if not artifact.size or partial.size != artifact.size:
                     self._stream(artifact, link, partial, tell)
                 if partial.digest == artifact.sha256:
                     partial.commit()
                     return
-                raise _WrongBytes(f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…")
-            except _Cut:
-                if is_last_try:
+                reason = f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…"
+                raise _LinkFailed(reason, spoils_partial=True)
+            except _LinkFailed as error:
+                if error.spoils_partial:
+                    partial.reset()
+                if not (error.spoils_partial and resumed):
                     raise
-            except _WrongBytes:
-                partial.reset()
-                if is_last_try or not resumed:
-                    raise
+                resumed = False
 
     def _stream(
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
@@ -154,11 +149,11 @@ class Downloader:
                 if self._stop.is_set():
                     raise Interrupted(_("stopped"))
                 if artifact.size and partial.size + len(block) > artifact.size:
-                    raise _WrongBytes(f"has more than the locked {artifact.size} bytes")
+                    raise _LinkFailed(f"has more than the locked {artifact.size} bytes", spoils_partial=True)
                 partial.write(block)
                 tell(link.mirror, len(block))
         if partial.size < artifact.size:
-            raise _Cut(f"ends after {partial.size} of {artifact.size} bytes", transient=True)
+            raise _LinkFailed(f"ends after {partial.size} of {artifact.size} bytes", transient=True)
 
     def _remote_blocks(self, artifact: Artifact, link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
@@ -171,7 +166,7 @@ class Downloader:
                     yield block
         except NoResponseError as error:
             if began and error.kind == "cut":
-                raise _Cut(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
+                raise _LinkFailed(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
             why = mask_url_and_header_credentials(explain_no_response(error))
             if count == _SHY_AFTER:
@@ -185,9 +180,9 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
     if status == 206 and partial.size:
         if answer.headers.get("content-range", "").startswith(f"bytes {partial.size}-"):
             return
-        raise _WrongBytes("answers with another range than was asked for")
+        raise _LinkFailed("answers with another range than was asked for", spoils_partial=True)
     if status == 416 and partial.size:
-        raise _WrongBytes("has no such range")
+        raise _LinkFailed("has no such range", spoils_partial=True)
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)

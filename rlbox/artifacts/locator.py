@@ -134,26 +134,18 @@ def read_machine_apt_archive_urls() -> dict[str, str]:
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
     its own default. Empty when nobody knows.
     """
-    found = _own_archives()
-    return found if "debian" in found else {**_mmdebstrap_archives(), **found}
-
-
-def _own_archives() -> dict[str, str]:
-    if shutil.which("apt-get") is None:
-        return {}
-    told = run_command(Command(argv=("apt-get", "indextargets", "--format", "$(REPO_URI)"), timeout_s=60))
-    urls = [line.strip().rstrip("/") for line in told.stdout.splitlines() if line.strip()]
-    return {url.rpartition("/")[2]: url for url in reversed(urls)}
-
-
-def _mmdebstrap_archives() -> dict[str, str]:
-    """Return the archives of the source list that mmdebstrap would write; its first hook ends it after that."""
-    if shutil.which("mmdebstrap") is None:
-        return {}
-    show = '--setup-hook=cat "$1/etc/apt/sources.list"; exit 1'
-    asked = Command(argv=("mmdebstrap", "--quiet", "--variant=custom", show, "bookworm", "/dev/null"), timeout_s=60)
-    told = run_command(asked)  # 1.3 lets a hook write to stdout, 0.8 (Ubuntu 22.04) to stderr
-    urls = re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", told.stdout + told.stderr, re.MULTILINE)
+    urls: list[str] = []
+    if shutil.which("apt-get"):
+        targets = Command(argv=("apt-get", "indextargets", "--format", "$(REPO_URI)"), timeout_s=60)
+        urls = run_command(targets).stdout.split()
+    if not any(url.rstrip("/").endswith("/debian") for url in urls) and shutil.which("mmdebstrap"):
+        # the source list that mmdebstrap would write; its first hook ends it after that
+        show = '--setup-hook=cat "$1/etc/apt/sources.list"; exit 1'
+        sources = Command(
+            argv=("mmdebstrap", "--quiet", "--variant=custom", show, "bookworm", "/dev/null"), timeout_s=60
+        )
+        outcome = run_command(sources)  # 1.3 lets a hook write to stdout, 0.8 (Ubuntu 22.04) to stderr
+        urls += re.findall(r"^deb (?:\[[^\]]*\] )?(\S+) ", outcome.stdout + outcome.stderr, re.MULTILINE)
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
