@@ -92,8 +92,7 @@ def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.fixes.catalogue import load_fixes
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
-    from rlbox.image.layers import group_layers_into_stages, plan_python_layers
-    from rlbox.image.plan import build_dockerfile_values
+    from rlbox.image.plan import build_dockerfile_values, group_layers_into_stages, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import load_lock
     from rlbox.target.target import load_target

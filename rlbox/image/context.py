@@ -17,8 +17,7 @@ from rlbox.app import own_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.layers import layer_dir_relative_to_wheels
-from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan
+from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
 from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
 from rlbox.system.network_settings import find_custom_ca_bundle
 

@@ -37,9 +37,15 @@ from rlbox.image.context import (
     list_unhashed_rlbox_files,
     sync_build_context,
 )
-from rlbox.image.layers import layer_dir_relative_to_wheels, map_git_http_to_context_paths, plan_python_layers
 from rlbox.image.names import tag_to_file_name
-from rlbox.image.plan import BUILD_LABEL, FORCED_LABEL, ImagePlan
+from rlbox.image.plan import (
+    BUILD_LABEL,
+    FORCED_LABEL,
+    ImagePlan,
+    layer_dir_relative_to_wheels,
+    map_git_http_to_context_paths,
+    plan_python_layers,
+)
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts

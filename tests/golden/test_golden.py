@@ -12,8 +12,13 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.image.layers import layer_dir_relative_to_wheels, map_git_http_to_context_paths, stage_of_layer
-from rlbox.image.plan import ImagePlan, load_image_plan
+from rlbox.image.plan import (
+    ImagePlan,
+    layer_dir_relative_to_wheels,
+    load_image_plan,
+    map_git_http_to_context_paths,
+    stage_of_layer,
+)
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_locked_patch, load_lock
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -12,7 +12,7 @@ from rlbox.artifacts.mirrors import find_response_error
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
-from rlbox.image.layers import plan_python_layers
+from rlbox.image.plan import plan_python_layers
 from rlbox.target.artifact import list_install_artifacts
 from rlbox.target.lock import compute_lock_spec_checksum, parse_lock
 from rlbox.target.target import Target, load_target

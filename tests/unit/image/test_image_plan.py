@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock
 
-from rlbox.image.layers import map_git_http_to_context_paths
 from rlbox.image.plan import (
     ImagePlan,
     build_image_labels,
     compute_image_spec_checksum,
+    map_git_http_to_context_paths,
     plan_image,
 )
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_locked_patch

@@ -8,7 +8,7 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.image.layers import (
+from rlbox.image.plan import (
     MAX_LAYERS,
     PythonLayer,
     group_layers_into_stages,
