@@ -5,7 +5,6 @@ A mirror that does not offer a locked file is left out.
 
 from __future__ import annotations
 
-import datetime
 import re
 import shutil
 import threading
@@ -368,19 +367,13 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
 def load_profile_without_dead_mirrors(
     app: App, sources_profile: str, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> Profile:
-    """Return a sources profile without its dead mirrors; these and outdated ones are said.
+    """Return a sources profile without its dead mirrors, which are said.
 
     `probe_files`: Locked files: a mirror that offers none of its kind counts as dead.
     """
     profile, dead = drop_dead_mirrors(load_profile(app.project, sources_profile), network_settings, probe_files)
     for probe in dead:
         app.print_status(f"{probe.mirror} is passed over: {probe.reason}")
-    today = datetime.datetime.now(datetime.timezone.utc).date()
-    old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
-    if old:
-        app.print_status(
-            f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors ls`"
-        )
     return profile
 
 

@@ -67,7 +67,7 @@ class MirrorRule(SpecModel):
     )
     checked: datetime.date | None = Field(None, description="date of the last check; absent: unknown")
     expires: datetime.date | None = Field(
-        None, description="date after which rlbox warns that the rule is old; absent: never"
+        None, description="date after which `rlbox mirrors ls` marks the rule as old; absent: never"
     )
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -332,13 +332,6 @@ def map_groups_to_file_sizes(lock: Lock) -> dict[str, list[int]]:
     return sizes
 
 
-class LockUpdate(NamedTuple):
-    """The lock before, None without one, and the lock now."""
-
-    previous: Lock | None
-    current: Lock
-
-
 def resolve_or_keep_lock_unwritten(
     app: App,
     target: Target,
@@ -347,8 +340,8 @@ def resolve_or_keep_lock_unwritten(
     *,
     included_targets: Sequence[str] = (),
     resolve_even_if_unchanged: bool = False,
-) -> LockUpdate:
-    """Return the lock before and the lock now, which is not written.
+) -> tuple[Lock | None, Lock]:
+    """Return the lock before, None without one, and the lock now, which is not written.
 
     `sources_profile`: Empty: the target's own.
     `included_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is resolved
@@ -364,9 +357,9 @@ def resolve_or_keep_lock_unwritten(
         checksum = compute_lock_spec_checksum(target, requirements)
         spec = (target.name, target.python.version, target.python.platform, checksum)
         if spec == (before.target, before.python, before.platform, before.spec):  # at most a patch has changed
-            return LockUpdate(own, replace(before, patches=_hash_patches(target, patches)))
+            return own, replace(before, patches=_hash_patches(target, patches))
     lock_sources = prepare_lock_sources(app, target, sources_profile)
-    return LockUpdate(own, resolve_lock(target, requirements, before, upgrade, lock_sources, patches))
+    return own, resolve_lock(target, requirements, before, upgrade, lock_sources, patches)
 
 
 def _hash_patches(target: Target, patch_texts: Mapping[str, str]) -> tuple[LockedPatch, ...]:
