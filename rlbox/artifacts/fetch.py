@@ -60,7 +60,6 @@ def fetch_artifacts(
     store: ObjectStore,
     on_progress: Callable[[ProgressItem], None] = lambda item: None,
     *,
-    network_settings: NetworkSettings | None = None,
     target: str = "TARGET",
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
     stall_s: float = STALL_TIMEOUT_S,
@@ -77,7 +76,7 @@ def fetch_artifacts(
     missing = [artifact for artifact in wanted if not store.is_intact(artifact.sha256, artifact.size)]
     require_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
-    fetch = _Fetch(url_source, store, on_progress, network_settings or read_pip_and_proxy_settings())
+    fetch = _Fetch(url_source, store, on_progress, read_pip_and_proxy_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:

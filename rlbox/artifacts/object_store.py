@@ -81,7 +81,6 @@ class PartialObject:
         os.replace(self._path, self._final)
         self._kept = True
         _seal(self._final)
-        _sync_folder(self._final.parent)
 
     def commit_file(self, path: Path) -> str:
         """Put a link or copy of `path` under the object's name if it has the right bytes; return its sha256."""
@@ -210,11 +209,3 @@ def create_unwritable_store_error(root: Path, error: OSError) -> NodeError:
 def _seal(path: Path) -> None:
     path.chmod(0o444)
     os.utime(path, ns=(_SEAL_NS, _SEAL_NS))
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -139,7 +139,11 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     rows = [line for row in list_bake_entries(fix, fix.bake) for line in _row_lines(row, whole=True)]
     yield from ("", _("## settings in the image"), *(rows or [_("nothing")]))
     if fix.check:
-        yield from ("", _("## check ({when})").format(when=", ".join(fix.check.when)), *_indented(fix.check.run))
+        yield from (
+            "",
+            _("## check ({when})").format(when=", ".join(fix.check.when)),
+            *(f"  {line}".rstrip() for line in fix.check.run.strip().splitlines()),
+        )
     if fix.signature:
         yield from ("", _("## log patterns"), *(f"  {row.example}" for row in fix.signature))
     yield from ("", _("## remedy"), *(fix.remedy_zh if get_language() == "zh" else fix.remedy).strip().splitlines())
@@ -147,10 +151,6 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
         yield from ("", _("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
         yield from ("", _("## no fault test"), fix.untested)
-
-
-def _indented(text: str) -> list[str]:
-    return [f"  {line}".rstrip() for line in text.strip().splitlines()]
 
 
 def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
