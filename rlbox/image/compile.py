@@ -33,7 +33,7 @@ from rlbox.image.compile_env import (
     recreate_build_dir,
     unpack_rootfs_or_use_host,
 )
-from rlbox.image.plan import ImageSources, load_image_plan
+from rlbox.image.plan import ImageSources
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
@@ -95,11 +95,10 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
                 "name the packages that it compiles in [[stack.compile]] of a target of your own ({page})"
             ).format(page=get_docs_url("compile")),
         )
-    plan = load_image_plan(app.project, name)
-    if recipe.lock is None or (plan.lock_fault and not plan.lock_fault.startswith("incomplete")):
-        plan.require_current_lock()
-    assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
-    return recipe.lock
+    plan = recipe.build_plan()
+    if plan.lock and (plan.lock_fault or "").startswith("incomplete"):
+        return plan.lock
+    return plan.require_current_lock()
 
 
 def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompileInputs]]:
