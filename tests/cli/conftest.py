@@ -9,19 +9,9 @@ from types import ModuleType
 from typing import NoReturn
 
 import pytest
-from fakes import CHECKOUT
 
 from rlbox.artifacts.mirrors import MachineSourceSettings
-from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
-from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.fix import Fix
-
-
-@pytest.fixture(scope="module")
-def catalogue() -> tuple[Fix, ...]:
-    """The fixes that rlbox ships."""
-    return load_fixes(Project(folder=CHECKOUT))
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +21,8 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the catalogue once, and keep the plans of images from test to test: that is most of the time of a verb."""
-    monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: catalogue)
+def remembering(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the plans of images from test to test: that is most of the time of a verb."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
 
 

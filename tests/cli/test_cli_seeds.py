@@ -13,7 +13,6 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
-from rlbox.fixes.fix import Fix
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.lint.drift import load_drift_rules
@@ -115,8 +114,8 @@ def test_a_refused_command_is_found_by_lint(row: SeedRow) -> None:
     assert sorted(set(row.rules) - found) == [], sorted(found)
 
 
-def test_the_fixes_of_the_table_are_in_the_images_of_their_notes(catalogue: tuple[Fix, ...]) -> None:
-    known, missing = {fix.id: fix for fix in catalogue}, []
+def test_the_fixes_of_the_table_are_in_the_images_of_their_notes() -> None:
+    known, missing = {fix.id: fix for fix in load_fixes(Project(folder=CHECKOUT))}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
         versions = list_stack_versions(target, load_lock(SHIPPED.own_or_shipped_lock_file(seed.target)))
