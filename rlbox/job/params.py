@@ -212,14 +212,8 @@ def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str],
 
 
 def _describe_param(param: Param) -> str:
-    parts = [
-        param.kind
-        + (
-            _(" in {shown_unit}").format(shown_unit=param.shown_unit)
-            if param.shown_unit not in ("", "fraction")
-            else ""
-        )
-    ]
+    unit = _(" in {shown_unit}").format(shown_unit=param.shown_unit) if param.shown_unit not in ("", "fraction") else ""
+    parts = [f"{param.kind}{unit}"]
     if param.choices:
         parts = [_("one of {choices}").format(choices=", ".join(map(str, param.choices)))]
     if param.at_least is not None or param.at_most is not None:

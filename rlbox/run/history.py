@@ -9,7 +9,7 @@ from rlbox.amounts import moment
 from rlbox.app import App
 from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints
-from rlbox.planner.budget import StageMeasurement
+from rlbox.planner.fit import StageMeasurement
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RemovalCandidate, RunStore, sum_file_sizes
 from rlbox.record.state import RunState

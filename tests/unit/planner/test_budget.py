@@ -9,7 +9,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
-from rlbox.planner.budget import (
+from rlbox.planner.fit import (
     HourlyPrice,
     StageHours,
     StageMeasurement,
