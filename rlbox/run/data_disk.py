@@ -29,6 +29,7 @@ from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.system.identity import get_user_name
+from rlbox.target.target import load_target
 from rlbox.values import Secret
 
 LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
@@ -56,13 +57,7 @@ def locate_local_run_store(app: App, target: str, data_option: str | None) -> Ru
 
 
 def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
-    try:
-        host = load_image_plan(app.project, target).container.host
-    except SpecError:  # a fix or a patch that is broken says nothing about a disk
-        from rlbox.target.target import load_target
-
-        host = load_target(app.project, target).target.disk.host
-    return resolve_nonsystem_data_dir(host, data_option)
+    return resolve_nonsystem_data_dir(load_target(app.project, target).target.disk.host, data_option)
 
 
 def create_lock_owner(action: str) -> LockOwner:

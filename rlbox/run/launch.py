@@ -257,12 +257,9 @@ def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) 
     """Write the page of a run that passed; a disk that is full, or another user's, costs the page alone."""
     try:
         archive = load_target(app.project, plan.target).target.disk.archive
-    except SpecError:  # the target is no longer there
-        archive = ""
-    try:
         app.print_status(f"status: {write_passed_run_status_markdown(run_dir, plan, state, archive)}")
-    except OSError as error:
-        app.print_status(f"status: not written: {error.strerror or error}")
+    except (SpecError, OSError) as error:  # the target is no longer there, or the disk is full
+        app.print_status(f"status: not written: {error}")
 
 
 def _format_cause(cause: Cause) -> str:
