@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import json
 import os
 from collections.abc import Iterable
@@ -46,8 +47,9 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.run_processes import RunProcesses, StopSignal
-from rlbox.system.safe_files import open_regular_fd, stat_path
+from rlbox.system.safe_files import list_directory_empty_if_missing, open_regular_fd, remove_file, stat_path
 
+_DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
 
 FINISHED_STATES = ("passed", "failed", "interrupted")
@@ -82,6 +84,7 @@ def write_final_state(
     `OSError`.
     """
     state = find_readable_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
+    _remove_draft_files(run_dir)
     true = mark_failed_if_pass_unconfirmed(state, runtime_exit_info or exit_info, earlier_passed_stages)
     if true.state != "running":
         if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
@@ -139,6 +142,13 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
         handle = open_regular_fd(run_dir / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with os.fdopen(handle, "ab") as file:
             file.write(f"\n{line}\n".encode("utf-8", "replace"))  # the line before may be torn
+
+
+def _remove_draft_files(run_dir: Path) -> None:
+    with contextlib.suppress(OSError):
+        for name in list_directory_empty_if_missing(run_dir):
+            if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
+                remove_file(run_dir / name)
 
 
 def is_run_finished(run_dir: Path) -> bool:
