@@ -74,8 +74,6 @@ def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> No
 
 STEPS = "".join(f"2026-03-01 10:{minute:02}:00 INFO step: {minute} - loss: 1.5\n" for minute in range(20))
 IDLE = "".join(f"INFO 03-01 {10 + at // 60}:{at % 60:02}:00 [monitor.py:9] gpu 0 %\n" for at in range(20, 90))
-    f"INFO 03-01 {10 + minute // 60}:{minute % 60:02}:00 [monitor.py:9] gpu 0 %\n" for minute in range(20, 90)
-)
 
 
 def test_steps_that_end_long_before_the_log_are_told_with_their_time(rlbox: Rlbox, folder: Folder) -> None:
