@@ -152,7 +152,7 @@ class StageContext:
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
-        if not self.journal.directory_exists():
+        if not self.journal.directory_exists(now=problem is not None):
             raise StageAborted(make_removed_directory_cause(str(self.run_dir)))
         if problem:
             raise StageAborted(problem)
@@ -161,7 +161,7 @@ class StageContext:
         return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
 
     def explain_disk_error(self, error: OSError) -> Cause:
-        if not self.journal.directory_exists():
+        if not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
@@ -176,7 +176,7 @@ class StageContext:
             raise StageAborted(self.explain_disk_error(error) if is_disk_full(error) else cause) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
-        if cause.kind != "interrupted" and not self.journal.directory_exists():
+        if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
