@@ -55,18 +55,18 @@ def moment(text: str) -> float | None:
     return found.timestamp() if found.tzinfo else None
 
 
-def decimal_size_text(size_bytes: float, *, keep_all_digits: bool = False) -> str:
+def decimal_size_text(size_bytes: float, *, up_to_six_digits: bool = False) -> str:
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
     Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
-    `gpu_memory_text`. `keep_all_digits` keeps all digits of a round number, for an axis.
+    `gpu_memory_text`. `up_to_six_digits` keeps all digits of a round number, for an axis.
     """
     value, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
         if abs(value) < _KILO:
             break
         value, unit = value / 1000, larger
-    return f"{size_bytes:.0f} B" if unit == "B" else f"{value:g} {unit}" if keep_all_digits else f"{value:.1f} {unit}"
+    return f"{size_bytes:.0f} B" if unit == "B" else f"{value:g} {unit}" if up_to_six_digits else f"{value:.1f} {unit}"
 
 
 def decimal_and_gib_size_text(gib: float) -> str:

@@ -8,7 +8,7 @@ ISSUES = "https://github.com/rlbox-dev/rlbox/issues"
 _PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
 
 
-def get_docs_url(page_name: str) -> str:
+def get_main_docs_url(page_name: str) -> str:
     """Return where a page of `docs/` is read by who has the wheel alone."""
     return f"{_PAGES}/{page_name}.md"
 

@@ -68,7 +68,7 @@ def whole_number(text: str | bytes, *, digits: int = 18) -> int | None:
     return int(text) if 0 < len(text) <= digits and text.isascii() and text.isdigit() else None
 
 
-def decimal(text: str) -> float | None:
+def decimal_or_infinite(text: str) -> float | None:
     """Return a number as programs write it (`2`, `-0.5`, `1e-05`); None for anything else, or one that is too long.
 
     It may be infinite: `1e999` is.

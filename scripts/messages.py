@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
 
-from rlbox.cli.help import unwrap_help_paragraphs  # noqa: E402 - from this checkout
+from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402 - from this checkout
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
 
@@ -71,7 +71,7 @@ def extract() -> Catalog:
 def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs of a command's help, the help of its options, and those of the commands below it."""
     for text in (command.help, command.epilog):
-        yield from unwrap_help_paragraphs(text or "")
+        yield from unwrap_help_paragraphs_unless_marked(text or "")
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.help and not parameter.hidden:
             yield parameter.help

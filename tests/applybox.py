@@ -13,7 +13,7 @@ from wheelbox import make_wheel
 from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum, hash_locked_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -81,7 +81,7 @@ def give(
     names = ", ".join(f'"{name}=={version}"' for name, version in versions.items())
     patches = PATCHES.format(python=python) if patched else ""
     (place / "target.toml").write_text(SPEC.format(python=python, packages=names, more=more, patches=patches))
-    target = load_target_with_fix_packages(Project(folder=folder), "small").target
+    target = load_target_with_fix_apt_packages(Project(folder=folder), "small").target
     packages = []
     for name, version in versions.items():
         file, body = make_wheel(name, version)
@@ -125,7 +125,7 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
     (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
     spec = compute_lock_spec_checksum(
-        load_target_with_fix_packages(Project(folder=folder), "held").target, own_requirements()
+        load_target_with_fix_apt_packages(Project(folder=folder), "held").target, own_requirements()
     )
     (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).to_json_text())
 

@@ -58,8 +58,8 @@ def facts(name: str, **changes: Any) -> NodeFacts:
         listening=[],
         clusters=[],
         installation=None,
-        paths=list(PATHS),
-        clock_before_after_s=(0.0, 0.0),
+        existing_paths=list(PATHS),
+        own_clock_before_after_s=(0.0, 0.0),
     )
     return sound._replace(**changes)
 

@@ -28,7 +28,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import list_benign_lines
+from rlbox.fixes.render import list_lines_of_benign_prefixed_fixes
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
@@ -40,7 +40,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
-KNOWN = list_benign_lines(load_fixes(Project(folder=CHECKOUT)))
+KNOWN = list_lines_of_benign_prefixed_fixes(load_fixes(Project(folder=CHECKOUT)))
 Cut = Callable[[bytes], Iterable[bytes]]
 
 
@@ -79,7 +79,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
-    for rule in gate.outcomes.rules_decided_before_command():
+    for rule in gate.outcomes.need_port_and_service_rules():
         gate.set_held_unless_broken(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer])

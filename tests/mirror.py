@@ -131,11 +131,11 @@ class FakeLocator:
     def look_up_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Tell what is passed over, yield the address below each base."""
         while self.skips:
-            self.record_skipped_mirror(*self.skips.pop())
+            self.record_and_report_skipped_mirror(*self.skips.pop())
         for mirror, base in self.bases.items():
             yield FileUrl(url=f"{base}/{artifact.file}", mirror=mirror)
 
-    def record_skipped_mirror(self, mirror: str, reason: str) -> None:
+    def record_and_report_skipped_mirror(self, mirror: str, reason: str) -> None:
         """Note what is passed over."""
         self.skipped_mirrors.append((mirror, reason))
 

@@ -21,7 +21,7 @@ from rlbox.evaluation.files import (
 )
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.result import ACCEPTED, EvaluationResult
-from rlbox.evaluation.scores import compute_paired_difference
+from rlbox.evaluation.scores import compute_paired_difference_of_common_problems
 from rlbox.evaluation.selection import check_regression, choice_to_json, choose_best_and_compare, format_choice
 from sft import eval_config
 
@@ -37,12 +37,15 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
     """
     found = []
     for name, wanted in WANTED.items():
-        one, other = best.get_metric_values(name, ACCEPTED), baseline.get_metric_values(name, ACCEPTED)
+        one, other = (
+            best.get_metric_values_or_empty(name, ACCEPTED),
+            baseline.get_metric_values_or_empty(name, ACCEPTED),
+        )
         if not one or not other:
             where = "the baseline" if one else "this checkpoint"
             found.append(("unknown", f"{name} accepted@1: {where} was not judged on it"))
             continue
-        pair = compute_paired_difference(one, other)
+        pair = compute_paired_difference_of_common_problems(one, other)
         gained, low, high = (100 * share for share in (pair.difference, pair.low, pair.high))
         if wanted:
             verdict = "ok" if gained >= wanted else "below" if high < wanted else "unsure"
@@ -81,7 +84,7 @@ def main() -> None:
     verdicts = compare(best, baseline) if baseline else []
     for verdict, line in verdicts:
         print(f"[{_MARKS[verdict]}] {line}")
-    if not best.get_metric_values(eval_config.GUARD, ACCEPTED):
+    if not best.get_metric_values_or_empty(eval_config.GUARD, ACCEPTED):
         again = f"--from evaluate --set only={best.step} --set tier=3"
         print(f"[WARN] step {best.step} was not judged on {eval_config.GUARD}: {again}")
     if baseline is None:

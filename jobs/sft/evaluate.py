@@ -20,11 +20,11 @@ from rlbox.evaluation.export import Export
 from rlbox.evaluation.files import HISTORY_FILE, read_results
 from rlbox.evaluation.model_server import (
     EngineOptions,
-    ModelClient,
+    MultiServerModelClient,
     ServeExport,
     ServerCommand,
     build_serve_function,
-    describe_engine_for_lock,
+    describe_own_engine_settings_and_env,
     run_servers,
 )
 from rlbox.evaluation.sandbox_client import SandboxClient
@@ -87,7 +87,7 @@ def main() -> None:
         found = wanted(args)
         sets = load(args, max(one.tier for one in found))
         sandbox = SandboxClient(args.sandbox_url, create_loopback_client(3600.0))
-        sandbox.probe_versions()
+        sandbox.probe_strength_and_versions()
     except NoResponseError as error:
         sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does")
     except ValueError as error:
@@ -96,7 +96,7 @@ def main() -> None:
     evaluator = CheckpointEvaluator(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine_for_lock=describe_engine_for_lock(args.vllm_url, settings),
+        engine_for_lock=describe_own_engine_settings_and_env(args.vllm_url, settings),
         out=args.out,
         concurrency_per_server=args.concurrency,
     )
@@ -138,7 +138,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    sources = ProblemSources(args.raw, manifest_directory=args.manifests, allow_any_count=args.any_size)
+    sources = ProblemSources(args.raw, problem_id_list_directory=args.manifests, allow_any_count=args.any_size)
     found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
@@ -167,7 +167,7 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
         engine = EngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
         return build_serve_function(engine, http, print_line)
 
-    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[ModelClient]:
+    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[MultiServerModelClient]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
         engine = ServerCommand(argv=argv, url=f"http://127.0.0.1:{args.port}", start_timeout_s=args.start_s)
         return run_servers([engine], folder, http)

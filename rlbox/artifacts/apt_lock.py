@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from rlbox.artifacts.base_image import extract_image_files
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archive_names
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, WorkFailed, get_docs_url
+from rlbox.errors import NodeError, WorkFailed, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.target.lock import Deb
@@ -27,7 +27,7 @@ _MINIMAL = ("?essential", "?priority(required)", "apt")
 _MERGED = "usr-is-merged"
 
 
-def render_apt_config_files(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
+def render_apt_conf_and_pins(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
     """Return the files that have apt read and write nothing outside of `root`, whose own files lie as in a system.
 
     `pinned_versions` maps packages to the version to keep while an archive still has it.
@@ -124,13 +124,13 @@ _LOOK = "look at base.packages and at `rlbox mirrors probe`"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def debian_architecture(uv_platform: str) -> str:
+def debian_architecture_or_processor(uv_platform: str) -> str:
     """Return Debian's name of the processor in uv's platform name (`x86_64-unknown-linux-gnu`: amd64)."""
     processor = uv_platform.partition("-")[0]
     return _ARCHITECTURES.get(processor, processor)
 
 
-def resolve_bootstrap_debs(
+def resolve_bootstrapped_base_debs(
     base: Base, platform: str, url_by_apt_archive: Mapping[str, str], pinned_versions: Mapping[str, str], ca_bundle: str
 ) -> tuple[Deb, ...]:
     """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
@@ -187,7 +187,9 @@ def _run_apt(
 ) -> str:
     for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    for name, text in render_apt_config_files(pinned_versions, debian_architecture(platform), str(root)).items():
+    for name, text in render_apt_conf_and_pins(
+        pinned_versions, debian_architecture_or_processor(platform), str(root)
+    ).items():
         (root / name).write_text(text)
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C", **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
     update = ("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
@@ -217,6 +219,8 @@ def _require_archive_url(archive: str, url_by_apt_archive: Mapping[str, str]) ->
         raise NodeError(
             _("no address of the archive {archive!r} is known here").format(archive=archive),
             where="base.suites",
-            next_step=_("name one with an apt rule in a sources profile ({page})").format(page=get_docs_url("sources")),
+            next_step=_("name one with an apt rule in a sources profile ({page})").format(
+                page=get_main_docs_url("sources")
+            ),
         )
     return url_by_apt_archive[archive]

@@ -83,12 +83,12 @@ def fetch_base_files(
 def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
-    if not store.is_intact(digest):
+    if not store.is_sealed_or_intact(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
         for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
-        if not store.is_intact(file.sha256, file.size)
+        if not store.is_sealed_or_intact(file.sha256, file.size)
     ]
 
 
@@ -131,7 +131,7 @@ def _fetch_from(
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
             with store.wait_for_partial(file.sha256) as partial:
-                if store.is_intact(file.sha256):
+                if store.is_sealed_or_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
                     partial.reset()

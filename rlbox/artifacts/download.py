@@ -77,7 +77,7 @@ class Downloader:
         self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
         self._silent: dict[str, int] = {}
 
-    def download(
+    def download_and_commit(
         self,
         artifact: Artifact,
         urls: Iterable[FileUrl],

@@ -15,10 +15,10 @@ from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
-    is_same_file_name,
+    is_same_unquoted_file_name,
     list_file_urls,
-    list_git_urls,
-    list_http_urls,
+    list_git_mirror_urls_or_original,
+    list_http_mirror_urls_or_original,
     list_image_urls,
     map_suites_to_archive_names,
 )
@@ -73,8 +73,16 @@ def list_source_urls(
         mine = tuple(list_file_urls(artifact, profile, machine))
         if not any(source.url.startswith("file:") and not source.page_at_url for source in mine):  # else it is local
             found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
-    found += [SourceUrl(kind="http", file_url=p) for file in target.http for p in list_http_urls(file.url, profile)]
-    found += [SourceUrl(kind="git", file_url=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
+    found += [
+        SourceUrl(kind="http", file_url=p)
+        for file in target.http
+        for p in list_http_mirror_urls_or_original(file.url, profile)
+    ]
+    found += [
+        SourceUrl(kind="git", file_url=p)
+        for tree in target.git
+        for p in list_git_mirror_urls_or_original(tree.url, profile)
+    ]
     found += [
         SourceUrl(kind="oci", file_url=p)
         for p in (list_image_urls(target.base.image, profile) if target.base.image else ())
@@ -142,7 +150,7 @@ def _parse_host(url_or_image: str) -> str:
 
 
 def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
-    for name, value in sorted(machine.network_settings.proxies.items()):
+    for name, value in sorted(machine.network_settings.proxy_env.items()):
         host = _parse_host(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
             why = f"{name.upper()}: what follows goes through it"
@@ -221,7 +229,7 @@ _SILENT_S = 5.0
 _ASKED = ("apt", "http", "python", "torch-wheels")
 
 
-def probe_redirect_hosts(
+def probe_redirect_and_listed_hosts(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, tuple[str, ...]]:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
@@ -242,7 +250,7 @@ def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
         listed = fetch_index_page(http, source.url)
     except UnusableMirrorError:
         return None
-    mine = [file for file in listed if artifact and is_same_file_name(file.file, artifact.file)] or listed[:1]
+    mine = [file for file in listed if artifact and is_same_unquoted_file_name(file.file, artifact.file)] or listed[:1]
     hosts = [_parse_host(file.url) for file in mine]
     return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
 

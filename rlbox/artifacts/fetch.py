@@ -12,13 +12,13 @@ from typing import Literal
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
-from rlbox.artifacts.git_tree import fetch_git_tree
+from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
 from rlbox.artifacts.locator import FileLocator, create_file_locator
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
-from rlbox.system.files import get_free_bytes, is_disk_full
+from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
@@ -73,7 +73,7 @@ def fetch_artifacts(
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.is_intact(artifact.sha256, artifact.size)]
+    missing = [artifact for artifact in wanted if not store.is_sealed_or_intact(artifact.sha256, artifact.size)]
     require_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
     fetch = _Fetch(url_source, store, on_progress, read_pip_and_proxy_settings())
@@ -111,7 +111,7 @@ def fetch_missing_files(
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
-    missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
     if not missing:
         return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
@@ -142,7 +142,9 @@ class _Fetch:
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
         with create_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
-            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.record_skipped_mirror, stall_s=stall_s)
+            downloader = Downloader(
+                http, stop=self._stop, on_skip=self._locator.record_and_report_skipped_mirror, stall_s=stall_s
+            )
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for __ in range(min(jobs, len(missing)))
@@ -171,14 +173,14 @@ class _Fetch:
                 self.failures[artifact] = error
                 self._tell(artifact, "failed")
             except BaseException as error:
-                if is_disk_full(error):
+                if is_enospc_or_edquot(error):
                     missing = _count_missing_bytes(self._store, self._missing)
                     error = _create_disk_full_error(self._store, missing)
                 self._broken = self._broken or error
                 self._stop.set()
 
     def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
-        if self._store.is_intact(artifact.sha256, artifact.size):
+        if self._store.is_sealed_or_intact(artifact.sha256, artifact.size):
             self._tell(artifact, "done", artifact.size)
             return
         self._tell(artifact, "running", partial.size)
@@ -190,9 +192,9 @@ class _Fetch:
 
         if artifact.kind == "git":
             urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
-            mirror = fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
+            mirror = fetch_and_commit_git_tree(artifact, urls, partial, self._site.ca_bundle)
         else:
-            mirror = downloader.download(artifact, self._locator.look_up_urls(artifact), partial, tell)
+            mirror = downloader.download_and_commit(artifact, self._locator.look_up_urls(artifact), partial, tell)
         self.fetched.append(artifact)
         self._tell(artifact, "done", artifact.size, mirror)
 
@@ -293,7 +295,7 @@ class GroupSize:
     missing_bytes: int
 
 
-def measure_groups(files: Iterable[Artifact], is_present: Callable[[str], bool]) -> tuple[GroupSize, ...]:
+def measure_groups_and_total(files: Iterable[Artifact], is_present: Callable[[str], bool]) -> tuple[GroupSize, ...]:
     """Return a row for each group in the order of `files`, and their sum."""
     first_by_sha256: dict[str, Artifact] = {}
     for file in files:

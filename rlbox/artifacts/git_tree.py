@@ -98,7 +98,7 @@ def resolve_git_ref(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl]
     )
 
 
-def fetch_git_tree(
+def fetch_and_commit_git_tree(
     artifact: Artifact, clone_urls: Iterable[FileUrl], partial: PartialObject, ca_bundle: str
 ) -> MirrorName:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
@@ -109,7 +109,10 @@ def fetch_git_tree(
     for place in clone_urls:
         partial.reset()
         try:
-            with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
+            with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (
+                repository,
+                commit,
+            ):
                 for block in _read_tree_tar(repository, commit):
                     partial.write(block)
             if partial.digest == artifact.sha256:

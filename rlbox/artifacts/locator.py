@@ -27,9 +27,9 @@ from rlbox.artifacts.mirrors import (
     PackageIndexSettings,
     build_archive_url,
     find_response_error,
-    is_same_file_name,
+    is_same_unquoted_file_name,
     list_file_urls,
-    list_git_urls,
+    list_git_mirror_urls_or_original,
     map_archive_names_to_urls,
     map_suites_to_archive_names,
     plan_package_indexes,
@@ -121,13 +121,15 @@ def read_machine_source_settings(
     network_settings: NetworkSettings, *, ask_uv_for_index: bool = True
 ) -> MachineSourceSettings:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = ask_uv_for_default_index() if ask_uv_for_index and not network_settings.index_url else ""
+    asked = ask_uv_for_effective_index() if ask_uv_for_index and not network_settings.index_url else ""
     return MachineSourceSettings(
-        network_settings=network_settings, default_index=asked, url_by_apt_archive=read_machine_apt_archive_urls()
+        network_settings=network_settings,
+        default_index=asked,
+        url_by_apt_archive=read_machine_or_mmdebstrap_archive_urls(),
     )
 
 
-def read_machine_apt_archive_urls() -> dict[str, str]:
+def read_machine_or_mmdebstrap_archive_urls() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -148,7 +150,7 @@ def read_machine_apt_archive_urls() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def ask_uv_for_default_index() -> str:
+def ask_uv_for_effective_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
@@ -180,7 +182,8 @@ class FileLocator:
     def look_up_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
-        A `git` artifact has none: see `list_git_urls`. Names decide; whoever fetches compares the sha256.
+        A `git` artifact has none: see `list_git_mirror_urls_or_original`. Names decide; whoever fetches compares the
+        sha256.
         """
         for source in list_file_urls(artifact, self._profile, self._machine):
             if _host(source.url) in self._dead:
@@ -193,12 +196,12 @@ class FileLocator:
             except UnusableMirrorError as error:
                 if error.is_unreachable:
                     self._dead.add(_host(source.url))
-                self.record_skipped_mirror(source.mirror, str(error))
+                self.record_and_report_skipped_mirror(source.mirror, str(error))
 
     def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
-        return list_git_urls(url, self._profile)
+        return list_git_mirror_urls_or_original(url, self._profile)
 
-    def record_skipped_mirror(self, mirror: str, reason: str) -> None:
+    def record_and_report_skipped_mirror(self, mirror: str, reason: str) -> None:
         with self._lock:
             if (mirror, reason) in self.skipped_mirrors:
                 return
@@ -206,12 +209,14 @@ class FileLocator:
         self.on_skip(mirror, reason)
 
     def _listed(self, source: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
-        listed = [file for file in self._fetch_page(source.url) if is_same_file_name(file.file, artifact.file)]
+        listed = [file for file in self._fetch_page(source.url) if is_same_unquoted_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
-                self.record_skipped_mirror(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
+                self.record_and_report_skipped_mirror(
+                    source.mirror, f"lists {artifact.file} with another sha256 than the lock"
+                )
             else:
                 yield replace(source, url=file.url, page_at_url="")
 
@@ -252,7 +257,7 @@ def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifa
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def drop_dead_mirrors(
+def drop_dead_mirrors_unless_all_dead(
     profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> tuple[Profile, list[MirrorProbe]]:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
@@ -294,7 +299,7 @@ def probe_mirrors(
         rule
         for kind in kinds
         if kind not in ("git", "oci", "compiled")
-        for rule in profile.rules_or_direct_default_for(kind)
+        for rule in profile.rules_or_machine_default_for(kind)
     ]
     pairs = [(rule, file) for rule in rules if (file := choose_probe_file(rule, artifacts))]
     with (
@@ -310,7 +315,7 @@ def _probe(
 ) -> MirrorProbe:
     began = time.monotonic()
     if artifact is None:
-        reason = _find_fault(http, f"{rule.mirror_base_url}/", None)
+        reason = _find_fault(http, f"{rule.url_without_trailing_slash}/", None)
     else:
         if rule.protocol != "direct":  # files of this machine say nothing about a mirror
             machine = MachineSourceSettings()
@@ -371,7 +376,9 @@ def load_profile_without_dead_mirrors(
 
     `probe_files`: Locked files: a mirror that offers none of its kind counts as dead.
     """
-    profile, dead = drop_dead_mirrors(load_profile(app.project, sources_profile), network_settings, probe_files)
+    profile, dead = drop_dead_mirrors_unless_all_dead(
+        load_profile(app.project, sources_profile), network_settings, probe_files
+    )
     for probe in dead:
         app.print_status(f"{probe.mirror} is passed over: {probe.reason}")
     return profile

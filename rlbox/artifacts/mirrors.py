@@ -38,7 +38,7 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not filter_find_links_wheel_paths(replace(group, packages=(package,)), network_settings)
+        if not list_find_links_wheel_files_of_group(replace(group, packages=(package,)), network_settings)
     )
     pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
@@ -46,14 +46,16 @@ def plan_package_indexes(
     extra = _remote_extra_indexes(network_settings)
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
-    elif index := mirror.mirror_base_url if mirror else network_settings.index_url:
+    elif index := mirror.url_without_trailing_slash if mirror else network_settings.index_url:
         env |= {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
     if indexes or extra:
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(
-        dict.fromkeys(wheel for group in groups for wheel in filter_find_links_wheel_paths(group, network_settings))
+        dict.fromkeys(
+            wheel for group in groups for wheel in list_find_links_wheel_files_of_group(group, network_settings)
+        )
     )
     return PackageIndexSettings(env=env, local_wheel_paths=wheels)
 
@@ -65,16 +67,16 @@ def _remote_extra_indexes(network_settings: NetworkSettings) -> list[str]:
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
     if mirror is None:
         return [], [f"{TORCH_WHEEL_INDEX_URL}/{channel}" for channel in channels]
-    urls = [f"{mirror.mirror_base_url}/{channel}" for channel in channels]
+    urls = [f"{mirror.url_without_trailing_slash}/{channel}" for channel in channels]
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def filter_find_links_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def list_find_links_wheel_files_of_group(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     pins = [requirement.partition("==") for requirement in group.packages]
     prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(
         f"{folder}/{name}"
-        for folder, names in sorted(network_settings.find_links.items())
+        for folder, names in sorted(network_settings.wheels_by_find_links_folder.items())
         for name in names
         if unquote(name).startswith(prefixes)  # addresses write the plus of a local version as %2B
     )
@@ -124,16 +126,16 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
     match artifact.kind:
         case "python" | "torch-wheels":
             yield from _local_wheels(artifact, machine.network_settings)
-            for rule in profile.rules_or_direct_default_for(artifact.kind):
+            for rule in profile.rules_or_machine_default_for(artifact.kind):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
-            for rule in profile.rules_or_direct_default_for("apt"):
+            for rule in profile.rules_or_machine_default_for("apt"):
                 base = build_archive_url(rule, artifact.origin, machine)
                 if base:
                     title = "this machine's apt sources" if rule.protocol == "direct" else rule.title
                     yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
-            yield from list_http_urls(artifact.origin, profile)
+            yield from list_http_mirror_urls_or_original(artifact.origin, profile)
         case "oci" | "git" | "compiled":
             return
 
@@ -142,7 +144,7 @@ def build_archive_url(rule: MirrorRule, archive_name_or_url: str, machine: Machi
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive_name_or_url.rpartition("/")[2]
     if rule.protocol != "direct":
-        return f"{rule.mirror_base_url}/{name}"
+        return f"{rule.url_without_trailing_slash}/{name}"
     return (
         archive_name_or_url if "://" in archive_name_or_url else machine.url_by_apt_archive.get(archive_name_or_url, "")
     )
@@ -154,7 +156,7 @@ def map_archive_names_to_urls(
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.url_by_apt_archive)
     for name in archive_names:
-        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_or_direct_default_for("apt"))
+        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
@@ -174,9 +176,9 @@ def map_suites_to_archive_names(base: Base) -> dict[str, str]:
 
 
 def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileUrl]:
-    for folder, names in sorted(site.find_links.items()):
+    for folder, names in sorted(site.wheels_by_find_links_folder.items()):
         for name in names:
-            if is_same_file_name(name, artifact.file):
+            if is_same_unquoted_file_name(name, artifact.file):
                 yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
@@ -188,7 +190,11 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
-    base = f"{rule.mirror_base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.mirror_base_url
+    base = (
+        f"{rule.url_without_trailing_slash}/{artifact.origin}"
+        if artifact.kind == "torch-wheels"
+        else rule.url_without_trailing_slash
+    )
     if rule.protocol == "flat":
         yield FileUrl(mirror=rule.title, url=f"{base}/", page_at_url="flat")
     else:
@@ -213,12 +219,12 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(FILE_URL_KINDS, url, profile)
 
 
-def list_git_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileUrl, ...]:
     return _rewritten_places(("git",), url, profile)
 
 
@@ -235,7 +241,7 @@ def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple
 def _rewrite_url(rule: MirrorRule, url: str) -> str:
     match rule.protocol:
         case "url-prefix":
-            return f"{rule.mirror_base_url}/{url}"
+            return f"{rule.url_without_trailing_slash}/{url}"
         case "host" | "git-instead-of":
             rest = url.removeprefix(rule.match)
             return rule.url.rstrip("/") + ("/" if rule.url.endswith("/") and not rest.startswith("/") else "") + rest
@@ -247,8 +253,8 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
-    for rule in profile.rules_or_direct_default_for("oci"):
-        base = rule.mirror_base_url.partition("://")[2]
+    for rule in profile.rules_or_machine_default_for("oci"):
+        base = rule.url_without_trailing_slash.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
         elif rule.match in ("", wanted.host):
@@ -257,7 +263,7 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
 
 
-def is_same_file_name(url_name: str, file_name: str) -> bool:
+def is_same_unquoted_file_name(url_name: str, file_name: str) -> bool:
     """Return whether two file names are one; addresses write the plus of a local version as `%2B`."""
     return unquote(url_name) == unquote(file_name)
 

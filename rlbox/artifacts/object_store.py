@@ -82,7 +82,7 @@ class PartialObject:
         self._kept = True
         _seal(self._final)
 
-    def commit_file(self, path: Path) -> str:
+    def commit_link_if_sha256_matches(self, path: Path) -> str:
         """Put a link or copy of `path` under the object's name if it has the right bytes; return its sha256."""
         draft = self._path.with_name(f".{self._path.name}")
         draft.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ class ObjectStore:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def is_intact(self, digest: str, size: int | None = None) -> bool:
+    def is_sealed_or_intact(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -167,13 +167,13 @@ class ObjectStore:
         with draft:
             yield draft
 
-    def import_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
+    def link_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
-            if self.is_intact(expected_sha256):
+            if self.is_sealed_or_intact(expected_sha256):
                 return expected_sha256
             draft.reset()
-            return draft.commit_file(path)
+            return draft.commit_link_if_sha256_matches(path)
 
     def link_object(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.

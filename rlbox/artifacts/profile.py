@@ -95,7 +95,7 @@ class MirrorRule(SpecModel):
         return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
 
     @property
-    def mirror_base_url(self) -> str:
+    def url_without_trailing_slash(self) -> str:
         return self.url.rstrip("/")
 
 
@@ -109,11 +109,11 @@ class Profile(SpecModel):
     def has_rules_for(self, kind: str) -> bool:
         return any(rule.kind == kind for rule in self.rule)
 
-    def rules_or_direct_default_for(self, kind: str) -> tuple[MirrorRule, ...]:
+    def rules_or_machine_default_for(self, kind: str) -> tuple[MirrorRule, ...]:
         return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
 
     def first_rule_unless_direct(self, kind: str) -> MirrorRule | None:
-        rule = self.rules_or_direct_default_for(kind)[0]
+        rule = self.rules_or_machine_default_for(kind)[0]
         return None if rule.protocol == "direct" else rule
 
 

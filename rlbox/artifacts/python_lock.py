@@ -40,8 +40,8 @@ class UpgradeRequest:
     all_packages: bool = False
     packages: frozenset[str] = frozenset()
 
-    def allows(self, name: str) -> bool:
-        return self.all_packages or name in self.packages
+    def allows(self, normalized_name: str) -> bool:
+        return self.all_packages or normalized_name in self.packages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +65,12 @@ class ResolverInputs:
 
 
 def plan_resolver_inputs(
-    target: Target, rlbox_requirements: tuple[str, ...], kept_versions: Mapping[str, Mapping[str, str]]
+    target: Target, rlbox_requirements: tuple[str, ...], preferred_versions: Mapping[str, Mapping[str, str]]
 ) -> tuple[ResolverInputs, ...]:
     """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
 
-    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept_versions`
-    maps the name of a resolution to package versions of the lock before, which uv prefers.
+    Each group's roots are a file of their own, so that uv's notes say which group asked for a package.
+    `preferred_versions` maps the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
     left_out = (
@@ -82,7 +82,7 @@ def plan_resolver_inputs(
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
-        ResolverInputs(name=name, files={**files, PINS: format_pins(kept_versions.get(name, {}))})
+        ResolverInputs(name=name, files={**files, PINS: format_pins(preferred_versions.get(name, {}))})
         for name, files in (("stack", stack), ("runtime", own), ("build", tools))
     )
 

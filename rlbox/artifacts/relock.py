@@ -11,11 +11,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from rlbox.app import App, own_requirements
-from rlbox.artifacts.apt_lock import resolve_bootstrap_debs, resolve_debs_onto_stored_image
+from rlbox.artifacts.apt_lock import resolve_bootstrapped_base_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import fetch_base_files
 from rlbox.artifacts.git_tree import resolve_git_ref
 from rlbox.artifacts.locator import LockSources, prepare_lock_sources
-from rlbox.artifacts.mirrors import list_git_urls, list_http_urls, list_image_urls
+from rlbox.artifacts.mirrors import list_git_mirror_urls_or_original, list_http_mirror_urls_or_original, list_image_urls
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.python_lock import (
     PINS,
@@ -102,7 +102,7 @@ class _Resolver:
         base, platform, urls = self._target.base, self._target.python.platform, self._sources.url_by_apt_archive
         pins = self._kept.get("apt", {})
         if base.bootstrap:
-            return resolve_bootstrap_debs(base, platform, urls, pins, self._ca_bundle)
+            return resolve_bootstrapped_base_debs(base, platform, urls, pins, self._ca_bundle)
         if not base.packages:
             return ()
         store = ObjectStore(resolve_store_dir(None))
@@ -118,7 +118,7 @@ class _Resolver:
         before = self._previous.toolchain if self._previous else ()
         kept = {deb.name: deb.version for deb in before if not self._upgrade.allows(deb.name)}
         platform, urls = self._target.python.platform, self._sources.url_by_apt_archive
-        return resolve_bootstrap_debs(base, platform, urls, kept, self._ca_bundle)
+        return resolve_bootstrapped_base_debs(base, platform, urls, kept, self._ca_bundle)
 
     def resolve_git_source(self, source: GitSource) -> GitTree:
         return self._resolve_git(source.name, source.url, source.ref, self._previous.git if self._previous else ())
@@ -127,14 +127,16 @@ class _Resolver:
         for tree in locked_trees:
             if (tree.name, tree.url, tree.ref) == (name, url, ref) and not self._upgrade.allows(name):
                 return tree
-        return resolve_git_ref(name, url, ref, list_git_urls(url, self._sources.profile), self._ca_bundle)
+        return resolve_git_ref(
+            name, url, ref, list_git_mirror_urls_or_original(url, self._sources.profile), self._ca_bundle
+        )
 
     def resolve_http_file(self, source: HttpSource) -> HttpFile:
         for known in self._previous.http if self._previous else ():
             if (known.name, known.url) == (source.name, source.url) and not self._upgrade.allows(source.name):
                 return known
         tries = []
-        for link in list_http_urls(source.url, self._sources.profile):
+        for link in list_http_mirror_urls_or_original(source.url, self._sources.profile):
             digest, size = hashlib.sha256(), 0
             try:
                 with create_client(self._sources.network_settings) as http, http.stream("GET", link.url) as answer:
@@ -272,7 +274,7 @@ def _map_all_entries(lock: Lock) -> dict[str, Sequence[Any]]:
     return {**map_groups_to_entries(lock), "toolchain": lock.toolchain, "compile": compiled}
 
 
-def get_version(entry: Any) -> str:
+def get_version_or_commit(entry: Any) -> str:
     """Return the version of an entry of a lock: a commit for git, and nothing for a file or a patch."""
     return str(getattr(entry, "version", getattr(entry, "commit", "")))
 
@@ -289,7 +291,10 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
         for name in sorted({*olds, *news}):
             before, after = olds.get(name), news.get(name)
             if before != after:
-                texts = ["" if entry is None else get_version(entry) or entry.sha256[:12] for entry in (before, after)]
+                texts = [
+                    "" if entry is None else get_version_or_commit(entry) or entry.sha256[:12]
+                    for entry in (before, after)
+                ]
                 if texts[0] == texts[1]:  # another file of the same version
                     texts = [entry.sha256[:12] for entry in (before, after) if entry]
                 changes.append(LockChange(group=group, name=name, before=texts[0], after=texts[1]))
@@ -338,19 +343,19 @@ def resolve_or_keep_lock_unwritten(
     upgrade: UpgradeRequest,
     sources_profile: str,
     *,
-    included_targets: Sequence[str] = (),
+    lock_fallback_targets: Sequence[str] = (),
     resolve_even_if_unchanged: bool = False,
 ) -> tuple[Lock | None, Lock]:
     """Return the lock before, None without one, and the lock now, which is not written.
 
     `sources_profile`: Empty: the target's own.
-    `included_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is resolved
-      that its spec leaves as it is.
+    `lock_fallback_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is
+      resolved that its spec leaves as it is.
     `resolve_even_if_unchanged`: Ask the sources even when the spec did not change.
     """
     own = _load_lock_if_readable(app, target.name)
-    before = own or _inherited(app, target.name, included_targets)
-    files = app.project.require_patch_files(target.name, target.own_patches)
+    before = own or _inherited(app, target.name, lock_fallback_targets)
+    files = app.project.require_patch_files(target.name, target.patches_folder_files)
     patches = {path.name: path.read_text("utf-8") for path in files}
     requirements = own_requirements()
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
@@ -363,7 +368,7 @@ def resolve_or_keep_lock_unwritten(
 
 
 def _hash_patches(target: Target, patch_texts: Mapping[str, str]) -> tuple[LockedPatch, ...]:
-    return tuple(hash_locked_patch(file, patch_texts[file]) for file in target.own_patches)
+    return tuple(hash_locked_patch(file, patch_texts[file]) for file in target.patches_folder_files)
 
 
 def _load_lock_if_readable(app: App, name: str) -> Lock | None:

@@ -21,7 +21,7 @@ from rlbox.foreign import parse_json
 from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
-from rlbox.target.artifact import Artifact, list_all_artifacts
+from rlbox.target.artifact import Artifact, list_all_artifacts_with_repeats
 from rlbox.target.lock import load_lock
 
 _SCHEMA = 1
@@ -57,7 +57,7 @@ def _list_files(store: ObjectStore, lock_path: Path) -> tuple[Artifact, ...]:
     lock = load_lock(lock_path)
     if lock is None:
         return ()
-    return (*list_all_artifacts(lock), *list_base_files_in_stored_manifests(store, lock.base))
+    return (*list_all_artifacts_with_repeats(lock), *list_base_files_in_stored_manifests(store, lock.base))
 
 
 class RecordedFile(NamedTuple):
@@ -127,7 +127,7 @@ def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> 
     return unused
 
 
-def remove_objects_and_records_without_lock(store: ObjectStore, paths: Iterable[Path]) -> None:
+def remove_objects_and_records_of_gone_locks(store: ObjectStore, paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for known in list_fetched_locks(store):

@@ -20,7 +20,7 @@ from rlbox.cli.options import (
 )
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.provision.apply import ApplyOptions
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import choose_layout
@@ -71,7 +71,7 @@ def apply(
     layout = choose_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
-    require_consistent_stack(app, name, force=force)
+    require_consistent_stack_or_forced_conflict(app, name, force=force)
     options = ApplyOptions(
         python_path=_find_program(python),
         apt_opt_out_reason="--no-packages was given" if no_packages else "",

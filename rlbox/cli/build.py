@@ -39,11 +39,11 @@ def build(app: App, name: str, force: bool, **given: Any) -> int:
     from rlbox.doctor.gpu_choice import find_oldest_driver_branch
     from rlbox.image.build import build_unless_current_and_report
     from rlbox.image.buildkit import BuildOptions
-    from rlbox.planner.stack_check import require_consistent_stack
+    from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 
     if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
         app.print_status(f"driver: {driver} or newer on the machine that runs it")
-    conflict = require_consistent_stack(app, name, force=force)
+    conflict = require_consistent_stack_or_forced_conflict(app, name, force=force)
     return build_unless_current_and_report(app, name, BuildOptions(**given, overridden_conflict_text=conflict))
 
 

@@ -73,9 +73,8 @@ def up(app: App, **given: Any) -> int:
     result = bring_up(app, options)
     app.result(result.as_json(), result.text())
     app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
-    app.print_status(
-        f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}"
-    )
+    words = options.target_and_options_text
+    app.print_status(f"next: rlbox cluster status {words}, and then rlbox cluster down {words}")
     return 0
 
 
@@ -95,7 +94,7 @@ def status(app: App, **given: Any) -> int:
     cluster_status = probe_cluster(app, options)
     app.result(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
-        app.print_status(f"next: rlbox cluster up {options.option_text} brings back what died")
+        app.print_status(f"next: rlbox cluster up {options.target_and_options_text} brings back what died")
     return 0 if cluster_status.healthy else NodeError.exit_code
 
 
@@ -129,7 +128,7 @@ def submit(app: App, **given: Any) -> int:
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
-        app.print_status(f"next: rlbox cluster logs {options.option_text} --job {job.id}")
+        app.print_status(f"next: rlbox cluster logs {options.target_and_options_text} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
     app.print_status(f"job {job.id} ended {job.status}{code}")
@@ -162,7 +161,7 @@ def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> N
             app.print_stdout(line.format())
 
     number = 10 if follow and lines is None else lines
-    read_logs(app, ClusterOptions(**given), show, job=job, lines=number, follow=follow)
+    read_logs(app, ClusterOptions(**given), show, job=job, lines=number, follow_until_interrupted=follow)
     if app.as_json:
         app.result({"lines": found}, "")
 
@@ -227,7 +226,7 @@ def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
     status = found.status.as_json() if found.status else None
     data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
     data |= {"proof": found.proof.as_json() if found.proof else None}
-    figures = found.proof.text() if found.proof else ""
+    figures = found.proof.all_reduce_table() if found.proof else ""
     app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     verdict = counted(errors, "problem", "problems") if errors else "nothing is wrong"

@@ -16,7 +16,7 @@ from rlbox.doctor.data_check import check_training_data, write_first_rows
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
 from rlbox.i18n import _
-from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
 from rlbox.system.limits import get_available_memory
 from rlbox.system.progress import show_byte_progress
 
@@ -90,7 +90,9 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt ls
       rlbox ckpt check /data/ckpts/holdem
     """
-    roots = [path.absolute() for path in paths] or [open_existing_store_or_exec_remotely(app, target, data).data_dir]
+    roots = [path.absolute() for path in paths] or [
+        open_store_existing_if_named_or_exec_remotely(app, target, data).data_dir
+    ]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}

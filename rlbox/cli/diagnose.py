@@ -18,7 +18,7 @@ from rlbox.diagnose.sources import LogSource, find_run_sources, find_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.record.state import find_readable_run_state, find_run_cause
-from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -105,6 +105,6 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     sources = find_sources(paths)
     if not names:
         return sources, []
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     runs = [run_store.find_run(name) for name in names]
     return sources + [source for run in runs for source in find_run_sources(run)], runs

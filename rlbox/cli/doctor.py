@@ -16,11 +16,11 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     place_option,
 )
-from rlbox.doctor.gpu_inventory import find_gpu_problems, format_inventory, probe_inventory
-from rlbox.doctor.host import run_doctor
+from rlbox.doctor.gpu_inventory import find_gpu_problems_all_free_if_unasked, format_inventory, probe_inventory
+from rlbox.doctor.host import run_host_or_container_doctor
 from rlbox.engine.setup import (
     describe_missing_setup_steps,
-    install_and_start_engine,
+    install_and_start_engine_and_build_tools,
     probe_engine_version_and_setup,
 )
 from rlbox.errors import EngineError, WorkFailed
@@ -28,7 +28,7 @@ from rlbox.i18n import _
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.run.exec import (
     examine_layout,
-    find_host_layout_for_doctor,
+    find_layout_around_shell_or_require_applied,
     is_inside_target_or_raise,
     run_component_tests,
     run_component_tests_in_target,
@@ -65,9 +65,9 @@ def doctor(
       rlbox doctor local
       rlbox shell local -- rlbox doctor
     """
-    if not around and (layout := find_host_layout_for_doctor(app, name, place, data)):
+    if not around and (layout := find_layout_around_shell_or_require_applied(app, name, place, data)):
         return examine_layout(app, layout, gpus, budget_s=budget)
-    return run_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
+    return run_host_or_container_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
 
 
 @click.command()
@@ -95,7 +95,7 @@ def engine(app: App, action: str) -> int:
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
-        install_and_start_engine(app.print_status)
+        install_and_start_engine_and_build_tools(app.print_status)
     status = probe_engine_version_and_setup()
     app.result(status.to_json(), status.format())
     return 0 if status.is_running_and_set_up else EngineError.exit_code
@@ -121,7 +121,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
       rlbox gpus --actor 2 --rollout 2 --total 8
     """
     inventory = probe_inventory(os.environ, ray)
-    problems = find_gpu_problems(inventory, actor=actor, rollout=rollout, total=total)
+    problems = find_gpu_problems_all_free_if_unasked(inventory, actor=actor, rollout=rollout, total=total)
     app.result({**inventory.as_json(), "problems": problems}, format_inventory(inventory, problems))
     return WorkFailed.exit_code if problems else 0
 

@@ -26,9 +26,9 @@ from rlbox.evaluation.export import find_export
 from rlbox.evaluation.export_check import (
     ComparisonFailedError,
     PackageMissingError,
-    check_export,
     find_hf_model_in_checkpoint,
     format_report,
+    merge_shards_and_check_export,
 )
 from rlbox.evaluation.files import SUMMARY_FILE, read_result, read_result_export_path, read_results
 from rlbox.evaluation.lock import LocksDifferError
@@ -36,12 +36,17 @@ from rlbox.evaluation.model_server import (
     EngineOptions,
     ModelServerError,
     build_serve_function,
-    describe_engine_for_lock,
-    parse_text_or_bool_setting,
+    describe_own_engine_settings_and_env,
+    partition_text_or_bool_setting,
 )
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
-from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_best_and_compare, format_choice
+from rlbox.evaluation.selection import (
+    build_executed_then_accepted_rule,
+    choice_to_json,
+    choose_best_and_compare,
+    format_choice,
+)
 from rlbox.evaluation.suites import (
     ProblemError,
     ProblemSources,
@@ -51,7 +56,7 @@ from rlbox.evaluation.suites import (
     load_suites_with_problems,
 )
 from rlbox.i18n import _
-from rlbox.report.scores_page import load_results_with_folders, read_answers, render_scores
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_answers, render_scores
 from rlbox.run.data_disk import load_run_masks
 from rlbox.system.http import NoResponseError, create_loopback_client
 
@@ -191,7 +196,7 @@ def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **gi
     lines: list[str] = []
     with _open_sandbox(sandbox_url, python, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(_SANDBOX_TIMEOUT_S))
-        strength = sandbox.probe_versions()["strength"]
+        strength = sandbox.probe_strength_and_versions()["strength"]
         app.print_status(f"the sandbox has the strength {strength}")
         for suite, problems in loaded:
             total, rejected = grade_reference_solutions(suite, problems, sandbox)
@@ -268,13 +273,13 @@ def judge(
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    vllm_settings = dict(map(parse_text_or_bool_setting, settings))
+    vllm_settings = dict(map(partition_text_or_bool_setting, settings))
     options = EngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
         evaluator = CheckpointEvaluator(
             sandbox=SandboxClient(open_url, create_loopback_client(_SANDBOX_TIMEOUT_S)),
             serve=build_serve_function(options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status),
-            engine_for_lock=describe_engine_for_lock(url, vllm_settings),
+            engine_for_lock=describe_own_engine_settings_and_env(url, vllm_settings),
             out=out,
             concurrency_per_server=at_once,
             say=app.print_status,
@@ -327,7 +332,7 @@ def check(app: App, export: Path, against: Path, model: Path | None, python: str
         app.print_status(f"{done} of {total} tensors are compared")
 
     try:
-        report = check_export(directory, against, reference, interpreter, print_progress)
+        report = merge_shards_and_check_export(directory, against, reference, interpreter, print_progress)
     except PackageMissingError as error:
         step = _("name an interpreter that has torch and transformers with --python FILE")
         what = _("{own} lacks a package: {error}").format(own=interpreter, error=error)
@@ -410,7 +415,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
         _load_result(folder)  # which says where there are some
     reference = _load_result(baseline) if baseline else None
     try:
-        choice = choose_best_and_compare(results, baseline=reference, guard_suite=guard, rule=build_selection_rule(by))
+        choice = choose_best_and_compare(
+            results, baseline=reference, guard_suite=guard, rule=build_executed_then_accepted_rule(by)
+        )
     except LocksDifferError as error:
         raise SpecError(_describe_lock_differences(error), where=str(folder)) from error
     best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
@@ -435,7 +442,7 @@ def report(app: App, folder: Path, out: str | None) -> int:
       rlbox eval report eval
       rlbox eval report eval --out scores.html --lang zh
     """
-    found = load_results_with_folders(folder)
+    found = load_own_or_subfolder_results(folder)
     if not found:
         _load_result(folder)  # which says where there are some
     results = [result for __, result in found]

@@ -65,7 +65,7 @@ class TranslatedGroup(click.Group):
             formatter.write_dl([(name, _summary(self.commands[name])) for name in self.list_commands(ctx)])
 
 
-class ListingGroup(TranslatedGroup):
+class DefaultLsGroup(TranslatedGroup):
     """Runs its command `ls` where none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -74,7 +74,7 @@ class ListingGroup(TranslatedGroup):
 
 
 def _summary(command: click.Command) -> str:
-    paragraph = next(unwrap_help_paragraphs(command.help or ""), "")
+    paragraph = next(unwrap_help_paragraphs_unless_marked(command.help or ""), "")
     return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")
 
 
@@ -88,7 +88,7 @@ class _TranslatedFormatter(click.HelpFormatter):
         self.write(f"{'':>{self.current_indent}}{_translated(heading)}：\n")
 
     def write_text(self, text: str) -> None:
-        for number, paragraph in enumerate(unwrap_help_paragraphs(text)):
+        for number, paragraph in enumerate(unwrap_help_paragraphs_unless_marked(text)):
             self.write("\n" if number else "")
             text = _translated(paragraph)
             lines = text.split("\n") if "\n" in text else self._wrap(text, self.current_indent)
@@ -118,7 +118,7 @@ def _translated(text: str) -> str:
     return translate(_(text))
 
 
-def unwrap_help_paragraphs(text: str) -> Iterator[str]:
+def unwrap_help_paragraphs_unless_marked(text: str) -> Iterator[str]:
     r"""Yield the paragraphs of a help text, each of one line; one below `\b` keeps its lines."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         kept = block.startswith("\b\n")

@@ -11,7 +11,7 @@ import click
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.cli.help import ListingGroup
+from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
     data_option,
     dry_run_option,
@@ -27,27 +27,27 @@ from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_image
 from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_apptainer_definition, render_compose
-from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_image_tag, project_image_tag
+from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_target_colon_project_tag, project_image_tag
 from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
 from rlbox.image.prune import (
     format_image_size_state_table,
     format_would_remove_lines,
     list_all_rlbox_images,
     select_images,
-    sum_distinct_image_bytes,
+    sum_bytes_of_distinct_images,
     untag_or_remove_images,
 )
-from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.exec import open_shell_in_new_container
 from rlbox.system.files import require_writable_file
 from rlbox.system.progress import show_byte_progress
 
 
-@click.group(cls=ListingGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=DefaultLsGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def images() -> None:
     """List the images that rlbox built in this engine, with their project and state.
 
@@ -89,7 +89,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
             _("container {container} is made from {shown}").format(container=container, shown=held.display_name),
             next_step=_("docker rm {container}, once it is not needed any more").format(container=container),
         )
-    size, lines = sum_distinct_image_bytes(rows), format_would_remove_lines(rows)
+    size, lines = sum_bytes_of_distinct_images(rows), format_would_remove_lines(rows)
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": size}
     freed = decimal_size_text(size)
     if app.dry_run:
@@ -128,7 +128,7 @@ def save(app: App, name: str, file: Path) -> int:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     size = int(image.get("Size") or 0)
     with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
-        digest = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
+        digest = save_image_archive(size, tag, format_target_colon_project_tag(name, NO_PROJECT_TAG), file, on_bytes)
     written = file.stat().st_size
     data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
     app.result(data, f"{file}  {digest}  {decimal_size_text(written)}")
@@ -190,7 +190,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
-    forced = require_consistent_stack(app, name, force=force)
+    forced = require_consistent_stack_or_forced_conflict(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
@@ -224,23 +224,29 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
     app.print_status(f"next: {compose if form == 'compose' else build}")
 
 
-def render_export(app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference: str) -> str:
-    """Return the target as another tool's file; `SpecError` when `image_reference` is no image that this tool takes."""
-    if form == "compose" and image_reference.endswith(".tar"):
+def render_export(
+    app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference_archive_or_empty: str
+) -> str:
+    """Return the target as another tool's file; `SpecError` when `image_reference_archive_or_empty` is no image that
+    this tool takes.
+    """
+    if form == "compose" and image_reference_archive_or_empty.endswith(".tar"):
         raise SpecError(
-            _("{image} is an archive, and Compose starts none").format(image=image_reference),
+            _("{image} is an archive, and Compose starts none").format(image=image_reference_archive_or_empty),
             where="--image",
-            next_step=f"rlbox load {image_reference}, and leave --image out",
+            next_step=f"rlbox load {image_reference_archive_or_empty}, and leave --image out",
         )
-    if image_reference and not image_reference.endswith(".tar"):
-        parse_reference(image_reference)
+    if image_reference_archive_or_empty and not image_reference_archive_or_empty.endswith(".tar"):
+        parse_reference(image_reference_archive_or_empty)
     sources = ImageSources.load(app.project, target_name)
-    target, versions = sources.target, list_stack_versions(sources.target, sources.lock)
+    target, versions = sources.target, list_stack_package_versions(sources.target, sources.lock)
     container = build_container_defaults(target, select_and_render_fixes(sources.fixes, target, versions))
     if form == "apptainer":
-        return render_apptainer_definition(target, container, sources.template_dirs, image_reference)
+        return render_apptainer_definition(target, container, sources.template_dirs, image_reference_archive_or_empty)
     tag = project_image_tag(app.project, target_name)
-    return render_compose(target, container, sources.template_dirs, local_tag=tag, registry_image=image_reference)
+    return render_compose(
+        target, container, sources.template_dirs, local_tag=tag, registry_image=image_reference_archive_or_empty
+    )
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -259,5 +265,5 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
-    require_consistent_stack(app, name, force=force)
+    require_consistent_stack_or_forced_conflict(app, name, force=force)
     return open_shell_in_new_container(app, name, command, data, gpus)

@@ -16,7 +16,7 @@ from rlbox.cli.options import complete_target, pass_app_with_shared_options, tar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.files import list_spec_targets, load_spec_or_locked_versions, read_files
+from rlbox.lint.files import list_spec_targets_none_if_unreadable, load_spec_else_locked_versions, read_files
 from rlbox.lint.rules import Finding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
@@ -50,9 +50,9 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
     """
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = list_spec_targets(app.project)
+    specs = list_spec_targets_none_if_unreadable(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
-    target_versions = load_spec_or_locked_versions(app.project, target) if target else None
+    target_versions = load_spec_else_locked_versions(app.project, target) if target else None
     problems: list[str] = []
     findings: list[Finding] = []
     count = 0
@@ -60,7 +60,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
         count += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
-            versions = target_versions or (load_spec_or_locked_versions(app.project, owner) if owner else {})
+            versions = target_versions or (load_spec_else_locked_versions(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:

@@ -17,7 +17,7 @@ from rlbox.artifacts.egress import (
     HostContact,
     list_host_contacts,
     list_unclosed_hosts_by_phase,
-    probe_redirect_hosts,
+    probe_redirect_and_listed_hosts,
 )
 from rlbox.artifacts.locator import (
     format_probes,
@@ -44,13 +44,13 @@ from rlbox.cli.options import (
 )
 from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.fetch import FetchOptions, fetch_target_files
 from rlbox.image.plan import load_image_plan
-from rlbox.planner.stack_check import require_consistent_stack, require_no_conflict
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
@@ -95,7 +95,7 @@ def lock(
 
 
 def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
-    require_consistent_stack(app, name)
+    require_consistent_stack_or_forced_conflict(app, name)
     plan = load_image_plan(app.project, name)
     if plan.lock_fault:
         raise WorkFailed(
@@ -111,14 +111,14 @@ def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
 def _relock(
     app: App, name: str, moved: UpgradeRequest, sources_profile: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
-    loaded = load_target_with_fix_packages(app.project, name)
+    loaded = load_target_with_fix_apt_packages(app.project, name)
     require_no_conflict(app, loaded.target, None)
     before, lock = resolve_or_keep_lock_unwritten(
         app,
         loaded.target,
         moved,
         sources_profile,
-        included_targets=loaded.included_target_names,
+        lock_fallback_targets=loaded.included_target_names,
         resolve_even_if_unchanged=again,
     )
     require_no_conflict(app, loaded.target, lock)
@@ -186,10 +186,10 @@ def egress(app: App, name: str, sources_profile: str) -> None:
     Examples:
       rlbox egress local
     """
-    target, files = load_target_with_fix_env(app.project, name)
+    target, files = load_target_with_fix_env_and_locked_files(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
     machine = read_machine_source_settings(read_pip_and_proxy_settings())
-    redirects = probe_redirect_hosts(target, files, profile, machine)
+    redirects = probe_redirect_and_listed_hosts(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
     contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
     data = {
@@ -201,11 +201,13 @@ def egress(app: App, name: str, sources_profile: str) -> None:
     app.result(data, _format_contacts(contacts))
 
 
-def load_target_with_fix_env(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
+def load_target_with_fix_env_and_locked_files(
+    project: Project, target_name: str
+) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    fixed = load_target_with_fix_packages(project, target_name)
+    fixed = load_target_with_fix_apt_packages(project, target_name)
     lock = load_lock(project.own_or_shipped_lock_file(target_name))
-    baked = select_and_render_fixes(fixed.all_fixes, fixed.target, list_stack_versions(fixed.target, lock))
+    baked = select_and_render_fixes(fixed.all_fixes, fixed.target, list_stack_package_versions(fixed.target, lock))
     env = {**baked.build_merged_env({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
@@ -263,7 +265,7 @@ def _list_mirrors(app: App, profile: Profile) -> int:
                 "kind": rule.kind,
                 "mirror": rule.title,
                 "protocol": rule.protocol,
-                "url": rule.mirror_base_url,
+                "url": rule.url_without_trailing_slash,
                 "match": rule.match,
                 "checked": rule.checked.isoformat() if rule.checked else "",
                 "expires": rule.expires.isoformat() if rule.expires else "",

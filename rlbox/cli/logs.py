@@ -17,10 +17,10 @@ from rlbox.cli.options import (
 )
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.logs.run_logs import LogFollower, list_logs
+from rlbox.logs.run_logs import LogFollower, list_logs_or_empty
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import load_run_state
-from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
+from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely, reconcile_runs
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 from rlbox.terminal import ControlFilter
 
@@ -57,9 +57,9 @@ def logs(
       rlbox logs
       rlbox logs -f
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
-    paths = list_logs(run_dir, stage, log)
+    paths = list_logs_or_empty(run_dir, stage, log)
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):
         raise _make_missing_log_error(run_dir)
     if app.as_json:
@@ -75,7 +75,7 @@ def logs(
         for path in paths:
             start = 0 if lines is None else find_last_lines_offset(path, lines)
             with contextlib.closing(FileFollower(path, start)) as tail:  # it passes over holes of the file
-                while block := tail.read():
+                while block := tail.read_up_to_block():
                     printer.print(path, block)
     printer.close()
 
@@ -83,7 +83,7 @@ def logs(
 def _make_missing_log_error(run_dir: Path) -> SpecError:
     root = run_dir / "stages"
     logs_by_stage: dict[str, list[str]] = {}
-    for path in list_logs(run_dir, None, None):
+    for path in list_logs_or_empty(run_dir, None, None):
         logs_by_stage.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
     if not logs_by_stage:
         return SpecError(_("no log yet"), where=str(root), next_step="rlbox runs")

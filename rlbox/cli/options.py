@@ -12,10 +12,10 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from rlbox.app import App, project_from_option_or_cwd
-from rlbox.cli.failure import RefusedDryRunError
+from rlbox.app import App, project_from_option_env_or_cwd
+from rlbox.cli.failure import UnreportedDryRunError
 from rlbox.config.project import Project
-from rlbox.engine.address import is_engine_local
+from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, SINGLE_MACHINE_PLACES
@@ -28,7 +28,7 @@ def _complete_by(
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         del param
         try:  # a shell that completes has no place for an error
-            names = list_names(ctx, project_from_option_or_cwd(ctx.params.get("project")))
+            names = list_names(ctx, project_from_option_env_or_cwd(ctx.params.get("project")))
             return [name for name in names if name.startswith(incomplete)]
         except (RlboxError, OSError):
             return []
@@ -39,7 +39,7 @@ def _complete_by(
 def _list_runs(ctx: click.Context, project: Project) -> Iterable[str]:
     from rlbox.run.data_disk import locate_local_run_store
 
-    if not is_engine_local():  # the data disk is on that other machine, too
+    if not is_engine_on_unix_socket():  # the data disk is on that other machine, too
         return ()
     app = App(project=project, dry_run=True, verbosity=-1)
     store = locate_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
@@ -86,7 +86,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
-        opened = project_from_option_or_cwd(project)
+        opened = project_from_option_env_or_cwd(project)
         if not opened.folder.is_dir():
             step = _("name another with --project DIR, or in RLBOX_PROJECT")
             raise SpecError(_("the project folder is missing"), where=str(opened.folder), next_step=step)
@@ -102,7 +102,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
             if not dry_run:
                 raise
             app.dry.add_refusal(error)
-            raise RefusedDryRunError(app.dry) from error
+            raise UnreportedDryRunError(app.dry) from error
 
     return with_app
 

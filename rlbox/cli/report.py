@@ -21,8 +21,13 @@ from rlbox.i18n import _
 from rlbox.report.html import render_report
 from rlbox.report.live import LivePage
 from rlbox.report.read import RunRecord, load_run_record
-from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
-from rlbox.supervise.bundle import build_summary_and_errors, require_bundle_path, select_files, write_bundle
+from rlbox.run.data_disk import load_run_masks, open_store_existing_if_named_or_exec_remotely, reconcile_runs
+from rlbox.supervise.bundle import (
+    build_summary_and_errors,
+    require_writable_path_outside_run,
+    select_files,
+    write_bundle,
+)
 
 MAX_CHART_POINTS = 400
 
@@ -57,7 +62,7 @@ def _load_record(app: App, run_dir: Path) -> RunRecord:
 def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
     reconcile_runs(app, run_store)
     return run_dir
@@ -80,7 +85,7 @@ def watch(app: App, name: str | None, port: int, target: str, data: str | None) 
       rlbox watch
       rlbox watch smoke-20260101 --port 8300
     """
-    run_dir = open_existing_store_or_exec_remotely(app, target, data).find_run(name)
+    run_dir = open_store_existing_if_named_or_exec_remotely(app, target, data).find_run(name)
 
     def page() -> str:
         return render_report(_load_record(app, run_dir), made_at=utc_now(), live=True)
@@ -124,7 +129,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
     try:
         reconcile_runs(app, run_store)
@@ -132,7 +137,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         app.print_status(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals_if_dry_run("file"):
-        require_bundle_path(run_dir, out)
+        require_writable_path_outside_run(run_dir, out)
     selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
     if app.dry_run:

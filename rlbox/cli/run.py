@@ -26,7 +26,7 @@ from rlbox.job.job import load_job
 from rlbox.job.params import parse_settings_last_wins
 from rlbox.planner.fit import RunCommand, print_plan_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
-from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
+from rlbox.run.data_disk import create_lock_owner, open_store_existing_if_named_or_exec_remotely, reconcile_runs
 from rlbox.run.history import load_stage_durations
 from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress, stop_run
 from rlbox.run.start import resume_run, start_run
@@ -123,7 +123,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     reconcile_runs(app, run_store)
     run_dir = run_store.find_run(name)
     plan = run_store.load_plan_preferring_host_record(run_dir)
@@ -151,7 +151,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     reconciled = reconcile_runs(app, run_store)
     owner = reconciled.lock_owner
     going = [*reconciled.alive, *([owner.run] if owner and owner.run else [])]

@@ -11,7 +11,7 @@ import click
 
 from rlbox.amounts import columns, counted, decimal_size_text, duration_text, moment
 from rlbox.app import App
-from rlbox.cli.help import ListingGroup
+from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
     complete_run,
     dry_run_option,
@@ -26,8 +26,8 @@ from rlbox.errors import LockHeld, RlboxError
 from rlbox.i18n import _
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import (
-    ReconcileResult,
     RemovalCandidate,
+    RunsNotReconciled,
     RunStore,
     decide_named_removals,
     decide_removals_keeping_latest_runs,
@@ -41,7 +41,7 @@ from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyon
 from rlbox.run.data_disk import (
     create_lock_owner,
     load_run_masks,
-    open_existing_store_or_exec_remotely,
+    open_store_existing_if_named_or_exec_remotely,
     reconcile_runs,
 )
 from rlbox.run.history import reconcile_and_list_candidates
@@ -49,7 +49,7 @@ from rlbox.run.history import reconcile_and_list_candidates
 _GOING = ("starting", "running")
 
 
-def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
+def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsNotReconciled) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
@@ -93,7 +93,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     Examples:
       rlbox runs show
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
     row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     facts = reconcile_and_list_candidates(run_store, app, [run_dir])[0]
@@ -126,7 +126,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     run_dirs = run_store.find_run(before), run_store.find_run(after)
     records = [load_run_record(path, load_run_masks(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
@@ -149,7 +149,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
     rows = decide_named_removals(reconcile_and_list_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
@@ -181,7 +181,7 @@ def prune(app: App, older: str | None, checkpoints: bool, yes: bool, target: str
         older_s = float(parse_quantity("duration", older)) if older else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--older'") from error
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     rows = decide_removals_keeping_latest_runs(
         reconcile_and_list_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_s=time.time() - older_s,
@@ -228,7 +228,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
 @pass_app_with_shared_options
 def ls(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     reconciled = reconcile_runs(app, run_store)
     rows = [run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     head = ("run", "state", "stage", "phase", "time", "cause")
@@ -239,7 +239,7 @@ def ls(app: App, target: str, data: str | None) -> None:
 _EPILOG = "Each takes --target NAME, --data DIR, -v, --verbose, -q, --quiet, --json, --project DIR."
 
 
-@click.group(cls=ListingGroup, epilog=_EPILOG)
+@click.group(cls=DefaultLsGroup, epilog=_EPILOG)
 def runs() -> None:
     """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
 

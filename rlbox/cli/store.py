@@ -13,7 +13,7 @@ from rlbox.artifacts.store_upkeep import (
     find_objects_unused_by_any_project,
     find_unused_rlbox_cache_entries,
     map_sha256_to_recorded_file,
-    remove_objects_and_records_without_lock,
+    remove_objects_and_records_of_gone_locks,
     remove_rlbox_cache_entries,
 )
 from rlbox.cli.help import TranslatedGroup
@@ -24,7 +24,7 @@ from rlbox.image.prune import (
     EngineImage,
     format_would_remove_lines,
     list_all_rlbox_images,
-    sum_distinct_image_bytes,
+    sum_bytes_of_distinct_images,
     untag_or_remove_images,
 )
 
@@ -109,7 +109,7 @@ def prune(app: App, yes: bool) -> int:
         lines.append(f"would remove {len(objects)} files of {store.root}, {decimal_size_text(object_bytes)}")
     if caches:
         lines.append(f"would remove {len(caches)} caches not used for 30 days, {decimal_size_text(cache_bytes)}")
-    size = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
+    size = sum_bytes_of_distinct_images(images) + object_bytes + cache_bytes
     freed = decimal_size_text(size)
     names = [image.name for image in images]
     data = {"images": names, "files": len(objects), "caches": len(caches), "bytes": size}
@@ -123,7 +123,7 @@ def prune(app: App, yes: bool) -> int:
         require_confirmation(app, yes, f"remove {counts}, up to {freed}")
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
-        remove_objects_and_records_without_lock(store, objects)
+        remove_objects_and_records_of_gone_locks(store, objects)
     app.result(data | {"removed": True}, f"freed up to {freed}")
     return 0
 

@@ -15,19 +15,19 @@ from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_sha
 from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.i18n import _
 from rlbox.image.buildkit import BuildOptions
 from rlbox.image.context import require_replaceable_context_dir
 from rlbox.image.inputs import BuildInputs
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.image.show import show_engine_image_if_found
+from rlbox.image.show import show_engine_image_or_raise_if_looks_so
 from rlbox.job.job import load_job
 from rlbox.job.params import format_declared_params
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
-from rlbox.target.tested import describe_test_status
+from rlbox.target.tested import describe_gpu_test_status
 
 
 @click.command()
@@ -59,7 +59,7 @@ def targets(app: App) -> int:
 def _test_status(app: App, name: str) -> str | None:
     """Return where a target's lock ran, or that it is untested; None for one without GPUs or that cannot be loaded."""
     try:
-        return describe_test_status(
+        return describe_gpu_test_status(
             load_target(app.project, name).target, load_lock(app.project.own_or_shipped_lock_file(name))
         )
     except SpecError:
@@ -93,7 +93,7 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in targets:
-        data = load_target_with_fix_packages(app.project, name).target.model_dump(mode="json")
+        data = load_target_with_fix_apt_packages(app.project, name).target.model_dump(mode="json")
         app.result({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
     elif name in jobs:
         job = load_job(app.project, name)
@@ -101,7 +101,7 @@ def show(app: App, name: str | None, schema: SpecKind | None) -> None:
         rest = {key: value for key, value in data.items() if key != "params"}
         lines = [f"# job {name}", *format_declared_params(job), *_lines(rest)]
         app.result({"job": data}, "\n".join(lines))
-    elif not show_engine_image_if_found(app, name):
+    elif not show_engine_image_or_raise_if_looks_so(app, name):
         known = [*targets, *jobs]
         raise SpecError(
             _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
@@ -172,7 +172,7 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     with app.collecting_refusals_if_dry_run("lock"):
         inputs = BuildInputs(app, plan, BuildOptions(hermetic=hermetic))
         if app.dry_run:
-            inputs.plan_dry_run_request()
+            inputs.report_dry_run_and_plan_request()
         else:
             inputs.fetch_and_write_context(folder)
 

@@ -31,9 +31,9 @@ from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.job import load_job
 from rlbox.job.params import parse_settings_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
-from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.inputs import plan_container_run, require_matching_source
-from rlbox.ssh.connection import ConnectionLost, SshConnection, run_terminal
+from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_terminal
 from rlbox.ssh.files import DownloadDirectory, Listing, list_files, total_bytes
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.system.progress import show_byte_progress
@@ -47,12 +47,12 @@ from rlbox.vast.api import (
     require_rlbox_instances,
     search_offers,
     set_instance_state,
-    wait_until_running,
+    wait_until_status_running,
 )
 from rlbox.vast.instance import (
     RentedJob,
+    choose_download_directory,
     list_result_files,
-    open_download_directory,
     prevent_instance_stop,
     ssh_address,
     start_job,
@@ -65,10 +65,10 @@ from rlbox.vast.rental import (
     Quote,
     RentalOptions,
     load_vast_target,
-    make_quote,
-    parse_docker_options,
-    render_instance_onstart,
+    parse_vast_options,
+    render_onstart_with_job_agent,
     render_target_onstart,
+    search_offers_and_quote,
 )
 
 _RETRY_PAUSE_S = 10.0
@@ -101,7 +101,7 @@ def onstart(app: App, name: str) -> None:
     """
     target = load_vast_target(app, name)
     script = render_target_onstart(app, target)
-    parse_docker_options(target)  # for what it refuses
+    parse_vast_options(target)  # for what it refuses
     data = {
         "target": name,
         "form": script.encoding,
@@ -141,7 +141,7 @@ def search(app: App, name: str, price: float) -> int:
       rlbox vast search vast-5090 --dry-run
     """
     target = load_vast_target(app, name)
-    needs = make_offer_filter(target, parse_docker_options(target), price)
+    needs = make_offer_filter(target, parse_vast_options(target), price)
     data = {"target": name, "query": needs.query()}
     if app.dry_run:
         with app.collecting_refusals_if_dry_run("API key"):
@@ -191,7 +191,7 @@ def create(app: App, name: str, **given: Any) -> int:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)
-    quote = make_quote(app, load_vast_target(app, name), options)
+    quote = search_offers_and_quote(app, load_vast_target(app, name), options)
     if app.dry_run or quote.offer is None:
         return app.planned(quote.as_json(), quote.format(), _describe_rent(quote, options))
     created = _confirm_and_rent(app, quote, quote.offer, options)
@@ -218,7 +218,7 @@ def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptio
 def _wait_for_instance(app: App, instance_id: int, timeout_s: float, *, is_restart: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     try:
-        return wait_until_running(instance_id, timeout_s, app.print_status, restarted=is_restart)
+        return wait_until_status_running(instance_id, timeout_s, app.print_status, restarted=is_restart)
     except KeyboardInterrupt:
         unfetched = "" if is_restart else " --unfetched"  # nothing is on its disk yet
         what = _("instance {number} is still running and billed").format(number=instance_id)
@@ -229,7 +229,7 @@ _instance_argument = click.argument("number", metavar="ID", type=int)
 
 
 def _load_disk_mount(app: App, instance: Instance) -> str:
-    return load_target(app.project, instance.target).target.disk.mount
+    return load_target(app.project, instance.target_if_rlbox_made).target.disk.mount
 
 
 @vast.command("ls")
@@ -326,7 +326,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
-    home = open_download_directory(number, folder)
+    home = choose_download_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(instance)) as connection:
@@ -401,7 +401,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
         )
     with SshConnection(ssh_address(instance)) as connection:
         listing = list_result_files(connection, _load_disk_mount(app, instance))
-    if missing := open_download_directory(instance.id).find_missing(listing.files):
+    if missing := choose_download_directory(instance.id).find_missing(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
@@ -462,7 +462,7 @@ def up(
     options = RentalOptions(**given)
     name = target or load_job(app.project, job).target
     loaded = load_vast_target(app, name)
-    require_consistent_stack(app, name, force=force)
+    require_consistent_stack_or_forced_conflict(app, name, force=force)
     local_uploads = _parse_uploads(uploads)
     command = RunCommand(
         command_words=("vast", "up", job), profiles=profiles, settings=parse_settings_last_wins(settings)
@@ -472,7 +472,7 @@ def up(
     with app.collecting_refusals_if_dry_run("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        quote = make_quote(app, loaded, options, job, force=force)
+        quote = search_offers_and_quote(app, loaded, options, job, force=force)
         if app.dry_run or quote.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
             would = f"{_describe_rent(quote, options)}, {then_run}"
@@ -488,7 +488,7 @@ def up(
         job=RemoteJob(job=job, disk=loaded.disk.mount, words=tuple(words), then=then),
         uploads=local_uploads,
         env_file=env_file,
-        onstart=render_instance_onstart(app, loaded, uploads_rlbox=True, force=force).field_text,
+        onstart=render_onstart_with_job_agent(app, loaded, uploads_rlbox=True, force=force).field_text,
         timeout_s=options.timeout,
     )
     return _run_rented_job(app, rented, detach=detach)
@@ -513,7 +513,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
                         app.print_status(f"next: {end}")
                         return 0
                     return _follow_and_fetch(app, connection, rented, run)
-                except ConnectionLost as error:
+                except SshConnectionFailed as error:
                     app.print_status(f"{error.what}; connecting again")
             time.sleep(_RETRY_PAUSE_S)
             instance = _wait_again(app, number, rented.timeout_s)
@@ -532,7 +532,7 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
     end = wait_for_run(app, connection, job, run)
     with prevent_instance_stop(connection, job):
-        home = open_download_directory(number)
+        home = choose_download_directory(number)
         fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:

@@ -53,7 +53,7 @@ class BurnInResult(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         return {"ways": [one.as_json() for one in self.all_reduces], "missing": list(self.nodes_without_torch)}
 
-    def text(self) -> str:
+    def all_reduce_table(self) -> str:
         rows = [(" - ".join(one.nodes), str(one.ranks), one.error or one.bandwidth_text) for one in self.all_reduces]
         return "\n".join(columns([("all-reduce", "ranks", "did"), *rows])) if rows else ""
 

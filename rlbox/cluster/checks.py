@@ -188,7 +188,7 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
         seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used_bytes for gpu in taken))}"
         yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
-        plan = plan_of_labels(one.labels) if one.is_running else None
+        plan = plan_of_labels(one.labels) if one.has_not_ended else None
         member = plan.member(one.labels.get(NODE_LABEL, "")) if plan else None
         if plan and member and member.gpus and (plan.name, member.uid) != (context.name, facts.machine.uid):
             seen = _("{plan} of {maker} has {gpus} of {count}").format(
@@ -261,7 +261,7 @@ def check_nodes(
             findings += _check_engine(name, facts, context)
         for check in (_check_gpus, _check_disk, _check_machine):
             findings += check(name, facts, context)
-        for path in set(paths) - set(facts.paths):
+        for path in set(paths) - set(facts.existing_paths):
             if facts.disk.there or not path.startswith(f"{facts.disk.path}/"):  # else the disk is reported
                 findings.append(_error("path-missing", f"{name}: {path}", ""))
     return tuple(sorted(findings, key=lambda one: (LEVELS.index(one.level), one.where)))

@@ -25,9 +25,9 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import (
     CONNECTION_LOST_CODE,
-    ConnectionLost,
     SshAddress,
     SshConnection,
+    SshConnectionFailed,
     explain_ssh_error,
 )
 from rlbox.system.command import PIPE, ProcessHandle, start_command
@@ -76,12 +76,12 @@ class NodeStream:
             if line.startswith(_MARK):
                 yield self._node.parse_answer(line)
         if self._process.wait() and not self._closed:
-            raise self._node.connection_lost()
+            raise self._node.connection_lost_without_cause()
 
-    def next(self) -> Any:
+    def next_or_raise(self) -> Any:
         for row in self:
             return row
-        raise self._node.connection_lost()
+        raise self._node.connection_lost_without_cause()
 
     def end_input(self) -> None:
         """Have it come to its end; what it still has to report is yielded."""
@@ -112,7 +112,7 @@ class Node:
             try:
                 with _slots:
                     self._ssh = connection.__enter__()
-            except ConnectionLost as error:
+            except SshConnectionFailed as error:
                 raise UnreachableNode(explain_ssh_error(self.name, error.output)) from error
         try:
             self.machine = MachineFacts(*self.call("read_machine_facts"))
@@ -129,7 +129,7 @@ class Node:
     def is_lost(self) -> bool:
         return self._ssh is not None and not self._ssh.is_open
 
-    def connection_lost(self) -> UnreachableNode:
+    def connection_lost_without_cause(self) -> UnreachableNode:
         title, seen, remedy = _("the connection broke"), _("that ends nothing there"), _("the same command again")
         return UnreachableNode(Finding(id="connection-lost", title=title, seen=seen, where=self.name, remedy=remedy))
 
@@ -166,7 +166,7 @@ class Node:
             if line.startswith(_MARK):
                 return self.parse_answer(line)
         if process.returncode == CONNECTION_LOST_CODE:
-            raise self.connection_lost()
+            raise self.connection_lost_without_cause()
         lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
         raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]))
 
@@ -196,7 +196,7 @@ class Node:
     # ---- its engine
 
     @property
-    def local_engine_url(self) -> str:
+    def engine_unix_url_forwarding_if_remote(self) -> str:
         """Where this machine reaches the node's engine: its own socket, or one that ssh forwards."""
         with self._engine_lock:
             if not self._engine_address:
@@ -212,7 +212,7 @@ class Node:
         from rlbox.engine.docker import DockerEngine
 
         try:
-            return DockerEngine.connect(self.local_engine_url)
+            return DockerEngine.connect(self.engine_unix_url_forwarding_if_remote)
         except EngineError as error:
             output = self._ssh.read_errors() if self._ssh else ""
             if "prohibited" in output:
@@ -265,7 +265,7 @@ def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
         connected = {name: node for name, node in nodes.items() if name not in errors}
         names: dict[str, str] = {}
         for name, node in connected.items():
-            first = names.setdefault(node.machine.identity, name)
+            first = names.setdefault(node.machine.identity_until_restart, name)
             if first != name:
                 raise SpecError(
                     _("nodes {one} and {other} are one machine").format(one=first, other=name),
@@ -282,9 +282,9 @@ def lock_nodes(pool: NodePool) -> Iterator[None]:
     """Hold the lock of every node while the block runs: one after the other, in the same order for everybody."""
     streams: list[NodeStream] = []
     try:
-        for node in sorted(pool.nodes.values(), key=lambda node: node.machine.identity):
+        for node in sorted(pool.nodes.values(), key=lambda node: node.machine.identity_until_restart):
             streams.append(node.stream("hold_lock"))
-            if not streams[-1].next():
+            if not streams[-1].next_or_raise():
                 raise LockHeld(
                     _("another call changes clusters on node {node}").format(node=node.name),
                     where=node.name,

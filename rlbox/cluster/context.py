@@ -30,7 +30,7 @@ from rlbox.cluster.plan import (
     resolve_node_specs,
 )
 from rlbox.errors import NodeError
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.target import load_target
@@ -84,7 +84,7 @@ class ClusterProbe:
         return self.spec(name).ray_as_processes or (facts.engine.state == "absent" and facts.installation is not None)
 
 
-def choose_configured_or_ssh_addresses(
+def choose_unchecked_configured_or_ssh_addresses(
     specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]
 ) -> dict[str, InterfaceAddress]:
     """Return where each node is for the others: as the target says, else where ssh reaches it.
@@ -116,7 +116,7 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
         row = node.call("report_node", _REPORT_S, disk=node.spec.data, target=target, paths=list(paths))
         facts = _adapter(NodeFacts).validate_python(row)
         # what it could be ahead at most and at least, for it looked in between; what could be right is taken as right
-        most, least = facts.clock_before_after_s[0] - began, facts.clock_before_after_s[1] - time.time()
+        most, least = facts.own_clock_before_after_s[0] - began, facts.own_clock_before_after_s[1] - time.time()
         return facts, max(least, min(most, 0.0))
 
     results = pool.map(ask)
@@ -125,7 +125,7 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
         specs=known,
         facts=facts,
         clock_offsets_s={name: offset for name, (__, offset) in results.items()},
-        addresses=choose_configured_or_ssh_addresses(known, facts),
+        addresses=choose_unchecked_configured_or_ssh_addresses(known, facts),
     )
 
 
@@ -136,28 +136,28 @@ def probe_instances(node: Node, *, leave_out_containers: bool, timeout_s: float 
     return report
 
 
-def attempt_connections(
-    pool: NodePool, endpoints_by_source: Mapping[str, Sequence[Endpoint]]
+def attempt_connections_from_nodes(
+    pool: NodePool, endpoints_by_source_node: Mapping[str, Sequence[Endpoint]]
 ) -> tuple[ConnectionAttempt, ...]:
     def ask(node: Node) -> list[ConnectionAttempt]:
-        targets = endpoints_by_source[node.name]
+        targets = endpoints_by_source_node[node.name]
         endpoints = [(one.address, one.port) for one in targets]
         errors = node.call("attempt_connections", _REACH_S, endpoints=endpoints)
         return [ConnectionAttempt(node.name, one, error) for one, error in zip(targets, errors, strict=True)]
 
-    sources = [name for name, targets in endpoints_by_source.items() if targets]
+    sources = [name for name, targets in endpoints_by_source_node.items() if targets]
     results, __ = pool.select_skipping_unconnected(sources).try_map(ask)
     return tuple(attempt for attempts in results.values() for attempt in attempts)
 
 
-def plan_ports(probe: ClusterProbe, cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
+def plan_ports(probe: ClusterProbe, ignored_cluster_name: str, forced_base: int, lowest_base: int) -> PortPlan:
     listening = {port for facts in probe.facts.values() for port in facts.listening}
     others = [
         plan.ports
         for facts in probe.facts.values()
         for instance in facts.clusters
         if (plan := plan_of_labels(instance.labels))
-        and own_plan(instance.labels, cluster_name, facts.machine.uid) is None
+        and own_plan(instance.labels, ignored_cluster_name, facts.machine.uid) is None
     ]
     return choose_ports(listening, others, forced_base, lowest_base)
 
@@ -167,21 +167,24 @@ def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: Port
     if not probe.specs:  # no node answered
         return probe
     head, names = probe.specs[0].name, list(probe.addresses)
-    wanted = {name: sorted({*ports.listened(head=name == head), *ports.reached(head=name == head)}) for name in names}
+    wanted = {
+        name: sorted({*ports.listened(head=name == head), *ports.ports_to_try_from_others(head=name == head)})
+        for name in names
+    }
     with contextlib.ExitStack() as streams:
 
         def listen(node: Node) -> dict[int, str]:
             stream = streams.enter_context(contextlib.closing(node.stream("listen_on_ports", ports=wanted[node.name])))
-            return {int(port): str(holder) for port, holder in stream.next().items()}
+            return {int(port): str(holder) for port, holder in stream.next_or_raise().items()}
 
         taken = pool.select_skipping_unconnected(list(wanted)).map(listen)
         endpoints: dict[str, list[Endpoint]] = {name: [] for name in names}
         for target in names:
-            free = [port for port in ports.reached(head=target == head) if port not in taken[target]]
+            free = [port for port in ports.ports_to_try_from_others(head=target == head) if port not in taken[target]]
             for source in names:
                 if source != target:
                     endpoints[source] += [Endpoint(target, probe.addresses[target].address, port) for port in free]
-        attempts = attempt_connections(pool, endpoints)
+        attempts = attempt_connections_from_nodes(pool, endpoints)
     return replace(probe, ports=ports, taken_ports=taken, connection_attempts=attempts)
 
 
@@ -195,7 +198,7 @@ class ExistingCluster:
 
     def was_found_running_on(self, node: str) -> bool:
         instance = self.instances.get(node)
-        return instance is not None and instance.is_running
+        return instance is not None and instance.has_not_ended
 
     def start_log_stream(
         self, node: Node, patterns: Sequence[str], *, follow: bool, max_bytes: int = _LOG_BYTES
@@ -225,7 +228,7 @@ class ClusterContext:
     @property
     def ray_version(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return list_stack_versions(self.target, self.image.lock).get("ray", "")
+        return list_stack_package_versions(self.target, self.image.lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         return probe_nodes(self.pool, self.specs, self.image.target, paths)
@@ -241,7 +244,7 @@ class ClusterContext:
                     clusters[plan.id] = ExistingCluster(plan=plan, instances=instances)
 
         def rank(cluster: ExistingCluster) -> tuple[int, str]:
-            return sum(one.is_running for one in cluster.instances.values()), cluster.plan.id
+            return sum(one.has_not_ended for one in cluster.instances.values()), cluster.plan.id
 
         return max(clusters.values(), key=rank, default=None)
 
@@ -252,7 +255,7 @@ class ClusterContext:
                 _("there is no cluster {name} on {facts}").format(
                     name=self.name, facts=", ".join(probe.facts) or _("any node that answers")
                 ),
-                next_step=f"rlbox cluster up {self.options.option_text}",
+                next_step=f"rlbox cluster up {self.options.target_and_options_text}",
             )
         return cluster
 
@@ -271,7 +274,9 @@ class ClusterContext:
             raise NodeError(
                 _("the head of cluster {plan} does not run").format(plan=cluster.plan.name),
                 where=head,
-                next_step=_("rlbox cluster up {words} brings back what died").format(words=self.options.option_text),
+                next_step=_("rlbox cluster up {words} brings back what died").format(
+                    words=self.options.target_and_options_text
+                ),
             )
         return self.pool.nodes[head]
 

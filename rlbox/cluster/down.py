@@ -52,7 +52,7 @@ def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = 
                     done=_("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else "",
                     lines="\n".join(f"  {line}" for line in context.pool.format_unreached()),
                 ),
-                next_step=f"rlbox cluster down {options.option_text}, once they answer",
+                next_step=f"rlbox cluster down {options.target_and_options_text}, once they answer",
             )
         return DownResult(context.name, gone)
 
@@ -83,7 +83,7 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
 
     A cluster whose head has ended has lost its jobs already, and with them what its runs do.
     """
-    plan, option_text = cluster.plan, context.options.option_text
+    plan, option_text = cluster.plan, context.options.target_and_options_text
     down = f"rlbox cluster down {option_text} --force"
     head = context.pool.nodes.get(plan.head.name)
     if head and not cluster.was_found_running_on(head.name):

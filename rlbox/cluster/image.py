@@ -155,15 +155,15 @@ class ImageOnNodes(NamedTuple):
     """An image, or for nodes without an engine the checksum of their lock, and what each node's engine calls it."""
 
     image_or_lock_sha256: str
-    engine_id_by_node: dict[str, str]
+    engine_id_or_lock_sha256_by_node: dict[str, str]
 
 
 def bring_image_to_nodes(
-    context: ClusterContext, probe: ClusterProbe, existing_plan: ClusterPlan | None, registry_name: str
+    context: ClusterContext, probe: ClusterProbe, plan_to_match: ClusterPlan | None, registry_name: str
 ) -> ImageOnNodes:
     """Return the image once all nodes have the very same; without `registry_name` nodes that lack it are sent it."""
-    if existing_plan:
-        inplace = [member.name for member in existing_plan.members if member.is_inplace]
+    if plan_to_match:
+        inplace = [member.name for member in plan_to_match.members if member.is_inplace]
     else:
         inplace = list(filter(probe.is_node_inplace, probe.facts))
     pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
@@ -175,13 +175,13 @@ def bring_image_to_nodes(
     images = pool.map(lambda node: node.engine().find_image(tag))
     if images:
         identity = hash_layers_and_config(local or next(iter(images.values())))
-    if existing_plan and existing_plan.image_digest != identity:
+    if plan_to_match and plan_to_match.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
-                plan=existing_plan.name, target=existing_plan.target
+                plan=plan_to_match.name, target=plan_to_match.target
             ),
             next_step=_("rlbox cluster down {words}, then the same command again").format(
-                words=context.options.option_text
+                words=context.options.target_and_options_text
             ),
         )
     lacking = [name for name, found in images.items() if hash_layers_and_config(found) != identity]

@@ -159,26 +159,26 @@ def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, b
 # ---- the working directory
 
 
-def is_excluded(path: str, patterns: Sequence[str]) -> bool:
+def is_excluded_itself(path: str, patterns: Sequence[str]) -> bool:
     """Return whether a path is left out: by its name, or where a pattern has a `/` as a whole."""
     name = path.rpartition("/")[2]
     stripped = (pattern.strip("/") for pattern in patterns)
     return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
-def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
+def find_upload_file_sizes(directory: Path, extra_excludes: Sequence[str]) -> dict[str, int]:
     if not directory.is_dir():
         raise SpecError(
             _("the working directory is missing"),
             where=str(directory),
             next_step=_("name one with --working-dir DIR"),
         )
-    patterns, sizes = (*_EXCLUDED, *excludes), dict[str, int]()
+    patterns, sizes = (*_EXCLUDED, *extra_excludes), dict[str, int]()
     for folder, folders, names in os.walk(directory):
         base = Path(folder).relative_to(directory)
-        folders[:] = [name for name in sorted(folders) if not is_excluded((base / name).as_posix(), patterns)]
+        folders[:] = [name for name in sorted(folders) if not is_excluded_itself((base / name).as_posix(), patterns)]
         for path in ((base / name).as_posix() for name in sorted(names)):
-            if not is_excluded(path, patterns) and (directory / path).is_file():
+            if not is_excluded_itself(path, patterns) and (directory / path).is_file():
                 sizes[path] = (directory / path).stat().st_size
     if (total := sum(sizes.values())) > LARGEST_PACKAGE:
         raise SpecError(
@@ -239,16 +239,16 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
         app.print_status(f"job {id_} of cluster {plan.name}")
         if options.detach:
             return SubmitResult(JobsApi(head, plan).get_job(id_))
-        typed = options.option_text
+        typed = options.target_and_options_text
         go_on = f"rlbox cluster logs {typed} --job {id_}, or rlbox cluster stop {typed} {id_}"
         with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
             try:
                 job = _follow(context, cluster, head, id_, job_secrets)
-                return SubmitResult(job, monitor.probe_and_list_findings() if job.status == FAILED else ())
+                return SubmitResult(job, monitor.stop_and_show_findings() if job.status == FAILED else ())
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except NodeError as error:
-                what = _("job {id} is no longer followed: {what}").format(id=id_, what=monitor.explain(error))
+                what = _("job {id} is no longer followed: {what}").format(id=id_, what=monitor.stop_and_explain(error))
                 raise NodeError(what, where=error.where, next_step=go_on) from error
 
 
@@ -401,11 +401,17 @@ class LogLineTimestamper:
 
 
 def read_logs(
-    app: App, options: ClusterOptions, show: Callable[[LogLine], None], *, job: str, lines: int | None, follow: bool
+    app: App,
+    options: ClusterOptions,
+    show: Callable[[LogLine], None],
+    *,
+    job: str,
+    lines: int | None,
+    follow_until_interrupted: bool,
 ) -> None:
     """Show the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
 
-    With `follow` it ends by Ctrl-C alone, or with a `NodeError` as the connection to a node breaks.
+    With `follow_until_interrupted` it ends by Ctrl-C alone, or with a `NodeError` as the connection to a node breaks.
     """
     masker = SecretMasker(os.environ)
     with open_context(app, options) as context:
@@ -416,14 +422,14 @@ def read_logs(
         patterns = _choose_patterns(context, cluster, job)
         pool = context.pool.select_skipping_unconnected(list(cluster.instances))
         clocks = LogLineTimestamper(probe.clock_offsets_s)
-        streams = pool.map(lambda node: cluster.start_log_stream(node, patterns, follow=follow))
+        streams = pool.map(lambda node: cluster.start_log_stream(node, patterns, follow=follow_until_interrupted))
         try:
-            reports = pool.map(lambda node: streams[node.name].next())
+            reports = pool.map(lambda node: streams[node.name].next_or_raise())
             found = [line for name, report in reports.items() for line in clocks.timestamp_lines(name, report)]
             found.sort(key=lambda line: line.at)
             for log_line in found[0 if lines is None else max(0, len(found) - lines) :]:
                 show(log_line._replace(text=masker.mask_text(log_line.text)))
-            for name, report in _merge_streams(streams) if follow else ():
+            for name, report in _merge_streams(streams) if follow_until_interrupted else ():
                 for log_line in clocks.timestamp_lines(name, report):
                     show(log_line._replace(text=masker.mask_text(log_line.text)))
         finally:

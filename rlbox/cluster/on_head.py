@@ -48,7 +48,7 @@ def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterPr
     return cluster, probe, head
 
 
-def run_rlbox_on_head_node(
+def run_rlbox_in_container_beside_head(
     app: App,
     options: ClusterOptions,
     rlbox_args: tuple[str, ...],
@@ -81,7 +81,7 @@ def run_rlbox_on_head_node(
             try:
                 code = run_helper_and_fetch_files(_open_tunnel(head), app.project, helper)
             except EngineError as error:
-                raise NodeError(monitor.explain(error), where=head.name, next_step=logs_command) from error
+                raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
             if code:
                 _write_evidence(app, head, run_id, monitor)
             return code
@@ -93,7 +93,7 @@ def _open_tunnel(head: Node) -> EngineTunnel:
     machine = head.machine
     socket_gid, home, state = head.call("create_helper_state", engine_socket=machine.engine_socket)
     return EngineTunnel(
-        address=head.local_engine_url,
+        address=head.engine_unix_url_forwarding_if_remote,
         remote_socket=machine.engine_socket,
         uid=machine.uid,
         gid=machine.gid,
@@ -107,11 +107,11 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
     directory = _find_evidence_directory(head, run)
     if not directory:
         return
-    failures = [one.as_json() for one in monitor.probe_and_list_findings()]
+    failures = [one.as_json() for one in monitor.stop_and_show_findings()]
     status = {
         "schema": 1,
         "failures": failures,
-        "nodes": {name: {"answers": is_live} for name, is_live in monitor.get_liveness_by_node().items()},
+        "nodes": {name: {"answers": is_live} for name, is_live in monitor.answered_so_far_by_node().items()},
     }
     path, text = f"{directory}/{_STATUS_FILE}", json.dumps(status, indent=1) + "\n"
     try:

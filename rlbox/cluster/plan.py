@@ -73,7 +73,7 @@ class PortPlan:
     def listened(self, *, head: bool) -> tuple[int, ...]:
         return tuple(self.of(part) for part in _PARTS if head or part not in _HEAD_PARTS)
 
-    def reached(self, *, head: bool) -> tuple[int, ...]:
+    def ports_to_try_from_others(self, *, head: bool) -> tuple[int, ...]:
         """Return the ports that the other nodes connect to: not those on loopback, and of the workers the two ends."""
         inner = [self.of(part) for part in _LOOPBACK_PARTS]
         return (*(port for port in self.listened(head=head) if port not in inner), *self.worker_range)
@@ -84,15 +84,15 @@ class PortPlan:
 
 
 def choose_ports(
-    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], forced_base: int = 0, lowest_base: int = BASE
+    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], unchecked_base: int = 0, lowest_base: int = BASE
 ) -> PortPlan:
-    """Return `forced_base`, or 20 ports that are free on all nodes, from `lowest_base` on, and 1,000 for workers."""
+    """Return `unchecked_base`, or 20 ports that are free on all nodes, from `lowest_base` on, and 1,000 for workers."""
     used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another
     workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
     bases = range(lowest_base, lowest_base + _MOST * STRIDE, STRIDE)
-    base = forced_base or next((at for at in bases if used.isdisjoint(range(at, at + STRIDE))), None)
+    base = unchecked_base or next((at for at in bases if used.isdisjoint(range(at, at + STRIDE))), None)
     if base is None:
         raise NodeError(
             _("no {stride} ports in a row are free on all nodes, from {first} on").format(
@@ -221,7 +221,7 @@ class ClusterOptions:
     data: str = ""
 
     @property
-    def option_text(self) -> str:
+    def target_and_options_text(self) -> str:
         options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
 

@@ -21,7 +21,7 @@ from rlbox.cluster.context import (
     ConnectionAttempt,
     Endpoint,
     ExistingCluster,
-    attempt_connections,
+    attempt_connections_from_nodes,
     open_context,
     probe_instances,
 )
@@ -173,7 +173,7 @@ class Failure(NamedTuple):
     since: float = 0.0
 
 
-def list_failure_findings(failures: Iterable[Failure]) -> tuple[Finding, ...]:
+def sort_failure_findings(failures: Iterable[Failure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -193,7 +193,7 @@ def find_failure(member: MemberFacts) -> Failure | None:
     if instance is None:
         title = _("its container was removed, or the record of its processes")
         return Failure(Finding(id="container-gone", title=title, where=member.name))
-    if not instance.is_running:
+    if not instance.has_not_ended:
         return _explain_end(member, instance)
     if disk and disk.is_full:
         title = _("its data disk is full")
@@ -223,7 +223,7 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
     killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
     ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
     restarted = _("its machine was restarted: a reboot, or its power was cut")
-    part, __, part_code = instance.first_ended_part.partition(" ")
+    part, __, part_code = instance.first_ended_part_with_code.partition(" ")
     part_killed = _("a part of its Ray was killed, by hand or for memory")
     full = _format_space(member.disk) if member.disk and member.disk.is_full else ""
     rules = (
@@ -283,9 +283,9 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
     containers = {name: _format_instance(cluster.instances.get(name)) for name in probe.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     remedies = {one.where: one.remedy for one in context.pool.unreached}
-    back = f"rlbox cluster up {context.options.option_text} brings back what died"
+    back = f"rlbox cluster up {context.options.target_and_options_text} brings back what died"
     members = _list_member_facts(context, probe, cluster, state)
-    found = list_failure_findings(filter(None, map(find_failure, members)))
+    found = sort_failure_findings(filter(None, map(find_failure, members)))
     failures = tuple(dataclasses.replace(one, remedy=remedies.get(one.where, back)) for one in found)
     return dataclasses.replace(create_status(plan, state, containers, disks), failures=failures)
 
@@ -293,7 +293,7 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
 def _format_instance(one: RayInstance | None) -> str:
     if one is None:
         return "gone"
-    return one.status if one.is_running else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
+    return one.status if one.has_not_ended else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
 
 
 def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> None:
@@ -303,7 +303,9 @@ def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: Exist
             _("cluster {plan} is not as it should be\n{table}").format(
                 plan=status.plan.name, table=format_findings(status.failures)
             ),
-            next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
+            next_step=_("rlbox cluster up {words} brings back what died").format(
+                words=context.options.target_and_options_text
+            ),
         )
 
 
@@ -326,7 +328,7 @@ def _list_member_facts(
             attempts=[one for one in attempts if one.target.node == member.name],
             missing=missing.get(member.name, ""),
             disk=facts.disk if facts else None,
-            is_restarted=bool(facts and started_on and started_on != facts.machine.identity),
+            is_restarted=bool(facts and started_on and started_on != facts.machine.identity_until_restart),
             clock_offset_s=probe.clock_offsets_s.get(member.name, 0.0),
         )
 
@@ -338,7 +340,7 @@ def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[
         Endpoint(one.name, one.address, port) for one in plan.members if one.name in unreached for port in ports
     ]
     sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in unreached]
-    return attempt_connections(pool, dict.fromkeys(sources, endpoints))
+    return attempt_connections_from_nodes(pool, dict.fromkeys(sources, endpoints))
 
 
 class NodeMonitor:
@@ -396,15 +398,15 @@ class NodeMonitor:
                 self._shown.add((one.where, one.id))
                 self._context.app.print_status(f"{one.where}: {one.title}: {one.seen}")
 
-    def get_liveness_by_node(self) -> dict[str, bool]:
+    def answered_so_far_by_node(self) -> dict[str, bool]:
         return {name: name not in self._silent for name in self._pool.nodes}
 
-    def probe_and_list_findings(self) -> tuple[Finding, ...]:
+    def stop_and_show_findings(self) -> tuple[Finding, ...]:
         """Stop watching; return what happened to nodes, the first first, and say what was not said."""
         self.close()
         self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
-        findings = list_failure_findings(self._failures.values())
+        findings = sort_failure_findings(self._failures.values())
         if not self._silent:
             with contextlib.suppress(RlboxError):
                 probe = self._context.probe()
@@ -413,8 +415,8 @@ class NodeMonitor:
         self._show(findings)
         return findings
 
-    def explain(self, error: RlboxError) -> str:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.probe_and_list_findings()]
+    def stop_and_explain(self, error: RlboxError) -> str:
+        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.stop_and_show_findings()]
         return "".join([error.what, *lines])
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class UpResult(NamedTuple):
         return {**self.status.as_json(), "started": list(self.started), "proof": proof}
 
     def text(self) -> str:
-        return "\n".join(filter(None, (self.status.text(), self.proof.text() if self.proof else "")))
+        return "\n".join(filter(None, (self.status.text(), self.proof.all_reduce_table() if self.proof else "")))
 
 
 def bring_up(app: App, options: UpOptions) -> UpResult:
@@ -171,7 +171,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
             require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
         if head.name in dead or state.error:
             dead = [member.name for member in plan.members]
-        plan = plan.with_identities({name: probe.facts[name].machine.identity for name in dead})
+        plan = plan.with_identities({name: probe.facts[name].machine.identity_until_restart for name in dead})
         context.app.print_status(f"starting again on {', '.join(dead)}")
         __, images = bring_image_to_nodes(context, probe, plan, options.image)
         ended = {node.id for node in state.nodes if node.name in dead}
@@ -207,7 +207,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
             interface=probe.addresses[name].interface,
             gpus=context.target.hardware.gpus,
             uid=facts.machine.uid,
-            identity=facts.machine.identity,
+            identity=facts.machine.identity_until_restart,
             place=facts.installation.directory if facts.installation and probe.is_node_inplace(name) else "",
         )
         for name, facts in probe.facts.items()
@@ -330,7 +330,7 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
 
 def _require_running(node: Node, plan: ClusterPlan) -> None:
     for one in _list_instances(node, plan):
-        if not one.is_running:
+        if not one.has_not_ended:
             lines = read_log_tail(node, one, _LAST_LINES).strip().splitlines()
             raise NodeError(
                 _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(

@@ -86,7 +86,7 @@ def compile_re2(pattern: str) -> re2._Regexp[str]:
         ) from error
 
 
-def matches_except(pattern: str, excluded_pattern: str, line: str) -> bool:
+def matches_unless_excluded(pattern: str, excluded_pattern: str, line: str) -> bool:
     """Return whether a line holds what `pattern` asks for, and nothing that `excluded_pattern` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
     return compile_re2(pattern).search(bare) is not None and not (

@@ -61,7 +61,7 @@ def parse_quantity(kind: UnitKind, value: str | float) -> Fraction:
 
     Raises ValueError: it is no value of that kind; the message says what one looks like.
     """
-    text = value.strip() if isinstance(value, str) else format_number_without_exponent(value).removesuffix(".0")
+    text = value.strip() if isinstance(value, str) else repr_without_exponent(value).removesuffix(".0")
     if _NUMBER.fullmatch(text):
         number = Fraction(text)
         if number == 0 or (kind == "fraction" and number <= 1):
@@ -91,7 +91,7 @@ def convert_to_unit(quantity: Fraction, unit: str) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def format_number_without_exponent(value: float) -> str:
+def repr_without_exponent(value: float) -> str:
     """Return a number as a command reads it: no exponent, no rounding that is seen in 12 digits."""
     if isinstance(value, int):
         return str(value)

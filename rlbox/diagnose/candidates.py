@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, count_resumed_lines, is_traceback_from_logger
+from rlbox.diagnose.events import Event, count_lines_resumed_with_other_numbers, is_traceback_from_logger
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
     LEVEL_ERROR,
@@ -68,7 +68,7 @@ class Candidate:
     full_line: str = ""
 
     @property
-    def cause_id(self) -> str:
+    def cause_id_or_empty(self) -> str:
         """The id of its cause; empty when no signature knows it."""
         return self.match.signature.cause if self.match else ""
 
@@ -264,13 +264,13 @@ def _says_work_continued(candidate: Candidate) -> bool:
     return event.work_continued or any(says_work_continues(line) for _, line in tail[:_BEHIND])
 
 
-def has_work_resumed(candidate: Candidate, log_events: LogEvents) -> bool:
+def has_steps_resumed_after_unknown_exception(candidate: Candidate, log_events: LogEvents) -> bool:
     """Whether lines with growing numbers before an error, as of steps, came again behind it."""
     event = candidate.event
     if not event.exceptions or candidate.match or candidate.causal_role != "root":
         return False
     below = [one for one in log_events.step_like_lines_at_end if one.number > event.last_exception_line_number]
-    return count_resumed_lines(event.step_like_lines_above, below, event.writer) >= _AGAIN
+    return count_lines_resumed_with_other_numbers(event.step_like_lines_above, below, event.writer) >= _AGAIN
 
 
 def ends_log_abruptly(candidate: Candidate, log_events: LogEvents, max_lines_below: int = _END) -> bool:

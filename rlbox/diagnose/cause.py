@@ -98,7 +98,7 @@ def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
     )
 
 
-def make_unwritable_directory_cause(path: str, reason: str) -> Cause:
+def make_unwritable_run_directory_cause(path: str, reason: str) -> Cause:
     return Cause(kind="disk", what=f"the run directory cannot be written: {reason}", where=path)
 
 
@@ -177,7 +177,7 @@ def make_record_contradicts_supervisor_cause(contradiction: str, run_id: str) ->
     )
 
 
-def make_removed_directory_cause(path: str) -> Cause:
+def make_removed_run_directory_cause(path: str) -> Cause:
     return Cause(
         kind="disk", what="the run directory was removed while the run went on; its logs went with it", where=path
     )

@@ -19,7 +19,7 @@ from rlbox.diagnose.location import (
     find_raising_code_if_package,
     locate_failure,
 )
-from rlbox.diagnose.root_cause import Link, analyze, build_chain, find_year
+from rlbox.diagnose.root_cause import Link, analyze, build_chain, find_year_or_2000
 from rlbox.diagnose.signatures import LogSignature, SignatureSet
 from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, find_sources, read_blocks
 
@@ -81,7 +81,7 @@ class Diagnosis:
     @property
     def cause_id_unknown_or_none(self) -> str | None:
         """The id of the cause, `unknown`, or None where nothing was fatal."""
-        return (self.root.cause_id or UNKNOWN) if self.root else None
+        return (self.root.cause_id_or_empty or UNKNOWN) if self.root else None
 
     @property
     def signature(self) -> LogSignature | None:
@@ -113,7 +113,7 @@ class Diagnosis:
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
             "also": [
-                {"cause": one.cause_id or UNKNOWN, **self._place(one), "why": one.causal_role}
+                {"cause": one.cause_id_or_empty or UNKNOWN, **self._place(one), "why": one.causal_role}
                 for one in self.independent
             ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
@@ -152,7 +152,7 @@ class Diagnosis:
             **self._place(candidate),
             "at": candidate.event.log_line.clock,
             "time": round(candidate.time[0], 6) if candidate.time else None,
-            "cause": candidate.cause_id or None,
+            "cause": candidate.cause_id_or_empty or None,
             "why": link.reason,
             "of": link.cause_index,
             "count": candidate.event.count,
@@ -171,7 +171,7 @@ class Diagnosis:
         counts: Counter[tuple[str, str]] = Counter()
         first: dict[tuple[str, str], Candidate] = {}
         for candidate in self.benign:
-            key = (candidate.cause_id, candidate.text[:80])
+            key = (candidate.cause_id_or_empty, candidate.text[:80])
             counts[key] += candidate.event.count
             first.setdefault(key, candidate)
         return [(first[key], count) for key, count in counts.most_common(50)]
@@ -255,7 +255,7 @@ def find_stall(logs: Sequence[LogEvents]) -> Stall | None:
     Every sign of work counts, served requests too; a log without steps is a server's, which may be idle. Clocks
     without a date are not compared.
     """
-    year = find_year(logs)
+    year = find_year_or_2000(logs)
 
     def read_clock(clock: str) -> float | None:
         moment = parse_clock(clock)

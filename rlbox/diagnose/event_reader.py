@@ -14,7 +14,7 @@ from rlbox.diagnose.patterns import (
     PROGRAM_KINDS_HEAD_BYTES,
     ProgressMark,
     compile_progress_prefilter,
-    find_program_kinds,
+    find_log_activities,
     find_progress_sign,
     says_work_continues,
 )
@@ -22,7 +22,7 @@ from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     TracebackParser,
     announces_exception_on_next_line,
-    find_exception_name,
+    find_qualified_exception_name,
     is_chain_line,
     is_traceback_head_or_frame,
 )
@@ -124,9 +124,11 @@ class EventReader:
         self._block, first_number = block, block.first_number
         self._around.feed(block)
         if block.first_byte < PROGRAM_KINDS_HEAD_BYTES:
-            self.read.program_kinds |= find_program_kinds(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
+            self.read.program_kinds |= find_log_activities(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
         hits = iter(
-            find_matching_line_indexes(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
+            find_matching_line_indexes(self._catalogue.line_prefilter_expressions, block)
+            if block.hits is None
+            else block.hits
         )
         hit = next(hits, -1)
         index, count = 0, len(block)
@@ -147,7 +149,7 @@ class EventReader:
             self._end(writer)
         self._tails.clear()
         self.read.last_clock = _find_clock_at_or_above(self._block, len(self._block) - 1, lines=200)
-        self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end(self.read.line_count)
+        self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end_if_any_kept(self.read.line_count)
         return self.read
 
     def collect_events_so_far(self) -> LogEvents:
@@ -158,7 +160,7 @@ class EventReader:
         return replace(
             self.read,
             events=[*self.read.events, *ends],
-            step_like_lines_at_end=self._around.find_step_like_lines_at_end(self.read.line_count),
+            step_like_lines_at_end=self._around.find_step_like_lines_at_end_if_any_kept(self.read.line_count),
         )
 
     def _see(self, number: int, text: str, hit: bool) -> None:
@@ -171,7 +173,7 @@ class EventReader:
 
     def _see_row(self, row: LogLine, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if not row.body.strip() and (not row.has_prefix or row.has_timestamp_but_no_level):
+        if not row.body.strip() and (not row.has_prefix or row.has_timestamp_but_no_level_or_call_site):
             for writer in [writer for writer, trace in self._open.items() if not trace.prefixed]:
                 self._feed(writer, row)
             self._tails.pop(row.writer, None)
@@ -264,7 +266,9 @@ class EventReader:
         event = self._tails.get(row.writer)
         if event is None:
             return False
-        are_stamped_alike = row.has_timestamp_but_no_level and event.log_line.has_timestamp_but_no_level
+        are_stamped_alike = (
+            row.has_timestamp_but_no_level_or_call_site and event.log_line.has_timestamp_but_no_level_or_call_site
+        )
         is_other = row.has_prefix and bool(row.clock) and not are_stamped_alike
         if is_other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
@@ -275,7 +279,7 @@ class EventReader:
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
-        return event.names_exception and find_exception_name(row.body) is None
+        return event.names_exception and find_qualified_exception_name(row.body) is None
 
     def _state(self, row: LogLine) -> None:
         panic, self._panic = self._panic, None
@@ -292,7 +296,7 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            names_exception=bool(find_exception_name(row.body))
+            names_exception=bool(find_qualified_exception_name(row.body))
             and not announces_exception_on_next_line(row.body.rstrip()),
         )
         self._keep(event)
@@ -307,7 +311,7 @@ class EventReader:
         event.nearest_clock = "" if event.log_line.clock else self._clock
         event.step_like_lines_above = self._around.get_kept_step_like_lines_above(event.first_number)
         if len(self.read.events) < _WITH_LINES_ABOVE:
-            event.lines_above = self._around.get_lines_above(event.first_number)
+            event.lines_above = self._around.get_space_joined_lines_above(event.first_number)
         if self._excused:
             heads = (
                 (event.first_number, event.log_line.text),

@@ -23,7 +23,7 @@ from rlbox.diagnose.tracebacks import (
     RaisedException,
     StackFrame,
     TracebackParser,
-    find_exception_name,
+    find_qualified_exception_name,
 )
 from rlbox.logs.lines import LineBlock
 
@@ -71,7 +71,7 @@ class Event:
         return self.log_line.level
 
     @property
-    def frames(self) -> list[StackFrame]:
+    def frames_of_all_exceptions(self) -> list[StackFrame]:
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
@@ -82,7 +82,7 @@ class Event:
     @property
     def exception_name_in_line(self) -> str:
         """The exception, without modules, that a single line names; empty when it names none."""
-        name = find_exception_name(self.body) if self.names_exception else None
+        name = find_qualified_exception_name(self.body) if self.names_exception else None
         return name.rpartition(".")[2] if name else ""
 
     @property
@@ -167,14 +167,14 @@ class RecentLines:
                 _find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
-    def get_lines_above(self, line_number: int) -> str:
+    def get_space_joined_lines_above(self, line_number: int) -> str:
         """Return at most 40 lines, joined by blanks: RE2 is told to match no line feed."""
         return " ".join(text[:_LONGEST] for _number, text in self._lines(line_number - 40, line_number))
 
     def get_kept_step_like_lines_above(self, line_number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(line_number, ())
 
-    def find_step_like_lines_at_end(self, log_line_count: int) -> tuple[RecurringLine, ...]:
+    def find_step_like_lines_at_end_if_any_kept(self, log_line_count: int) -> tuple[RecurringLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
@@ -188,7 +188,9 @@ class RecentLines:
         ]
 
 
-def count_resumed_lines(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
+def count_lines_resumed_with_other_numbers(
+    above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str
+) -> int:
     """Return how many lines of a writer come again below an error with other numbers."""
     forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}

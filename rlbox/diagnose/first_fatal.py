@@ -20,8 +20,8 @@ from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
-from rlbox.diagnose.sources import LogSource, is_plain_text
-from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
+from rlbox.diagnose.sources import LogSource, is_uncompressed
+from rlbox.logs.lines import LineBlock, LineSplitter, strip_ansi_escapes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_lines_after, find_offset_lines_before
@@ -126,7 +126,7 @@ def _read_context(log: Path, position: FatalPosition, *, follow_links: bool = Fa
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
     """Return the first fatal line of a log that nobody followed; None when it has none or is missing."""
     reader = LogReader(EventReader(catalogue))
-    for block in read_log_blocks(log):
+    for block in read_raw_log_blocks(log):
         reader.feed(block)
     root = analyze([reader.close()], catalogue).root
     return _make_position(root) if root else None
@@ -144,7 +144,7 @@ def _read_lines(file: BinaryIO, start: int, lines: int) -> list[str]:
     return texts[:lines]
 
 
-def read_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
+def read_raw_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
     """Yield the bytes before `end` in blocks of 1 MiB; nothing when the log cannot be read."""
     with contextlib.suppress(OSError), open_regular_file(path) as file:
         while block := file.read(min(_BLOCK, end)):
@@ -159,7 +159,7 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     event = diagnosis.root.event
     source, (block, offset) = sources[event.log_index], event.block_first_line_and_byte
     path = source.path_unless_stdin
-    if path is None or not is_plain_text(path):
+    if path is None or not is_uncompressed(path):
         return ""
     text = get_clipped_full_line(diagnosis.root)
     position = FatalPosition(
@@ -167,7 +167,7 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     )
     context = _read_context(path, position, follow_links=True)
     shown = _number_lines(position.number, text, context.before[-lines:], context.after[:lines])
-    return "\n".join(f"{number} {strip_terminal_codes(line)[:_SHOWN]}" for number, line in shown)
+    return "\n".join(f"{number} {strip_ansi_escapes(line)[:_SHOWN]}" for number, line in shown)
 
 
 def _number_lines(number: int, text: str, before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -224,12 +224,12 @@ def read_last_line(run_dir: Path, log: str) -> LogFailure | None:
         texts.pop()
     if not texts:
         return None
-    number = sum(block.count(b"\n") for block in read_log_blocks(run_dir / log, start)) + len(texts)
+    number = sum(block.count(b"\n") for block in read_raw_log_blocks(run_dir / log, start)) + len(texts)
     before = tuple(texts[-CONTEXT_LINES - 1 : -1])
     return LogFailure(log=log, number=number, text=texts[-1].strip(), before=before, grade="wrapper")
 
 
-def sort_failures_by_time(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
+def sort_failures_by_time_services_first(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
     """Return `failures` by time; at the same time by what the lines state themselves, else services first."""
     ordered: list[LogFailure] = []
     for fatal in sorted(failures, key=lambda fatal: fatal.log.endswith("/stage.log")):
@@ -244,7 +244,9 @@ def _before(one: LogFailure, other: LogFailure) -> bool:
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
 
-def find_or_read_responsible_failure(cause: Cause, failures: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
+def find_earliest_related_failure_or_read_last_line(
+    cause: Cause, failures: Sequence[LogFailure], run_dir: Path
+) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.
 
     A dead service is explained by the logs of services only; the log of the cause is quoted by its last line when no

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from rlbox.diagnose.patterns import compile_toml_pattern_union, load_patterns
 from rlbox.foreign import parse_json
-from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.lines import strip_ansi_escapes
 
 LEVELS = {
     "T": 0, "D": 0, "TRACE": 0, "DEBUG": 0,
@@ -72,13 +72,13 @@ class LogLine:
     clock_count: int = 0
 
     @property
-    def has_timestamp_but_no_level(self) -> bool:
+    def has_timestamp_but_no_level_or_call_site(self) -> bool:
         """Whether one clock, and neither level nor place of the logging statement, is in front of it."""
         return self.clock_count == 1 and not self.logging_call_site and self.level == NO_LEVEL
 
 
 def parse_line(number: int, text: str) -> LogLine:
-    text = strip_terminal_codes(text[:_LONGEST_LINE]).rstrip()
+    text = strip_ansi_escapes(text[:_LONGEST_LINE]).rstrip()
     plain = _CODES.sub("", text) if "[0" in text else text
     body = _strip_progress_bar(plain)
     glued = len(body) < len(plain)

@@ -65,7 +65,7 @@ class MissingRanks:
     reason: str
 
 
-def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
+def find_reported_missing_or_mismatched(texts: Iterable[str]) -> MissingRanks | None:
     """Return ranks that messages report as missing at a barrier, or in another collective than most."""
     calls: dict[int, CollectiveCall] = {}
     for text in texts:
@@ -207,9 +207,9 @@ def locate_failure(
 
 
 def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
-    if root.causal_role != "victim" and not find_reported_missing([root.text]):
+    if root.causal_role != "victim" and not find_reported_missing_or_mismatched([root.text]):
         return None
-    if named := find_reported_missing(one.text for one in candidates):
+    if named := find_reported_missing_or_mismatched(one.text for one in candidates):
         return named
     waits = (
         parse_collective_wait(text, one.event.log_line.rank)

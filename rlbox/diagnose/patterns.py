@@ -109,7 +109,7 @@ PROGRAM_KINDS_HEAD_BYTES = 1 << 18
 """Bytes at the beginning of a log in which kinds of programs are looked for."""
 
 
-def find_program_kinds(log_head: bytes) -> frozenset[str]:
+def find_log_activities(log_head: bytes) -> frozenset[str]:
     """Return which of `building`, `pip`, `serving` and `training` a log is about."""
     return frozenset(kind for kind in _tables()["spoken"] if _kind_pattern(kind).search(log_head))
 

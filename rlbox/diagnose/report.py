@@ -51,7 +51,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bo
     if diagnosis.root is None:
         parts = [_format_healthy(diagnosis)]
     else:
-        parts = [join("\n", format_summary(diagnosis)), _format_chain(diagnosis)]
+        parts = [join("\n", format_failure_summary(diagnosis)), _format_chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
     if include_benign or diagnosis.root is None:
@@ -61,7 +61,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bo
     return join("\n\n", (part for part in parts if part))
 
 
-def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
+def format_failure_summary(diagnosis: Diagnosis) -> Iterator[str]:
     root = diagnosis.root
     if root is None:
         return
@@ -123,7 +123,7 @@ def _format_chain(diagnosis: Diagnosis) -> str:
     for candidate in diagnosis.independent[:_ALSO_SHOWN]:
         rows.append(
             _("  also: {line} [{cause}]").format(
-                line=_format_line(diagnosis, candidate), cause=candidate.cause_id or UNKNOWN
+                line=_format_line(diagnosis, candidate), cause=candidate.cause_id_or_empty or UNKNOWN
             )
         )
     return join("\n", rows)
@@ -199,11 +199,11 @@ def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environme
     `secrets_environment` holds the secrets of this process, which are masked however they are written.
     """
     text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
-    text = redact(SecretMasker(secrets_environment).mask_text(text))
+    text = redact_secrets_hosts_and_paths(SecretMasker(secrets_environment).mask_text(text))
     return text.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
 
 
-def redact(text: str) -> str:
+def redact_secrets_hosts_and_paths(text: str) -> str:
     text = mask_random_text(text)
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)

@@ -16,12 +16,12 @@ from rlbox.diagnose.candidates import (
     classify_event_once,
     ends_log_abruptly,
     find_benign_reason,
-    has_work_resumed,
+    has_steps_resumed_after_unknown_exception,
 )
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_seconds_as_utc
-from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
+from rlbox.diagnose.location import find_reported_missing_or_mismatched, parse_rank_calls
 from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_text_for_near_regex, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
 
@@ -39,13 +39,13 @@ class CrossLogTimeline:
     """
 
     def __init__(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> None:
-        self._year = find_year(logs)
+        self._year = find_year_or_2000(logs)
         places = list(range(len(logs)))
         if log_names:
             places.sort(key=lambda place: _split_numbers(log_names[place]))
         self.log_orders = {place: order for order, place in enumerate(places)}
 
-    def get_time(self, event: Event) -> EventTime | None:
+    def get_own_or_nearest_time(self, event: Event) -> EventTime | None:
         """Return when an event was.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
@@ -66,7 +66,7 @@ def _split_numbers(name: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
 
 
-def find_year(logs: Sequence[LogEvents]) -> int:
+def find_year_or_2000(logs: Sequence[LogEvents]) -> int:
     """Return the year of the first clock that has one: other clocks leave it out."""
     clocks = (
         clock
@@ -87,7 +87,7 @@ def _is_order_known(first: Candidate, second: Candidate) -> bool:
     return abs(first.time.seconds - second.time.seconds) > max(first.time.uncertainty_s, second.time.uncertainty_s)
 
 
-def precedes(first: Candidate, second: Candidate) -> bool:
+def precedes_by_clock_else_line(first: Candidate, second: Candidate) -> bool:
     """Whether a failure came before another one, by clocks, else by the order of lines."""
     same_file = first.event.log_index == second.event.log_index
     if same_file and first.event.writer == second.event.writer:
@@ -99,7 +99,7 @@ def precedes(first: Candidate, second: Candidate) -> bool:
 
 
 def find_first(candidates: Sequence[Candidate]) -> Candidate:
-    return functools.reduce(lambda best, one: one if precedes(one, best) else best, candidates)
+    return functools.reduce(lambda best, one: one if precedes_by_clock_else_line(one, best) else best, candidates)
 
 
 def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -143,7 +143,7 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
         words = format_text_for_near_regex(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
-            candidate.time = timeline.get_time(event)
+            candidate.time = timeline.get_own_or_nearest_time(event)
             candidate.log_index_by_name = timeline.log_orders[event.log_index]
             if candidate.causal_role != "noise":
                 candidate.benign_reason = find_benign_reason(candidate, read)
@@ -180,7 +180,9 @@ def _split_recovered(
         return any(one.log_index != event.log_index or one.first_number > event.first_number for one in dead)
 
     alive = [
-        one for one in candidates if has_work_resumed(one, reads[one.event.log_index]) and not is_mourned(one.event)
+        one
+        for one in candidates
+        if has_steps_resumed_after_unknown_exception(one, reads[one.event.log_index]) and not is_mourned(one.event)
     ]
     for candidate in alive:
         candidate.benign_reason = "survived"
@@ -200,7 +202,7 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
         return None
     solid = [one for one in candidates if one.causal_role == "root" and one.score >= 1]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
-        solid = [one for one in solid if not precedes(told, one)]
+        solid = [one for one in solid if not precedes_by_clock_else_line(told, one)]
     if solid:
         best = max(one.score for one in solid)
         first = find_first([one for one in solid if one.score >= best - _NEAR])
@@ -208,7 +210,8 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
     if struck := [one for one in candidates if one.causal_role == "death" and _CRASH_SIGNAL.search(one.text)]:
         return find_first(struck)
     rest = [  # a victim that names the rank which it waited for says more
-        (one.score - _PENALTY[one.causal_role] + 3 * bool(find_reported_missing([one.text])), one) for one in candidates
+        (one.score - _PENALTY[one.causal_role] + 3 * bool(find_reported_missing_or_mismatched([one.text])), one)
+        for one in candidates
     ]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
@@ -222,12 +225,12 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     """
     if odd := _find_odd_rank_candidate(chosen, candidates):
         return odd
-    if not chosen.cause_id:
+    if not chosen.cause_id_or_empty:
         return chosen
     alike = [
         one
         for one in candidates
-        if one.cause_id == chosen.cause_id
+        if one.cause_id_or_empty == chosen.cause_id_or_empty
         and not one.is_wrapper
         and one.causal_role != "relayed"
         and (not _is_elsewhere(one, chosen) or _is_order_known(one, chosen))
@@ -241,7 +244,9 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    named = find_reported_missing(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
+    named = (
+        find_reported_missing_or_mismatched(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
+    )
     if named is None:
         return None
     own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_rank_calls(one.text)]
@@ -320,7 +325,7 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
     if candidate.event.log_index == root.event.log_index and lines_before > _BEFORE:
         return None
     cls = classify_causal_role(candidate.text, candidate.exception_name)
-    if cls == "death" or (cls == "victim" and not precedes(candidate, root)):
+    if cls == "death" or (cls == "victim" and not precedes_by_clock_else_line(candidate, root)):
         return replace(candidate, causal_role=cls)
     return None
 
@@ -330,16 +335,20 @@ def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | No
         return Link(candidate, "quoted", place)
     if (
         candidate.is_wrapper
-        and candidate.cause_id
-        and candidate.cause_id == root.cause_id
-        and not precedes(candidate, root)
+        and candidate.cause_id_or_empty
+        and candidate.cause_id_or_empty == root.cause_id_or_empty
+        and not precedes_by_clock_else_line(candidate, root)
     ):
         return Link(candidate, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
-    if own and not precedes(candidate, root):
+    if own and not precedes_by_clock_else_line(candidate, root):
         return Link(candidate, "same-lane", own[-1])
-    if candidate.causal_role == "root" and candidate.score >= 1 and candidate.cause_id != root.cause_id:
-        return None if candidate.match or precedes(candidate, root) else Link(candidate, "time", 0)
+    if (
+        candidate.causal_role == "root"
+        and candidate.score >= 1
+        and candidate.cause_id_or_empty != root.cause_id_or_empty
+    ):
+        return None if candidate.match or precedes_by_clock_else_line(candidate, root) else Link(candidate, "time", 0)
     if candidate.causal_role in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
         return Link(candidate, "collective", 0)
     if candidate.causal_role in ("death", "victim") and _KILLED.search(candidate.text):

@@ -91,7 +91,7 @@ class SignatureSet:
         return patterns
 
     @functools.cached_property
-    def scan_expressions(self) -> tuple[str, ...]:
+    def line_prefilter_expressions(self) -> tuple[str, ...]:
         """What a scan looks for, so that it reads few lines of a log: words of failures, and anchors of signatures.
 
         What is harmless need not be found.
@@ -99,7 +99,7 @@ class SignatureSet:
         anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.anchor}
         return tuple(_expression(text) for text in (*load_patterns("scan", "triggers"), *sorted(anchors)))
 
-    def find_fitting(self, text: str) -> list[LogSignature]:
+    def find_fitting_in_catalogue_order(self, text: str) -> list[LogSignature]:
         """Return signatures that match one line of a text, or all its lines joined by blanks."""
         if not self.signatures:
             return []
@@ -110,7 +110,7 @@ class SignatureSet:
         return [one for one in fitting if not (one.unless and compile_re2(one.unless).search(whole))]
 
     def has_match(self, text: str) -> bool:
-        return bool(self.find_fitting(text))
+        return bool(self.find_fitting_in_catalogue_order(text))
 
     def match_event(self, event: Event, text_for_near_regex: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
@@ -122,7 +122,7 @@ class SignatureSet:
         for index, statement in enumerate(event.statements):
             lines = [statement.text, *(line for _number, line in statement.tail[:_TAIL])]
             whole = "\n".join(lines)
-            for signature in self.find_fitting(whole):
+            for signature in self.find_fitting_in_catalogue_order(whole):
                 is_above = not signature.above or compile_re2(signature.above).search(event.lines_above)
                 if is_above and _fits_surroundings(signature, around):
                     pattern = compile_re2(signature.pattern)
@@ -151,7 +151,7 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     row = event.log_line
-    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
+    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames_of_all_exceptions)
     tail = [line for __, line in event.tail if line.startswith("File ")]
     return (*frames, *tail, f"lane {row.writer}", f"source {row.logging_call_site}", row.text[:300], program_kinds)
 

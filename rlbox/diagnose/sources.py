@@ -18,7 +18,7 @@ from typing import Any
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.logs.run_logs import list_logs
+from rlbox.logs.run_logs import list_logs_or_empty
 from rlbox.system.compression import zstd
 from rlbox.system.safe_files import open_regular_fd
 
@@ -99,7 +99,7 @@ def find_run_sources(run_dir: Path) -> list[LogSource]:
     """
     found = [
         LogSource(name=str(path.relative_to(run_dir)), path_unless_stdin=path)
-        for path in list_logs(run_dir, None, None)
+        for path in list_logs_or_empty(run_dir, None, None)
     ]
     if not found:
         raise SpecError(
@@ -151,7 +151,7 @@ def read_blocks(source: LogSource) -> Iterator[bytes]:
         yield from _read_text(file, source.path_unless_stdin.suffix)
 
 
-def is_plain_text(path: Path) -> bool:
+def is_uncompressed(path: Path) -> bool:
     """Whether the lines of a log stand in the file as they are, so that an offset in it can be sought."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return _find_format(file.read(_LONGEST_MAGIC)) == ""

@@ -128,7 +128,7 @@ class TracebackParser:
         if found := FRAME_LINE.match(body):
             if not self._within and not self._link and not self._goes_on():
                 return self._close()
-            self._within, self.has_only_timestamp_prefix = True, row.has_timestamp_but_no_level
+            self._within, self.has_only_timestamp_prefix = True, row.has_timestamp_but_no_level_or_call_site
             self._levelled = row.level == self.head.level
             if len(self._frames) < MAX_FRAMES:
                 self._frames.append(StackFrame(found.group(1), (found.group(2) or "").strip()))
@@ -195,7 +195,7 @@ class TracebackParser:
         if (
             row.has_prefix
             and (row.clock or row.logging_call_site)
-            and not (self.has_only_timestamp_prefix and row.has_timestamp_but_no_level)
+            and not (self.has_only_timestamp_prefix and row.has_timestamp_but_no_level_or_call_site)
         ):
             same = row.logging_call_site == self.head.logging_call_site and bool(row.logging_call_site)
             return not (same and self.prefixed)
@@ -206,7 +206,7 @@ def announces_exception_on_next_line(text: str) -> bool:
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
 
-def find_exception_name(text: str) -> str | None:
+def find_qualified_exception_name(text: str) -> str | None:
     found = _RAISED.match(text.strip())
     return found.group(1) if found else None
 

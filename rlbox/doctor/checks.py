@@ -27,12 +27,12 @@ class CheckThreads:
         for thread in self._threads.values():
             thread.start()
 
-    def wait(self) -> dict[str, tuple[Finding, ...]]:
+    def wait_and_get_findings_so_far(self) -> dict[str, tuple[Finding, ...]]:
         for thread in self._threads.values():
             thread.join(max(self._deadline - time.monotonic(), 0.01))
         return {name: tuple(findings) for name, findings in self._findings.items()}
 
-    def list_unfinished(self) -> Iterator[str]:
+    def describe_unfinished(self) -> Iterator[str]:
         for name in self._threads:
             if reason := self._ended.get(name, _("not done in time")):
                 yield f"{name}: {reason}"

@@ -176,7 +176,7 @@ def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
 
 def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> ComponentResult:
     """Return whether programs can be compiled and linked against CUDA; its driver's library is where a GPU is."""
-    compiler, libraries = probe.find_compiler(), _CUDA_LIBRARIES if stack._uses_cuda else ()
+    compiler, libraries = probe.find_compiler_on_path(), _CUDA_LIBRARIES if stack._uses_cuda else ()
     shown = libraries if stack.gpu_device_count else libraries[:1]
     findings = list(check_linker(probe, stack.requirements, shown))
     if compiler is None and not findings:
@@ -224,10 +224,10 @@ def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
 
 
 def run_component_checks(
-    stack: StackLocation, environ: Mapping[str, str], timeout_s: float
+    stack: StackLocation, environ: Mapping[str, str], total_timeout_s: float
 ) -> Iterator[ComponentResult]:
     """Yield results as they come; raises `NodeError` where the interpreter does not say what packages it has."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + total_timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
     with open_scratch_dir_stack_probe(stack, environ) as probe:
         try:

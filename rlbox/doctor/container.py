@@ -17,7 +17,7 @@ from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
 from rlbox.doctor.environment import check_environment, check_search_paths
-from rlbox.doctor.fix_checks import let_findings_explain_fix_checks, run_fix_checks, select_fix_checks
+from rlbox.doctor.fix_checks import add_fix_check_ids_to_breaks, run_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
     check_all_reduce,
@@ -30,7 +30,7 @@ from rlbox.doctor.gpus import (
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
-from rlbox.doctor.report import Report, is_explained, merge_and_split_off_explained
+from rlbox.doctor.report import Report, is_explained_by_breaks, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     StackProbe,
@@ -46,7 +46,7 @@ from rlbox.doctor.stack import (
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
 from rlbox.record.disk_lock import find_lock_owner
-from rlbox.sandbox.plan import has_walls
+from rlbox.sandbox.plan import has_landlock_and_seccomp
 from rlbox.system.command import run_command
 from rlbox.system.gpu import GpuDriver, probe_cuda_driver
 from rlbox.system.json_files import read_json_object_or_empty
@@ -73,24 +73,24 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     )
     quick_checks = checks.list_quick()
     quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
-    early = [finding for findings in quick.wait().values() for finding in findings]
+    early = [finding for findings in quick.wait_and_get_findings_so_far().values() for finding in findings]
     with contextlib.ExitStack() as exit_stack:
         probe = None
         with contextlib.suppress(OSError):  # no directory can be made for what the stack's programs write
             probe = exit_stack.enter_context(open_scratch_dir_stack_probe(location, environ))
         slow_checks = checks.list_slow(early, probe)
         slow = CheckThreads(slow_checks, checks.monotonic_deadline)
-        late = slow.wait()
+        late = slow.wait_and_get_findings_so_far()
     failed_fix_checks = late.pop(_FIXES)
     fix_checks = select_fix_checks(manifest, "doctor")
     own = [*early, *(finding for findings in late.values() for finding in findings)]
-    own = let_findings_explain_fix_checks(own, fix_checks, checks.requirements.data_mount)
+    own = add_fix_check_ids_to_breaks(own, fix_checks, checks.requirements.data_mount)
     findings, follows = merge_and_split_off_explained(own, failed_fix_checks)
     return Report(
         findings=findings,
         follows=follows,
         checks=len(quick_checks) + len(slow_checks) + len(fix_checks),
-        unfinished=(*quick.list_unfinished(), *slow.list_unfinished()),
+        unfinished=(*quick.describe_unfinished(), *slow.describe_unfinished()),
         seconds=time.monotonic() - start,
     )
 
@@ -126,11 +126,11 @@ class ContainerChecks:
         """
         requirements, has_gpus = self.requirements, self.driver.is_present and not self.driver.error
         checks: dict[str, Check] = {"sandbox": lambda: _check_sandbox(self._remaining_s)}
-        if stack and requirements.has_package("ray") and not is_explained("ray-task", early):
+        if stack and requirements.has_package("ray") and not is_explained_by_breaks("ray-task", early):
             checks["ray task"] = partial(self._check_ray, stack)
-        if stack and requirements.has_package("torch") and not is_explained("torch-op", early):
+        if stack and requirements.has_package("torch") and not is_explained_by_breaks("torch-op", early):
             checks["torch"] = partial(self._check_torch, stack)
-        if stack and not is_explained("jit-link", early):
+        if stack and not is_explained_by_breaks("jit-link", early):
             libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if uses_cuda(requirements) else ()
             checks["link"] = partial(check_linker, stack, requirements, libraries)
         if self.driver.is_present or requirements.wants_gpu:
@@ -158,19 +158,19 @@ class ContainerChecks:
     def _check_ray(self, stack: StackProbe) -> Iterator[Finding]:
         facts = stack.run_cpu_ray_task(self._program_deadline)
         yield from check_ray_task(facts, self.venv)
-        facts.require_step("task")
+        facts.raise_if_timed_out_before("task")
 
     def _check_torch(self, stack: StackProbe) -> Iterator[Finding]:
         facts = stack.run("probe_torch.py", "extensions", monotonic_deadline=self._program_deadline)
         yield from check_torch_and_extensions(facts, self.requirements, self.venv)
         yield from check_torch_and_triton_kernels(facts, self.requirements)
-        facts.require_step("end")
+        facts.raise_if_timed_out_before("end")
 
     def _check_all_reduce(self, stack: StackProbe) -> Iterator[Finding]:
         count = min(self.driver.device_count, self.requirements.gpus or self.driver.device_count)
         facts = stack.run("probe_allreduce.py", str(count), monotonic_deadline=self._program_deadline)
         yield from check_all_reduce(facts, count)
-        facts.require_step("sum")
+        facts.raise_if_timed_out_before("sum")
 
     def _get_driver_requirements(self) -> DriverRequirements:
         return DriverRequirements(
@@ -193,5 +193,5 @@ def _check_sandbox(timeout_s: float) -> Iterator[Finding]:
     argv = (sys.executable, "-m", "rlbox.sandbox", "probe")
     answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
     reasons = [f"{layer}: {reason}" for layer, reason in sorted(answer["missing"].items())]
-    if not has_walls(answer["layers"]):
+    if not has_landlock_and_seccomp(answer["layers"]):
         yield make_finding("sandbox-weak", level="warning", seen=listed(reasons) or answer["strength"])

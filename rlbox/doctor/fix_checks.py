@@ -71,7 +71,7 @@ def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeA
         )
 
 
-def let_findings_explain_fix_checks(
+def add_fix_check_ids_to_breaks(
     findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str
 ) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
@@ -105,7 +105,7 @@ done
 def run_fix_checks(
     phase: Literal["build", "run", "doctor"],
     manifest: Mapping[str, Any] | None = None,
-    timeout_s: float = 8.0,
+    total_timeout_s: float = 8.0,
     install_dir: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Finding, ...]:
@@ -114,7 +114,7 @@ def run_fix_checks(
     `environ` is what the checks are started with, before the hooks; it names the folder `install_dir` of what rlbox
     laid for itself, where no other is given.
     """
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + total_timeout_s
     install_dir = install_dir or environ.get(INSTALL_DIR_VARIABLE, OWN)
     if manifest is None:
         manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)

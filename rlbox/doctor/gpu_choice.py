@@ -15,7 +15,7 @@ from rlbox.doctor.gpus import (
     find_stack_cuda_version,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.address import find_engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
@@ -43,7 +43,7 @@ def get_gpus_option_or_env(option: str) -> str:
 
 def probe_engine_gpu_support() -> GpuSupport:
     return probe_gpu_support(
-        connect_engine().info(), find_engine_url(), is_local=is_engine_local() and not is_in_image()
+        connect_engine().info(), find_engine_url(), is_local=is_engine_on_unix_socket() and not is_in_image()
     )
 
 
@@ -57,7 +57,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
             return NO_GPUS
         access = choose_gpu_access(request, GpuSupport(is_local=False, is_cdi_enabled=True))  # where none answers
         support = GpuSupport() if request.is_none else probe_engine_gpu_support()
-        access = choose_gpu_access(request, support, set_rlbox_gpus_env=bool(option))
+        access = choose_gpu_access(request, support, set_gpu_count_env=bool(option))
         if not request.is_none:
             app.print_status(f"GPUs: {access.describe()}")
     return access
@@ -78,7 +78,7 @@ def require_usable_gpus(
     app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
 ) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `NodeError`."""
-    if access.method == "none" or is_in_image() or not is_engine_local():
+    if access.method == "none" or is_in_image() or not is_engine_on_unix_socket():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     request = parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus)

@@ -65,7 +65,9 @@ class GpuInventory:
         return {"gpus": gpus, "visible_devices": self.visible_devices, "ray": ray, "why_no_ray": self.ray_error}
 
 
-def find_gpu_problems(inventory: GpuInventory, *, actor: int = 0, rollout: int = 0, total: int = 0) -> list[str]:
+def find_gpu_problems_all_free_if_unasked(
+    inventory: GpuInventory, *, actor: int = 0, rollout: int = 0, total: int = 0
+) -> list[str]:
     """Return what is in the way of GPUs for training and generation, and of `total` of them, over all of Ray's nodes.
 
     Where nothing is asked for, every GPU must be free.

@@ -38,7 +38,7 @@ from rlbox.doctor.report import (
 )
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import find_local_stack
-from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
+from rlbox.engine.address import is_engine_on_unix_socket, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
@@ -49,7 +49,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
-from rlbox.job.job import load_target_ports_by_job_port
+from rlbox.job.job import load_ports_of_jobs_on_target
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image
@@ -73,12 +73,12 @@ def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_op
         checks = {"image": in_container.run, **checks}
     threads = CheckThreads(checks, start + budget_s)
     try:
-        found = threads.wait()
+        found = threads.wait_and_get_findings_so_far()
     finally:
         if in_container and in_container.has_started and threads.is_running("image"):
             in_container.end(partial(threads.is_running, "image"))
     findings, follows = merge_and_split_off_explained(row for rows in found.values() for row in rows)
-    unfinished = tuple(threads.list_unfinished())
+    unfinished = tuple(threads.describe_unfinished())
     host = Report(findings=findings, follows=follows, checks=len(checks) - len(unfinished), unfinished=unfinished)
     reports = [in_container.report] if in_container and in_container.report else []
     return merge_reports([host, *reports], time.monotonic() - start)
@@ -95,7 +95,7 @@ def _list_checks(
         "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container()),
         "network": lambda: check_network(
             os.environ,
-            requirements.ports if shares_network and is_engine_local() else {},
+            requirements.ports if shares_network and is_engine_on_unix_socket() else {},
             _list_mirrors(app, image) if image else (),
         ),
         "engine": lambda: check_engine(requirements),
@@ -113,7 +113,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
         return Requirements()
     target = load_target(app.project, image.target).target
-    ports = load_target_ports_by_job_port(app.project, target.name)
+    ports = load_ports_of_jobs_on_target(app.project, target.name)
     return parse_requirements(
         {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )
@@ -135,7 +135,7 @@ def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [
-        Endpoint(name=rule.title, url=f"{rule.mirror_base_url}/", is_optional=kinds.count(rule.kind) > 1)
+        Endpoint(name=rule.title, url=f"{rule.url_without_trailing_slash}/", is_optional=kinds.count(rule.kind) > 1)
         for rule in rules
     ]
 
@@ -150,7 +150,7 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 
 
 def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
-    address, is_local = open_engine_tunnel_if_remote(), is_engine_local()
+    address, is_local = open_engine_tunnel_if_remote(), is_engine_on_unix_socket()
     support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
     if requirements.wants_gpu and not support.methods:
         yield make_finding("gpu-runtime-missing", where=address)
@@ -199,7 +199,7 @@ class _ImageCheck:
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
             caller_uid_gid=format_user_ids(),
-            ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
+            ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
             gpus=gpus,
         )
         try:
@@ -225,9 +225,11 @@ class _ImageCheck:
         thread.join(_REMOVAL_S)
 
 
-def run_doctor(app: App, target: str | None, *, data_dir: str | None, gpus_option: str, budget_s: float) -> int:
+def run_host_or_container_doctor(
+    app: App, target: str | None, *, data_dir: str | None, gpus_option: str, budget_s: float
+) -> int:
     report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
-    app.result(report.as_json(), format_report(report, with_notes=app.verbosity > 0))
+    app.result(report.as_json(), format_report(report, with_notes_and_follows=app.verbosity > 0))
     app.print_status(format_summary(report))
     return WorkFailed.exit_code if report.has_errors else 0
 

@@ -65,7 +65,7 @@ class ProcessInfo:
     runs_from_stack_venv: bool = False
 
     @property
-    def is_left_over(self) -> bool:
+    def is_unowned_run_or_stack_process(self) -> bool:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
         if self.is_doctor or self.is_in_live_run or self.has_living_starter:
             return False
@@ -80,7 +80,7 @@ def is_run_process(name: str, command_line: str) -> bool:
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
         yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", stop=runs[0])
-    stale = [process for process in processes if process.is_left_over]
+    stale = [process for process in processes if process.is_unowned_run_or_stack_process]
     seen = listed([_describe(process) for process in stale])
     if pids := " ".join(str(process.pid) for process in stale if process.is_own_user):
         yield make_finding("stale-processes", level="warning", seen=seen, pids=pids)

@@ -15,7 +15,7 @@ from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_by_environment,
-    find_tree_and_led_sessions,
+    find_root_sessions_and_trees,
     probe_processes,
 )
 from rlbox.values import Command
@@ -67,6 +67,6 @@ class Program:
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
         roots = {self._popen.pid} | known | find_by_environment(table, self._mark)
-        found = [table[pid] for pid in (find_tree_and_led_sessions(table, roots) & table.keys()) - {os.getpid()}]
+        found = [table[pid] for pid in (find_root_sessions_and_trees(table, roots) & table.keys()) - {os.getpid()}]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]

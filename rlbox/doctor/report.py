@@ -63,12 +63,14 @@ def merge_and_split_off_explained(
         else:
             level = min(rows[same].level, fix.level, key=LEVELS.index)
             rows[same] = replace(rows[same], remedy=rows[same].remedy or fix.remedy, level=level)
-    follows = tuple(row for row in rows if is_explained(row.id, [other for other in rows if other is not row]))
+    follows = tuple(
+        row for row in rows if is_explained_by_breaks(row.id, [other for other in rows if other is not row])
+    )
     kept = [row for row in rows if row not in follows]
     return ResolvedFindings(tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows)
 
 
-def is_explained(finding_id: str, causes: Iterable[Finding]) -> bool:
+def is_explained_by_breaks(finding_id: str, causes: Iterable[Finding]) -> bool:
     return any(fnmatchcase(finding_id, pattern) for cause in causes for pattern in cause.breaks)
 
 
@@ -87,15 +89,17 @@ def _drop_repeated(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple({(finding.id, finding.seen): finding for finding in findings}.values())
 
 
-def format_report(report: Report, *, with_notes: bool = False) -> str:
-    """Return the findings as text, nothing when there is none; notes and what follows only when `with_notes`."""
+def format_report(report: Report, *, with_notes_and_follows: bool = False) -> str:
+    """Return the findings as text, nothing when there is none; notes and what follows only when
+    `with_notes_and_follows`.
+    """
     lines = []
     for finding in report.findings:
-        if finding.level != "note" or with_notes:
+        if finding.level != "note" or with_notes_and_follows:
             lines.append(_("{level}: {finding}").format(level=_LEVEL_NAMES[finding.level], finding=_head(finding)))
             lines += [_("  where: {where}").format(where=finding.where)] if finding.where else []
             lines += [_("  next:  {step}").format(step=_(finding.remedy))] if finding.remedy else []
-    for finding in report.follows if with_notes else ():
+    for finding in report.follows if with_notes_and_follows else ():
         lines.append(_("follows: {finding}").format(finding=_head(finding)))
     return join("\n", lines)
 

@@ -40,7 +40,7 @@ class ProgramFacts:
     last_error: str = ""
     seconds: float = 0.0
 
-    def require_step(self, step: str) -> None:
+    def raise_if_timed_out_before(self, step: str) -> None:
         """Raise `TimedOut` when it was ended before `step`, which is no finding: the machine may be busy."""
         if self.exit_code is None and all(row["step"] != step for row in self.steps):
             raise TimedOut(_("no answer in {seconds}").format(seconds=duration_text(self.seconds)))
@@ -152,7 +152,7 @@ class StackProbe:
         for program in tuple(self._started):
             program.kill_with_descendants()
 
-    def find_compiler(self) -> str | None:
+    def find_compiler_on_path(self) -> str | None:
         path = self._environ.get("PATH", "")
         return next((file for name in ("cc", "gcc", "clang") if (file := shutil.which(name, path=path))), None)
 
@@ -189,7 +189,7 @@ def uses_cuda(requirements: Requirements) -> bool:
 def check_linker(
     stack: StackProbe, requirements: Requirements, libraries: Sequence[Literal["cudart", "cuda"]]
 ) -> Iterator[Finding]:
-    compiler = stack.find_compiler()
+    compiler = stack.find_compiler_on_path()
     if compiler is None:
         if requirements.has_package(*_JIT_PACKAGES):
             yield make_finding("jit-no-compiler")

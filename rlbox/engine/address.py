@@ -50,7 +50,7 @@ def find_engine_url() -> str:
         ) from error
 
 
-def is_engine_local() -> bool:
+def is_engine_on_unix_socket() -> bool:
     return find_engine_url().startswith("unix:")
 
 

@@ -28,7 +28,7 @@ def require_image(tag: str, target_name: str) -> dict[str, Any]:
     return image
 
 
-def read_docker_server_version() -> tuple[int, ...]:
+def read_docker_server_version_or_raise() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
     numbers = connect_engine().version().partition("+")[0].split(".")
     return tuple(number for part in numbers if (number := whole_number(part)) is not None)

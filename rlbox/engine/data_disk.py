@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlbox.amounts import GIB, decimal_and_gib_size_text, decimal_size_text
 from rlbox.app import App
-from rlbox.engine.address import is_engine_local
+from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -24,9 +24,9 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def resolve_nonsystem_data_dir(target_default: str, data_option: str | None) -> Path:
-    """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`."""
-    text = (os.environ.get("RLBOX_DATA") or target_default) if data_option is None else data_option
+def resolve_nonsystem_data_dir(default_unless_env: str, data_option: str | None) -> Path:
+    """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `default_unless_env`."""
+    text = (os.environ.get("RLBOX_DATA") or default_unless_env) if data_option is None else data_option
     if not text:
         raise NodeError(
             _("no data disk is named"),
@@ -116,11 +116,11 @@ def _require_writable(directory: Path) -> None:
         raise OSError(code, os.strerror(code), str(directory))
 
 
-def require_devices(app: App, defaults: ContainerDefaults) -> None:
+def require_device_paths_of_local_engine(app: App, defaults: ContainerDefaults) -> None:
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does."""
     if not defaults.devices:
         return
-    here = is_engine_local() and not is_in_image()
+    here = is_engine_on_unix_socket() and not is_in_image()
     if here and (missing := [path for path in defaults.devices if not os.path.exists(path)]):
         raise NodeError(
             _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),

@@ -127,12 +127,12 @@ def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
     return GpuRequest(ids=ids)
 
 
-def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_rlbox_gpus_env: bool = False) -> GpuAccess:
+def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_gpu_count_env: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `request`.
 
-    `set_rlbox_gpus_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+    `set_gpu_count_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
     """
-    told = {GPUS_VARIABLE: request.count_all_or_none} if set_rlbox_gpus_env else {}
+    told = {GPUS_VARIABLE: request.count_all_or_none} if set_gpu_count_env else {}
     if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not support.methods:

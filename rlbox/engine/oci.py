@@ -56,15 +56,17 @@ def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
     return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
 
 
-def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
-    """Return what the bytes of a manifest or index say; its own `mediaType` wins over `media_type`.
+def parse_manifest(body: bytes, media_type_if_absent: str = "") -> Manifest:
+    """Return what the bytes of a manifest or index say; its own `mediaType` wins over `media_type_if_absent`.
 
     Raises ValueError: it is no JSON, or none of the manifests known here.
     """
     value = parse_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise ValueError(_("no manifest of schema 2"))
-    kind = str(value.get("mediaType") or media_type or (INDEX_TYPE if "manifests" in value else MANIFEST_TYPE))
+    kind = str(
+        value.get("mediaType") or media_type_if_absent or (INDEX_TYPE if "manifests" in value else MANIFEST_TYPE)
+    )
     try:
         return Manifest(
             descriptor=create_descriptor(body, kind),
@@ -86,7 +88,7 @@ def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-def find_manifest_digest(engine_image: Mapping[str, Any]) -> str:
+def find_stored_manifest_digest(engine_image: Mapping[str, Any]) -> str:
     """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
 
     With the containerd store an image's id is that digest, and each of its names is listed with it.

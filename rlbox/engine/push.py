@@ -11,9 +11,9 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.engine.address import find_engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.oci import Descriptor, Manifest, find_manifest_digest
+from rlbox.engine.oci import Descriptor, Manifest, find_stored_manifest_digest
 from rlbox.engine.reference import ImageReference, is_loopback_host
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
@@ -148,11 +148,11 @@ def push_image(
         "digest": manifest.digest,
         "layers": {"total": total, "pushed": len(pushed), "present": total - len(pushed)},
         "bytes": sum(pushed.values()),
-        "exact": bool(find_manifest_digest(image)),
+        "exact": bool(find_stored_manifest_digest(image)),
         **({"forced": overridden_stack_conflict} if overridden_stack_conflict else {}),
     }
-    app.result(facts, reference.with_digest(manifest.digest))
-    app.print_status(f"next: docker pull {reference.with_digest(manifest.digest)}")
+    app.result(facts, reference.format_name_with_digest(manifest.digest))
+    app.print_status(f"next: docker pull {reference.format_name_with_digest(manifest.digest)}")
     return 0
 
 
@@ -171,14 +171,14 @@ def _push_and_verify_image(
     own is the first time that a digest exists.
 
     """
-    if is_loopback_host(reference.host) and not is_engine_local():
+    if is_loopback_host(reference.host) and not is_engine_on_unix_socket():
         raise RegistryError(
             _("{host} is another machine for the engine than for rlbox").format(host=reference.host),
             where=find_engine_url(),
             next_step=_("name the registry by an address that means the same on both"),
         )
     registry.require_registry()
-    stored = find_manifest_digest(engine_image)
+    stored = find_stored_manifest_digest(engine_image)
     manifest = registry.find_manifest(reference.repository, reference.tag) if stored else None
     if manifest and manifest.digest == stored:
         return manifest

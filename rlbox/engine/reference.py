@@ -28,7 +28,7 @@ class ImageReference:
     def name_without_tag(self) -> str:
         return f"{self.host}/{self.repository}"
 
-    def with_digest(self, digest: str) -> str:
+    def format_name_with_digest(self, digest: str) -> str:
         return f"{self.name_without_tag}@{digest}"
 
     def __str__(self) -> str:

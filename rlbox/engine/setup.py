@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import decimal_size_text
-from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_local
+from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError
 from rlbox.i18n import _
@@ -85,7 +85,7 @@ _ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<nex
 _SAYS = "ensure-engine: "
 
 
-def install_and_start_engine(say: Callable[[str], None]) -> None:
+def install_and_start_engine_and_build_tools(say: Callable[[str], None]) -> None:
     """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk."""
     try:
         process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, new_session=False)
@@ -109,7 +109,9 @@ def install_and_start_engine(say: Callable[[str], None]) -> None:
 
 
 def describe_missing_setup_steps() -> tuple[str, ...]:
-    """Return what `install_and_start_engine` would do, a line each, or raise what it would, as far as that is known."""
+    """Return what `install_and_start_engine_and_build_tools` would do, a line each, or raise what it would, as far
+    as that is known.
+    """
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
         raise _script_error(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)
@@ -132,5 +134,5 @@ def probe_engine_version_and_setup() -> EngineStatus:
         return EngineStatus(engine_address=address, missing_setup_steps=missing)
     free_bytes = None
     with contextlib.suppress(OSError):  # only root sees it
-        free_bytes = shutil.disk_usage(str(info.get("DockerRootDir", ""))).free if is_engine_local() else None
+        free_bytes = shutil.disk_usage(str(info.get("DockerRootDir", ""))).free if is_engine_on_unix_socket() else None
     return parse_engine_info(address, info, free_bytes, missing)

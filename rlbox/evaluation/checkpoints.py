@@ -130,13 +130,17 @@ class Checkpoint:
         return any(file.is_hf_weights_file(self.framework) for file in self.files)
 
     @property
-    def can_resume(self) -> bool:
+    def has_optimizer_state(self) -> bool:
         """Whether a run can resume from it; Megatron and DeepSpeed keep the optimizer among the model's files, too."""
         return "optimizer" in self.bytes_by_part or (self.framework == "megatron" and "model" in self.bytes_by_part)
 
     def as_json(self) -> dict[str, Any]:
         facts = {"path": self.path, "kind": self.framework, "step": self.step, "whole": self.is_complete}
-        flags = {"hf_export": self.has_hf_weights, "optimizer": self.can_resume, "latest": self.is_named_by_tracker}
+        flags = {
+            "hf_export": self.has_hf_weights,
+            "optimizer": self.has_optimizer_state,
+            "latest": self.is_named_by_tracker,
+        }
         flags |= {"being_written": self.may_be_in_progress}
         return {**facts, "size": self.size, **flags, "parts": self.bytes_by_part, "problems": list(self.problems)}
 
@@ -220,7 +224,7 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
     Never the one that the tracker names, the newest complete one, and what may be in progress. Of one without an export
     nothing, since it cannot be evaluated without all of its files.
     """
-    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.can_resume]
+    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.has_optimizer_state]
     if not resumable:
         return
     kept = next((checkpoint for checkpoint in resumable if checkpoint.is_named_by_tracker), resumable[-1])
@@ -447,7 +451,7 @@ def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     state = "torn, or being written" if checkpoint.may_be_in_progress else "torn"
     state = "whole" if checkpoint.is_complete else state
     sizes = {part: decimal_size_text(size) for part, size in checkpoint.bytes_by_part.items() if size}
-    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.can_resume else "-"
+    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.has_optimizer_state else "-"
     return (
         "-" if checkpoint.step is None else str(checkpoint.step),
         checkpoint.framework,

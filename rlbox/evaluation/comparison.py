@@ -9,7 +9,11 @@ from typing import Any
 from rlbox.amounts import columns
 from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, exclude_allowed_differences
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
-from rlbox.evaluation.scores import PairedDifference, compute_detectable_difference, compute_paired_difference
+from rlbox.evaluation.scores import (
+    PairedDifference,
+    compute_detectable_difference,
+    compute_paired_difference_of_common_problems,
+)
 from rlbox.i18n import _
 
 _SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
@@ -52,9 +56,9 @@ def require_equal_locks(
 def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
     common = [suite for suite in result.values if suite in reference.values]
     return {
-        suite: compute_paired_difference(
-            result.get_metric_values(suite, ACCEPTED),
-            reference.get_metric_values(suite, ACCEPTED),
+        suite: compute_paired_difference_of_common_problems(
+            result.get_metric_values_or_empty(suite, ACCEPTED),
+            reference.get_metric_values_or_empty(suite, ACCEPTED),
             comparisons=len(common),
         )
         for suite in common
@@ -112,7 +116,8 @@ def difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, A
 def format_comparison(comparison: Comparison) -> Iterator[str]:
     yield from (f"across {change}" for change in comparison.lock_differences)
     for suite, pair in comparison.suites.items():
-        yield f"{suite}: {format_difference(pair)}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
+        difference = format_difference_with_interval(pair)
+        yield f"{suite}: {difference}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
         verdict = "not told apart" if not pair.is_significant else "higher" if pair.difference > 0 else "lower"
         detectable = comparison.get_detectable_difference(suite)
         yield f"  {verdict}; a difference of {detectable:.1%} shows with a chance of 95 %"
@@ -122,7 +127,7 @@ def format_comparison(comparison: Comparison) -> Iterator[str]:
                 yield f"  {label}: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def format_difference(pair: PairedDifference) -> str:
+def format_difference_with_interval(pair: PairedDifference) -> str:
     """Return a difference with its interval, in percentage points: `+2.1 points (-3.8 to +8.0)`."""
     return f"{100 * pair.difference:+.1f} points ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
 
@@ -143,7 +148,9 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
     ]
     yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
     for suite in result.scores if list_unsolved else ():
-        unsolved = [name for name, values in result.get_metric_values(suite, ACCEPTED).items() if not any(values)]
+        unsolved = [
+            name for name, values in result.get_metric_values_or_empty(suite, ACCEPTED).items() if not any(values)
+        ]
         if unsolved:
             yield f"  {suite}, not solved: {', '.join(unsolved)}"
 

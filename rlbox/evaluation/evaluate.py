@@ -21,10 +21,10 @@ from rlbox.evaluation.files import (
     append_history,
     compute_cache_key_by_suite,
     write_json,
-    write_result,
+    write_result_with_sample_answers,
 )
 from rlbox.evaluation.lock import EvaluationLock, digest_json
-from rlbox.evaluation.model_server import ModelClient, ModelServerError, Prompt, ServeExport
+from rlbox.evaluation.model_server import ModelServerError, MultiServerModelClient, Prompt, ServeExport
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, build_result
 from rlbox.evaluation.sandbox_client import EXTRACTION_VERSION, SCORING_VERSION, SandboxClient
 from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
@@ -115,7 +115,7 @@ class CheckpointEvaluator:
             **task.extra_run_info,
             "took_s": round(time.monotonic() - began, 1),
         }
-        write_result(self.out / export.name, result, records, run_info)
+        write_result_with_sample_answers(self.out / export.name, result, records, run_info)
         append_history(self.out, result, started_at)
         for suite, scores in result.scores.items():
             self.say(
@@ -130,7 +130,7 @@ class CheckpointEvaluator:
         scorers: dict[str, Any] = {
             suite.judge: self.sandbox.read_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
         }
-        sandbox = self.sandbox.probe_versions()
+        sandbox = self.sandbox.probe_strength_and_versions()
         with self.serve(export.path, directory) as model:
             _require_model_of(export, model)
             servers = len(model.urls)
@@ -145,7 +145,7 @@ class CheckpointEvaluator:
             return lock, records, servers
 
 
-def _require_model_of(export: Export, model: ModelClient) -> None:
+def _require_model_of(export: Export, model: MultiServerModelClient) -> None:
     """Refuse a server that says it serves another directory of this machine."""
     served = Path(model.model.path) if model.model.path else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
@@ -158,7 +158,7 @@ PromptsBySuite = Mapping[str, Mapping[str, Prompt]]
 """Suite name to problem id to prompt."""
 
 
-def _fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurrency: int) -> PromptsBySuite:
+def _fetch_prompts(suites: Sequence[SuiteProblems], model: MultiServerModelClient, concurrency: int) -> PromptsBySuite:
     with ThreadPoolExecutor(concurrency) as pool:
         return {
             suite.name: dict(
@@ -242,7 +242,7 @@ class ProgressPrinter:
 def _collect_and_grade(
     suites: Sequence[SuiteProblems],
     prompts: PromptsBySuite,
-    model: ModelClient,
+    model: MultiServerModelClient,
     sandbox: SandboxClient,
     answers: AnswerStore,
     progress: ProgressPrinter,

@@ -184,7 +184,7 @@ def _merge_shards(checkpoint: _TrainerCheckpoint, python: str) -> Iterator[Path]
         yield Path(out)
 
 
-def check_export(
+def merge_shards_and_check_export(
     export: Path,
     trainer_checkpoint: Path,
     config_and_tokenizer_model: Path,

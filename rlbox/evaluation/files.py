@@ -69,7 +69,7 @@ class AnswerStore:
         return self._directory / suite / f"{name}.{number}.json"
 
 
-def write_result(
+def write_result_with_sample_answers(
     directory: Path, result: EvaluationResult, records: RecordsBySuite, run_info: Mapping[str, Any]
 ) -> None:
     """Write the files of one checkpoint; `run_info` is the machine and the time, which decide nothing."""

@@ -67,7 +67,7 @@ class ServedModel(NamedTuple):
     engine: Mapping[str, Any]
 
 
-class ModelClient:
+class MultiServerModelClient:
     """One model behind one or more equal servers; any number of threads may use it.
 
     Raises `ModelServerError` where the servers are not the same engine.
@@ -193,7 +193,7 @@ def _unexpected(url: str, status: int, reply: Any) -> ModelServerError:
     return ModelServerError(_("{url}: status {status}: {found}").format(url=url, status=status, found=str(reply)[:200]))
 
 
-ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[ModelClient]]
+ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[MultiServerModelClient]]
 """Serves an export (first path) while the block runs, with its logs in a directory (second path)."""
 
 
@@ -237,7 +237,7 @@ def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str,
     )
 
 
-def describe_engine_for_lock(external_server_url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def describe_own_engine_settings_and_env(external_server_url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
 
     Of a server at `external_server_url`, which others started, neither is known.
@@ -249,7 +249,7 @@ def describe_engine_for_lock(external_server_url: str, settings: Mapping[str, An
     return {"settings": dict(settings), "environment": public}
 
 
-def parse_text_or_bool_setting(text: str) -> tuple[str, str | bool]:
+def partition_text_or_bool_setting(text: str) -> tuple[str, str | bool]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
@@ -258,14 +258,14 @@ def parse_text_or_bool_setting(text: str) -> tuple[str, str | bool]:
 def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
     """Return the function that serves exports one after the other; `ValueError` where too few GPUs are free."""
     if options.url:
-        return lambda export, log_dir: contextlib.nullcontext(ModelClient([options.url], http))
+        return lambda export, log_dir: contextlib.nullcontext(MultiServerModelClient([options.url], http))
     gpus = probe_local_gpus() if options.servers != 1 else ()
-    environments = build_gpu_environments(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
+    environments = build_free_gpu_environments(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
     for env in environments:
         if VISIBLE_DEVICES in env:
             say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
 
-    def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[ModelClient]:
+    def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[MultiServerModelClient]:
         free_ports = (port for port in range(options.port + 1, 1 << 16) if not describe_port_holder_unless_free(port))
         ports = [options.port, *itertools.islice(free_ports, len(environments) - 1)]
         commands = [
@@ -282,7 +282,7 @@ def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable
     return serve
 
 
-def build_gpu_environments(
+def build_free_gpu_environments(
     servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the environment of each server, which chooses its GPUs; `ValueError` where too few are free.
@@ -317,7 +317,7 @@ def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> li
 
 
 @contextlib.contextmanager
-def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClient) -> Iterator[ModelClient]:
+def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClient) -> Iterator[MultiServerModelClient]:
     """Yield the model behind servers that run as long as the block; logs are server.log, server-2.log and so on.
 
     Raises
@@ -340,7 +340,7 @@ def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClie
         deadline = time.monotonic() + max(command.start_timeout_s for command in commands)
         for process, command, log in started:
             _wait_until_ready(process, command, deadline, log, http)
-        yield ModelClient([command.url for command in commands], http)
+        yield MultiServerModelClient([command.url for command in commands], http)
 
 
 def _wait_for_free_port(url: str) -> None:
@@ -365,7 +365,7 @@ def _wait_until_ready(
                 )
             )
         with contextlib.suppress(ModelServerError):
-            ModelClient([command.url], http)
+            MultiServerModelClient([command.url], http)
             return
         time.sleep(_POLL_S)
     raise ModelServerError(

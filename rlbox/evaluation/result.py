@@ -31,7 +31,7 @@ class EvaluationResult:
     scores: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Mapping[str, ValuesByProblem]]
 
-    def get_metric_values(self, suite: str, metric: str) -> ValuesByProblem:
+    def get_metric_values_or_empty(self, suite: str, metric: str) -> ValuesByProblem:
         return self.values.get(suite, {}).get(metric, {})
 
     def get_name_step_digests(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _SILENT_S = 3600.0
 """For a reply: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 _STOP_TIMEOUT_S = 30.0
 EXTRACTION_VERSION = 1
-"""Counts up when `extract_longest_code_block` changes: other code out of the same answer is another score."""
+"""Counts up when `extract_code_block_or_bare_code` changes: other code out of the same answer is another score."""
 SCORING_VERSION = 1
 """Counts up when a verdict may be another for the same answer."""
 SANDBOX_ERROR = "SandboxError"
@@ -64,7 +64,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_longest_code_block(answer: str) -> str:
+def extract_code_block_or_bare_code(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
@@ -142,7 +142,7 @@ class SandboxClient:
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(request, limits))
-        code = extract_longest_code_block(answer)
+        code = extract_code_block_or_bare_code(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:
@@ -170,7 +170,7 @@ class SandboxClient:
             )
         return dict(score.get("packages") or {})
 
-    def probe_versions(self) -> dict[str, str]:
+    def probe_strength_and_versions(self) -> dict[str, str]:
         """Return strength and version of the sandbox, and the version of its `python`.
 
         `NoResponseError` where it runs nothing.

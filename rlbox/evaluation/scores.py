@@ -91,7 +91,7 @@ class PairedDifference:
         return not self.low <= 0.0 <= self.high
 
 
-def compute_paired_difference(
+def compute_paired_difference_of_common_problems(
     values: ValuesByProblem, reference: ValuesByProblem, *, comparisons: int = 1
 ) -> PairedDifference:
     """Return the paired difference; `comparisons` made at once share the room for error (Bonferroni).

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from rlbox.evaluation.comparison import (
     compare_accepted_by_suite,
     difference_to_json,
-    format_difference,
+    format_difference_with_interval,
     format_scores_by_checkpoint,
     require_equal_locks,
 )
@@ -25,7 +25,7 @@ from rlbox.evaluation.scores import (
     PairedDifference,
     ValuesByProblem,
     compute_detectable_difference,
-    compute_paired_difference,
+    compute_paired_difference_of_common_problems,
 )
 from rlbox.i18n import _
 
@@ -67,7 +67,7 @@ def select_best(results: Sequence[EvaluationResult], rule: SuiteMetricPriority =
     for suite, metric in rule:
         if len(remaining) == 1:
             break
-        values = {result.name: result.get_metric_values(suite, metric) for result in remaining}
+        values = {result.name: result.get_metric_values_or_empty(suite, metric) for result in remaining}
         eliminations.append(_eliminate(remaining, values, comparisons))
         remaining = [result for result in remaining if result.name in eliminations[-1].remaining]
     return Selection(min(remaining, key=lambda result: result.step).name, tuple(eliminations))
@@ -79,7 +79,7 @@ def _eliminate(
     means = {name: fmean(fmean(answers) for answers in row.values()) for name, row in values.items()}
     leader = max(results, key=lambda result: (means[result.name], -result.step)).name
     differences = {
-        name: compute_paired_difference(row, values[leader], comparisons=comparisons)
+        name: compute_paired_difference_of_common_problems(row, values[leader], comparisons=comparisons)
         for name, row in values.items()
         if name != leader
     }
@@ -107,7 +107,7 @@ def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> Regre
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
     """
-    pair = compute_paired_difference(model, baseline)
+    pair = compute_paired_difference_of_common_problems(model, baseline)
     reach = _student_quantile(CONFIDENCE, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
     detectable = compute_detectable_difference(pair, sides=1)
     if pair.center < -reach:
@@ -142,7 +142,7 @@ class ChosenCheckpoint:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def build_selection_rule(suites: Sequence[str]) -> SuiteMetricPriority:
+def build_executed_then_accepted_rule(suites: Sequence[str]) -> SuiteMetricPriority:
     """Return the usual rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
@@ -167,7 +167,7 @@ def choose_best_and_compare(
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
     require_equal_locks(checkpoints)
-    judged = [row for row in rule if all(result.get_metric_values(*row) for result in checkpoints)]
+    judged = [row for row in rule if all(result.get_metric_values_or_empty(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
@@ -179,8 +179,8 @@ def choose_best_and_compare(
     if baseline is not None:
         require_equal_locks([baseline, best])
         differences = compare_accepted_by_suite(best, baseline)
-        own = best.get_metric_values(guard_suite, ACCEPTED)
-        reference = baseline.get_metric_values(guard_suite, ACCEPTED)
+        own = best.get_metric_values_or_empty(guard_suite, ACCEPTED)
+        reference = baseline.get_metric_values_or_empty(guard_suite, ACCEPTED)
         regression = check_regression(own, reference) if own and reference else None
     return ChosenCheckpoint(
         result=best,
@@ -238,11 +238,11 @@ def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
     yield from format_scores_by_checkpoint(choice.candidates).splitlines()
     for elimination in choice.eliminations:
         for name, pair in elimination.differences.items():
-            yield f"{name} to {elimination.leader}: {format_difference(pair)}"
+            yield f"{name} to {elimination.leader}: {format_difference_with_interval(pair)}"
         chance = f"one that is {elimination.detectable:.1%} worse is left out with a chance of 95 %"
         yield f"{chance}; left: {', '.join(elimination.remaining)}"
     for suite, pair in choice.differences_by_suite.items():
-        yield f"{suite} accepted@1 to the baseline: {format_difference(pair)}"
+        yield f"{suite} accepted@1 to the baseline: {format_difference_with_interval(pair)}"
     if choice.baseline is None:
         yield "[WARN] no baseline was given: regression was not looked for"
     elif choice.regression is None:

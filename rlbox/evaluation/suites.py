@@ -130,13 +130,13 @@ class ProblemSources(NamedTuple):
     """Where problems come from.
 
     `directory` has raw sets of problems, `site_packages` (of the stack) those that Python packages carry.
-    `manifest_directory` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line,
-    which choose problems. `allow_any_count`: sets of another size than their suite's are taken, too.
+    `problem_id_list_directory` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a
+    line, which choose problems. `allow_any_count`: sets of another size than their suite's are taken, too.
     """
 
     directory: Path
     site_packages: Path | None = None
-    manifest_directory: Path = Path()
+    problem_id_list_directory: Path = Path()
     allow_any_count: bool = False
 
 
@@ -178,7 +178,7 @@ def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
     if suite.package and sources.site_packages is not None and not path.is_file():
         path = sources.site_packages / suite.file
     problems = _parse_problems(_read_rows(path), suite)
-    names = list(_read_manifest(suite.name, sources.manifest_directory)) or list(problems)
+    names = list(_read_manifest(suite.name, sources.problem_id_list_directory)) or list(problems)
     if missing := [name for name in names if name not in problems]:
         raise ProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(

@@ -15,7 +15,7 @@ from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, re
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.fixes.render import SIGNATURE_FIELDS, select_fixes
 from rlbox.foreign import decode_toml
@@ -38,7 +38,7 @@ class TargetAndCatalogue:
         return tuple(path.parent.name for path in self.spec_files[1:-1])
 
 
-def load_target_with_fix_packages(project: Project, target_name: str) -> TargetAndCatalogue:
+def load_target_with_fix_apt_packages(project: Project, target_name: str) -> TargetAndCatalogue:
     """Return the target `target_name` with what the fix catalogue adds to its base; errors are those of `load_target`.
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
@@ -46,7 +46,9 @@ def load_target_with_fix_packages(project: Project, target_name: str) -> TargetA
     loaded, fixes = load_target(project, target_name), load_fixes(project)
     target = loaded.target
     needed = {
-        name for fix in select_fixes(fixes, target, list_stack_versions(target, None)) for name in fix.bake.packages
+        name
+        for fix in select_fixes(fixes, target, list_stack_package_versions(target, None))
+        for name in fix.bake.packages
     }
     if packages := sorted(needed - {*target.base.packages, *target.base.holds_apt}):
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})

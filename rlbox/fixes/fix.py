@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.pattern import matches_except
+from rlbox.config.pattern import matches_unless_excluded
 from rlbox.config.schema import (
     AbsolutePath,
     AptPackage,
@@ -233,7 +233,7 @@ class Signature(SpecModel):
         return self
 
     def matches_line(self, line: str) -> bool:
-        return matches_except(self.pattern, self.unless, line)
+        return matches_unless_excluded(self.pattern, self.unless, line)
 
 
 _NOTHING = Bake()

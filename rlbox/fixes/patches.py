@@ -22,8 +22,8 @@ class ResolvedPatch:
     """A patch of a target.
 
     `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image.
-    `skip` says why the patch is left out, and is empty when it is not. The diff is `diff`, or the file `diff_from` of
-    the image, which a git part has.
+    `skip` says why the patch is left out, and is empty when it is not. The diff is `diff`, or the file
+    `diff_file_in_image` of the image, which a git part has.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ResolvedPatch:
     into: str
     diff: str
     skip: str
-    diff_from: str = ""
+    diff_file_in_image: str = ""
 
 
 def resolve_patches_with_skipped(
@@ -49,7 +49,7 @@ def resolve_patches_with_skipped(
     rows = []
     for fix in applicable_fixes:
         for patch in fix.bake.patch:
-            found = find_package_to_patch(patch, target, versions)
+            found = find_package_meeting_patch_requirement(patch, target, versions)
             into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml")
             rows.append(
                 ResolvedPatch(
@@ -64,7 +64,7 @@ def resolve_patches_with_skipped(
             )
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
-        found = find_package_to_patch(own, target, versions)
+        found = find_package_meeting_patch_requirement(own, target, versions)
         rows.append(
             ResolvedPatch(
                 name=own.file,
@@ -74,7 +74,7 @@ def resolve_patches_with_skipped(
                 into=own.into,
                 diff=target_patch_texts.get(own.file, ""),
                 skip=found.skip_reason,
-                diff_from=f"{folders[own.part]}/{own.file}" if own.part else "",
+                diff_file_in_image=f"{folders[own.part]}/{own.file}" if own.part else "",
             )
         )
     return tuple(rows)
@@ -88,7 +88,7 @@ class PackageOrSkip(NamedTuple):
     skip_reason: str = ""
 
 
-def find_package_to_patch(patch: PatchFacts, target: Target, versions: Versions) -> PackageOrSkip:
+def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, versions: Versions) -> PackageOrSkip:
     """Return the first package or git part of a patch that the stack has.
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -130,7 +130,7 @@ def render_patch_manifest_json(
             **patch.facts.model_dump(include={"reason", "upstream", "upstream_has", "absent", "marker"}),
             "diff": patch.diff,
             "skip": patch.skip,
-            **({"diff_from": patch.diff_from} if patch.diff_from else {}),
+            **({"diff_from": patch.diff_file_in_image} if patch.diff_file_in_image else {}),
         }
         for patch in patches
     ]
@@ -138,7 +138,7 @@ def render_patch_manifest_json(
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def format_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
+def format_grouped_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
     found: dict[tuple[str, str], list[str]] = {}
     for row in patches:
         words = (

@@ -125,7 +125,7 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     chosen = select_fixes(catalogue, target, versions)
     values = build_template_values(target, versions)
     _refuse(chosen, target, values)
-    filled = [(fix, render_bake(fix, values)) for fix in chosen]
+    filled = [(fix, render_bake_except_patches_and_refusals(fix, values)) for fix in chosen]
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
@@ -167,7 +167,7 @@ def render_fix_template(template: str, values: Mapping[str, Any], source: str) -
         ) from error
 
 
-def render_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
+def render_bake_except_patches_and_refusals(fix: Fix, values: Mapping[str, Any]) -> Bake:
     """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
 
     Raises SpecError: A template is broken.
@@ -247,7 +247,7 @@ SIGNATURE_FIELDS = {"id", "title", "failure", "remedy", "heals", "benign", "sign
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
-def render_fix_manifest_json(
+def render_fix_check_manifest_json(
     fixes: Iterable[Fix], target: Target, versions: Versions, machine_requirements: Mapping[str, Any]
 ) -> str:
     """Return the manifest as JSON text.
@@ -271,7 +271,7 @@ def render_signatures_json(fixes: Iterable[Fix]) -> str:
     return dump_signatures_json(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
 
 
-def list_benign_lines(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:
+def list_lines_of_benign_prefixed_fixes(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:
     """Return the benign lines of the catalogue, in any log.
 
     Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.

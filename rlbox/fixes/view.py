@@ -10,8 +10,8 @@ from typing import Any, Literal
 from rlbox.amounts import columns, decimal_and_gib_size_text
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
-from rlbox.fixes.patches import find_package_to_patch
-from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
+from rlbox.fixes.patches import find_package_meeting_patch_requirement
+from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake_except_patches_and_refusals
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
@@ -34,7 +34,7 @@ def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:
     return "check" if fix.check else "remedy"
 
 
-def describe_conditions(applies: Applies) -> tuple[str, ...]:
+def format_conditions_as_toml(applies: Applies) -> tuple[str, ...]:
     """Return every condition as the fix's file has it; nothing when the fix is for every target."""
     conditions = applies.model_dump(mode="json", exclude_defaults=True)
     return tuple(f"{key} = {json.dumps(value)}" for key, value in conditions.items())
@@ -102,8 +102,15 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> 
     values = build_template_values(target, versions)
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
-        skips = {patch.name: find_package_to_patch(patch, target, versions).skip_reason for patch in fix.bake.patch}
-        rows = tuple(list_bake_entries(fix, render_bake(fix, values), skips)) if verdict.applies else ()
+        skips = {
+            patch.name: find_package_meeting_patch_requirement(patch, target, versions).skip_reason
+            for patch in fix.bake.patch
+        }
+        rows = (
+            tuple(list_bake_entries(fix, render_bake_except_patches_and_refusals(fix, values), skips))
+            if verdict.applies
+            else ()
+        )
         found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, bake_entries=rows))
     return tuple(found)
 
@@ -134,7 +141,7 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     if fix.heals:
         yield _("heals: {ids}").format(ids=", ".join(fix.heals))
     yield from ("", _("## why"), *fix.why.strip().splitlines())
-    conditions = describe_conditions(fix.applies) or (_("every target"),)
+    conditions = format_conditions_as_toml(fix.applies) or (_("every target"),)
     yield from ("", _("## applies when"), *(join("", ("- ", text)) for text in conditions))
     rows = [line for row in list_bake_entries(fix, fix.bake) for line in _row_lines(row, whole=True)]
     yield from ("", _("## settings in the image"), *(rows or [_("nothing")]))

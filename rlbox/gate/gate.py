@@ -45,7 +45,7 @@ class OutcomeStates:
         self.silence = RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}")
         self.total = RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}")
 
-    def rules_decided_before_command(self) -> list[RuleState]:
+    def need_port_and_service_rules(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
     def rules_decided_after_start(self) -> list[RuleState]:
@@ -118,12 +118,12 @@ class GateChecker:
         for line in self._required:
             line.record_if_late(elapsed_s)
 
-    def is_harmless_line(self, log_name: str, line_number: int, text: str) -> bool:
-        return self.is_model_text_or_before_steps(log_name, line_number, text) or self._benign.matches_line(
+    def is_harmless_line_so_far(self, log_name: str, line_number: int, text: str) -> bool:
+        return self.is_model_text_or_followed_by_steps(log_name, line_number, text) or self._benign.matches_line(
             log_name, line_number, text
         )
 
-    def is_model_text_or_before_steps(self, log_name: str, line_number: int, text: str) -> bool:
+    def is_model_text_or_followed_by_steps(self, log_name: str, line_number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
 
         Of these its process must have made two, since one may have been on its way.
@@ -164,7 +164,7 @@ class GateChecker:
 
     def _all_states(self) -> list[RuleState]:
         return [
-            *self.outcomes.rules_decided_before_command(),
+            *self.outcomes.need_port_and_service_rules(),
             *(line.state for line in self._lines()),
             *self._benign.states(),
             *(metric.state for metric in self._metrics),

@@ -81,15 +81,15 @@ _NO_ANSWER = "no answer in time"
 
 
 def find_http_problem(
-    probe: HttpProbe, timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
+    probe: HttpProbe, total_timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
 ) -> ProblemOrEmpty:
-    """Send the request once; a server that drips its answer is cut off after `timeout_s`, too."""
-    until = time.monotonic() + timeout_s
+    """Send the request once; a server that drips its answer is cut off after `total_timeout_s`, too."""
+    until = time.monotonic() + total_timeout_s
     told = {**({"content-type": "application/json"} if probe.body else {}), **(headers or {})}
     body = bytearray()
     try:
         with (
-            create_loopback_client(timeout_s) as http,
+            create_loopback_client(total_timeout_s) as http,
             http.stream(probe.method, probe.url, body=probe.body.encode(), headers=told) as answer,
         ):
             for part in answer.iter_bytes(decode=True):
@@ -105,12 +105,12 @@ def find_http_problem(
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> ProblemOrEmpty:
+def wait_for_expected_response(probe: ProbeRule, pause: Callable[[], None]) -> ProblemOrEmpty:
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: find_http_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:
         while poller.latest != "" and time.monotonic() < until:
-            on_pause()
+            pause()
     finally:
         poller.request_stop()
     return _NO_ANSWER if poller.latest is None else poller.latest

@@ -16,8 +16,8 @@ from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (
     Line,
     count_omitted_ray_repeats,
-    find_ray_actor,
-    list_prefix_stripped_variants,
+    find_ray_actor_name,
+    list_variants_without_ray_rank_and_bar,
     strip_ray_prefix_and_repeat,
 )
 
@@ -128,7 +128,7 @@ class _LineCounter:
         self._actors: set[str] = set()
 
     def count(self, line: Line) -> int:
-        actor, repeats = find_ray_actor(line.text), count_omitted_ray_repeats(line.text)
+        actor, repeats = find_ray_actor_name(line.text), count_omitted_ray_repeats(line.text)
         if repeats:
             return repeats if actor in self._actors else 1
         if actor and len(self._actors) < _ACTORS:
@@ -241,7 +241,7 @@ class ForbiddenLineTracker:
         self.state.count += self._counter.count(line)
         is_quoted = self._model_texts.expire_and_check_open(line)
         wait_s = due_s = 0.0
-        if self._steps and not self._steps.is_step(line):
+        if self._steps and not self._steps.is_latest_step_of_its_writer(line):
             wait_s = self._steps.estimate_writer_step_timeout_s(line.text)
             due_s = self._steps.elapsed_s + wait_s
         self.decide_undecided_lines()
@@ -275,7 +275,7 @@ class BenignLineTracker:
                     yield from marker.matchers
 
     def matches_line(self, log_name: str, line_number: int, text: str) -> bool:
-        variants = list_prefix_stripped_variants(text)
+        variants = list_variants_without_ray_rank_and_bar(text)
         return any(
             rule.log in ("", log_name)
             and self._is_due(rule, log_name, line_number)

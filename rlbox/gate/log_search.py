@@ -14,7 +14,7 @@ from typing import Literal
 from rlbox.config.pattern import compile_re2
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, LineBlock, list_prefix_stripped_variants
+from rlbox.logs.lines import Line, LineBlock, list_variants_without_ray_rank_and_bar
 from rlbox.logs.patterns import (
     compile_pattern_set,
     find_matching_line_indexes,
@@ -86,7 +86,7 @@ class ModelTextFilter:
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
-        return bool(self._patterns) and self.is_model_output(list_prefix_stripped_variants(text))
+        return bool(self._patterns) and self.is_model_output(list_variants_without_ray_rank_and_bar(text))
 
     def is_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
@@ -140,7 +140,7 @@ class StepTracker:
         steps.last, steps.seen_s = step, self.elapsed_s
         steps.line_before, steps.line = steps.line, line.number
 
-    def is_step(self, line: Line) -> bool:
+    def is_latest_step_of_its_writer(self, line: Line) -> bool:
         """Whether the line reports a step itself: then it speaks of the training, and no sample is quoted."""
         return any(steps.line == line.number for steps in self._of_writer(line.text))
 
@@ -221,7 +221,7 @@ class LogSearch:
             self.last_line = joined[joined.rfind(b"\n") + 1 :].decode("utf-8", "replace").strip()
 
     def _match(self, line: Line, text: str, *, is_line: bool) -> None:
-        variants = list_prefix_stripped_variants(text)
+        variants = list_variants_without_ray_rank_and_bar(text)
         if self._model_texts.is_model_output(variants):
             return
         fitting = (self._in_lines if is_line else self._in_overwritten).find_matching(variants)
@@ -243,7 +243,7 @@ class LogSearch:
         for index in self._unread_steps[:due]:
             text = self._block[index]
             line = Line(number=self._block.first_number + index, text=text.strip())
-            variants = list_prefix_stripped_variants(text)
+            variants = list_variants_without_ray_rank_and_bar(text)
             if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.read_line(line, variants)
         self._unread_steps = self._unread_steps[due:]

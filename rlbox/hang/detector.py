@@ -83,18 +83,18 @@ class PhaseMatcher:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def find_phase_changes(self, block: bytes) -> list[PhaseChange]:
+    def parse_phase_changes(self, block: bytes) -> list[PhaseChange]:
         changes: list[PhaseChange] = []
         at = 0
         while self._set and at < len(block) and (at := self._set.find_next_candidate(block, at)) >= 0:
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             end = len(block) if end < 0 else end
-            if change := self.find_phase_change(block[start:end].decode("utf-8", "replace")):
+            if change := self.parse_phase_change(block[start:end].decode("utf-8", "replace")):
                 changes.append(change)
             at = end + 1
         return changes
 
-    def find_phase_change(self, text: str) -> PhaseChange | None:
+    def parse_phase_change(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
@@ -247,7 +247,7 @@ class HangDetector:
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         block = select_last_lines(block, LOOKED_AT_BYTES)
-        lines = self._finder.find_phase_changes(block)
+        lines = self._finder.parse_phase_changes(block)
         for line in lines:
             self._enter(line)
         stepped = self._timer.feed(select_last_lines(block, _COUNTED), now_s)
@@ -259,7 +259,7 @@ class HangDetector:
 
     def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
-        line = self._finder.find_phase_change(unfinished)
+        line = self._finder.parse_phase_change(unfinished)
         if line and (line.phase is None or line.phase is self.phase):
             line = None
         if line:

@@ -45,13 +45,15 @@ class WatchContext:
     may_continue: Callable[[], bool]
 
 
-def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Cause:
-    """The stage showed no sign of life for too long; `wait_description` says what its first process waits for."""
+def make_hang_cause(stage: StagePlan, stall: Stall, suspect_wait_description: str) -> Cause:
+    """The stage showed no sign of life for too long; `suspect_wait_description` says what its first process waits
+    for.
+    """
     phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
     advice = f"if that was no hang, raise limits.silence_s of stage {name}"
     if stall.deadlock:
         advice = f"make every rank reach the same collectives in the same order; {report} shows each"
-        absent = f"; {wait_description}" if stall.deadlock.absent_pids and wait_description else ""
+        absent = f"; {suspect_wait_description}" if stall.deadlock.absent_pids and suspect_wait_description else ""
         what = f"stage {name} hangs: {stall.deadlock.description}{absent}; no rank worked for"
         what += f" {duration_text(stall.silent_s)}, and it was stopped"
     elif stall.rule == "steps":
@@ -71,7 +73,7 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
         where=get_stage_log_path(stage),
         next_step="; ".join(filter(None, (phase.remedy, advice))),
         phase=phase.name,
-        waits=wait_description,
+        waits=suspect_wait_description,
         report=report,
     )
 

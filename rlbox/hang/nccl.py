@@ -44,13 +44,14 @@ class PendingCall(NamedTuple):
 class UnhealthyCommunicator:
     """One communicator that is not well.
 
-    `launch_counts`: for each operation (`AllReduce`) up to which call each rank has launched it, of ranks that are
+    `launch_counts_of_named_ranks`: for each operation (`AllReduce`) up to which call each rank has launched it, of
+    ranks that are
     named; `highest_launch_counts`: the highest count of each operation, ranks that are not named have it.
     `pid_of_rank`: process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
     """
 
     name: str
-    launch_counts: dict[OperationName, dict[RankNumber, int]] = field(default_factory=dict)
+    launch_counts_of_named_ranks: dict[OperationName, dict[RankNumber, int]] = field(default_factory=dict)
     highest_launch_counts: dict[OperationName, int] = field(default_factory=dict)
     pid_of_rank: dict[RankNumber, Pid] = field(default_factory=dict)
     missing_ranks: set[RankNumber] = field(default_factory=set)
@@ -58,7 +59,7 @@ class UnhealthyCommunicator:
     @property
     def missed_call_by_rank(self) -> Mapping[RankNumber, PendingCall]:
         found: dict[RankNumber, PendingCall] = {}
-        for operation, ranks in self.launch_counts.items():
+        for operation, ranks in self.launch_counts_of_named_ranks.items():
             call = PendingCall(operation, self.highest_launch_counts[operation], self.name)
             found.update({rank: call for rank, count in ranks.items() if count < call.call_number})
         return found
@@ -68,7 +69,7 @@ class UnhealthyCommunicator:
         """The ranks that are named with an operation that others have not launched: they wait in it."""
         return {
             rank: PendingCall(operation, self.highest_launch_counts[operation], self.name)
-            for operation, ranks in self.launch_counts.items()
+            for operation, ranks in self.launch_counts_of_named_ranks.items()
             for rank, count in ranks.items()
             if count == self.highest_launch_counts[operation]
         }
@@ -100,7 +101,10 @@ class _CommunicatorReader:
         communicator, operation = self.communicator, self._operation
         if kind := _KIND.match(line):
             self._operation = kind[1] if kind[1] != "collective" else UNNAMED_OPERATION
-            communicator.launch_counts[self._operation], communicator.highest_launch_counts[self._operation] = {}, 0
+            (
+                communicator.launch_counts_of_named_ranks[self._operation],
+                communicator.highest_launch_counts[self._operation],
+            ) = {}, 0
         elif _HEADING.match(line):
             self._operation, self._lists_missing = "", bool(_MISSING.match(line))
         elif operation and (launched := _MANY.match(line) or _ONE.match(line)):
@@ -115,7 +119,7 @@ class _CommunicatorReader:
     def _add_rank(self, rank: int, pid: int) -> None:
         self.communicator.pid_of_rank[rank] = pid
         if self._operation:
-            self.communicator.launch_counts[self._operation][rank] = self._count
+            self.communicator.launch_counts_of_named_ranks[self._operation][rank] = self._count
         elif self._lists_missing:
             self.communicator.missing_ranks.add(rank)
 

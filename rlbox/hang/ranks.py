@@ -26,7 +26,7 @@ from rlbox.hang.waits import (
     Pid,
     find_collective_name,
     is_collective,
-    probe_process_sleep_remaining_s,
+    probe_tolerated_sleep_s,
     probe_waits,
 )
 from rlbox.job.job import FLOORS
@@ -137,13 +137,13 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
 
 
-def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Frame, ...]]) -> bool:
+def stacks_confirm_waits(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Frame, ...]]) -> bool:
     """Return whether main threads stand where a deadlock says that they wait; stacks begin with the inner frame."""
     for pid in deadlock.pids_to_confirm_by_stack:
         frame = next(iter(main_stacks.get(pid, ())), None)
         if frame is None:
             return False
-        waits_for_gpu = pid in deadlock.pids_in_collective and frame.bare_name in _GPU_WAITS
+        waits_for_gpu = pid in deadlock.pids_in_collective and frame.lowercase_bare_name in _GPU_WAITS
         if not (waits_for_gpu or is_collective(frame)):
             return False
     return deadlock.is_collective_seen or any(map(find_collective_name, main_stacks.values()))
@@ -284,7 +284,7 @@ class RankMonitor:
         self._stacks: dict[int, tuple[Frame, ...]] | None = None
         self._sleeps_until_s = -math.inf
 
-    def probe_deadlock(self, now_s: float, last_output_s: float) -> DeadlockStatus:
+    def probe_deadlock_if_due(self, now_s: float, last_output_s: float) -> DeadlockStatus:
         if now_s - last_output_s < _QUIET_S:
             self._forget()
             self._before = None
@@ -308,7 +308,7 @@ class RankMonitor:
         elif self._must_confirm(now_s):
             lasted_s = self._tracker.get_duration_s(now_s)
             self._confirm(self._tracker.deadlock, ranks)
-            pause_s = probe_process_sleep_remaining_s([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_tolerated_sleep_s([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
@@ -320,7 +320,7 @@ class RankMonitor:
         stacks = dump_main_stacks([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
         has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(deadlock, stacks):
+        if has_moved or not stacks_confirm_waits(deadlock, stacks) or self._waits_outside(deadlock, stacks):
             self._forget()
         elif not deadlock.pending_calls:
             self._tracker.deadlock = _name_calls(deadlock, ranks, stacks)
@@ -335,7 +335,7 @@ class RankMonitor:
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
                 return True
             gpus = select_used_gpus_or_all(self._before.gpus, {wait.pid}) if self._before else []
-            waits_for_gpu = told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS
+            waits_for_gpu = told.kind != "busy" and stack and stack[0].lowercase_bare_name in _GPU_WAITS
             if waits_for_gpu and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus):
                 return True
         return False

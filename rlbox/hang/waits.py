@@ -89,7 +89,7 @@ class Frame:
     is_library: bool = False
 
     @property
-    def bare_name(self) -> str:
+    def lowercase_bare_name(self) -> str:
         return self.function.rpartition(".")[2].lower()
 
     def __str__(self) -> str:
@@ -143,11 +143,11 @@ _COLLECTIVES = frozenset({
 
 
 def is_collective(frame: Frame) -> bool:
-    return frame.bare_name in _COLLECTIVES or "/distributed/" in frame.file
+    return frame.lowercase_bare_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
 def find_collective_name(stack: Sequence[Frame]) -> str:
-    return next((frame.function for frame in stack if frame.bare_name in _COLLECTIVES), "")
+    return next((frame.function for frame in stack if frame.lowercase_bare_name in _COLLECTIVES), "")
 
 
 def describe_wait(process: ProcessWait) -> str:
@@ -207,7 +207,7 @@ def _places(stack: Sequence[Frame]) -> list[str]:
     if not stack:
         return []
     own = next((frame for frame in stack if not frame.is_library), None)
-    inner = next((f for f in stack if f.bare_name in _COLLECTIVES), stack[0])
+    inner = next((f for f in stack if f.lowercase_bare_name in _COLLECTIVES), stack[0])
     return [str(inner)] if own is None or own is inner else [str(inner), str(own)]
 
 
@@ -475,7 +475,7 @@ _ABSOLUTE_TIME = 1  # TIMER_ABSTIME
 _TIMESPEC = struct.Struct("@qq")
 
 
-def probe_process_sleep_remaining_s(pids: Iterable[int], already_waited_s: float) -> float:
+def probe_tolerated_sleep_s(pids: Iterable[int], already_waited_s: float) -> float:
     """Return for how many seconds a main thread still sleeps before it goes on by itself.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited

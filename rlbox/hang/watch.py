@@ -20,12 +20,12 @@ from rlbox.hang.detector import (
 )
 from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, ActivityProbe, RankMonitor
-from rlbox.hang.waits import describe_prime_suspect_wait, probe_process_sleep_remaining_s
+from rlbox.hang.waits import describe_prime_suspect_wait, probe_tolerated_sleep_s
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
 from rlbox.logs.lines import LineBlock
 from rlbox.logs.pump import LineDispatcher
-from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
+from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_machine_and_process_activity
 from rlbox.system.limits import count_usable_cores
 
 _LONGEST_LOOK_S = 2.0
@@ -49,7 +49,7 @@ class HangMonitor:
         watched: WatchContext,
         *,
         clock: Callable[[], float] = time.monotonic,
-        probe: ActivityProbe = probe_activity,
+        probe: ActivityProbe = probe_machine_and_process_activity,
     ) -> None:
         stage, shipped = watched.stage, load_phases()
         phases = merge_phases(
@@ -72,7 +72,7 @@ class HangMonitor:
         self._fed_s = self._bar_s = self._phase_recorded_s = self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
-    def feed_log(self, log: str, texts: LineBlock) -> None:
+    def feed_if_stage_log(self, log: str, texts: LineBlock) -> None:
         if log != STAGE_LOG:
             return
         if texts:
@@ -169,7 +169,7 @@ class HangMonitor:
     def _find_waiting_ranks(self) -> Stall | None:
         if self._ranks is None:
             return None
-        deadlock, lasted_s = self._ranks.probe_deadlock(self._now_s, self._detector.last_output_s)
+        deadlock, lasted_s = self._ranks.probe_deadlock_if_due(self._now_s, self._detector.last_output_s)
         if deadlock is None or lasted_s < LIMIT_S:
             return None
         return Stall(
@@ -186,7 +186,7 @@ class HangMonitor:
         if not stall or stall.rule != "steps":
             return stall
         if self._now_s >= self._paused_until_s and (
-            pause_s := probe_process_sleep_remaining_s(self._watched.list_process_names(), stall.silent_s)
+            pause_s := probe_tolerated_sleep_s(self._watched.list_process_names(), stall.silent_s)
         ):
             self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
         return None if self._now_s < self._paused_until_s else stall

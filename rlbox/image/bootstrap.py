@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlbox.artifacts.apt_lock import debian_architecture
+from rlbox.artifacts.apt_lock import debian_architecture_or_processor
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -34,14 +34,14 @@ _SOURCES_LIST = "# made from locked packages; name an archive here to install mo
 BOOTSTRAP_RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
 
 
-def deb_file_name(deb: Deb) -> str:
+def deb_path_basename(deb: Deb) -> str:
     return deb.path.rpartition("/")[2]
 
 
 def render_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, str]) -> str:
     return "".join(
         f"{control_by_sha256[deb.sha256].rstrip()}\n"
-        f"Filename: ./{deb_file_name(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
+        f"Filename: ./{deb_path_basename(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
         for deb in debs
     )
 
@@ -106,7 +106,7 @@ def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, s
     try:
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
-            _write_archive(lock.debs, lock.base, debian_architecture(lock.platform), store, Path(folder))
+            _write_archive(lock.debs, lock.base, debian_architecture_or_processor(lock.platform), store, Path(folder))
             command = _plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
             check_command(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
@@ -127,7 +127,7 @@ def require_mmdebstrap() -> None:
 def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: ObjectStore, folder: Path) -> None:
     controls = {}
     for deb in debs:
-        path = folder / deb_file_name(deb)
+        path = folder / deb_path_basename(deb)
         store.link_object(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout

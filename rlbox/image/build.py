@@ -12,9 +12,9 @@ from typing import Any
 from rlbox.amounts import duration_text, exact_duration_text
 from rlbox.app import App
 from rlbox.engine.address import open_engine_tunnel_if_remote
-from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version
+from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version_or_raise
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
-from rlbox.engine.oci import find_manifest_digest
+from rlbox.engine.oci import find_stored_manifest_digest
 from rlbox.errors import EngineError, NotAnswered, TimedOut, WorkFailed
 from rlbox.findings import load_finding
 from rlbox.foreign import parse_json
@@ -84,7 +84,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         if why:
             app.dry.steps_before.append(f"the image {plan.tag} is built: {why}")
             app.dry.built_tags.add(plan.tag)
-            BuildInputs(app, plan, options).plan_dry_run_request()
+            BuildInputs(app, plan, options).report_dry_run_and_plan_request()
 
 
 def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: str | None) -> Path:
@@ -126,7 +126,7 @@ def _forced(options: BuildOptions) -> dict[str, str]:
 
 
 def _check_engine(app: App, options: BuildOptions) -> None:
-    version = read_docker_server_version()
+    version = read_docker_server_version_or_raise()
     if not version or version >= MIN_ENGINE_FOR_LINKED_COPIES:
         return
     text = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
@@ -151,7 +151,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
     with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
     with app.collecting_refusals_if_dry_run("lock"):
-        request = BuildInputs(app, plan, options).plan_dry_run_request()
+        request = BuildInputs(app, plan, options).report_dry_run_and_plan_request()
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), _BY_HAND.format(target=plan.target)] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}
@@ -201,7 +201,7 @@ def _cache_image_sbom(app: App, plan: ImagePlan) -> None:
     if (image := find_image(plan.tag)) is None:
         return
     # an engine without manifests has the digest of the image's configuration
-    digest = find_manifest_digest(image) or str(image["Id"])
+    digest = find_stored_manifest_digest(image) or str(image["Id"])
     path = cache_path("images", plan.target, digest.rpartition(":")[2][:24]) / SBOM_FILE
     try:
         write_atomic(

@@ -95,7 +95,7 @@ def plan_build_command(
         f"--build-arg=SOURCE_DATE_EPOCH={request.epoch}",
         *(("--metadata-file", metadata_file) if metadata_file else ()),
         *((f"--build-context={BASE_CONTEXT_NAME}={base}",) if base else ()),
-        *(f"--build-arg={name}" for name in sorted(settings.proxies)),  # values may hold passwords: they stay outside
+        *(f"--build-arg={name}" for name in sorted(settings.proxy_env)),  # values may hold passwords: they stay outside
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if request.use_cache else ("--no-cache",)),
         str(request.context_dir),

@@ -21,16 +21,16 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
-from rlbox.errors import SpecError, WorkFailed, get_docs_url
+from rlbox.errors import SpecError, WorkFailed, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
     BuildDirs,
     build_wheel_in_namespaces,
     choose_job_count,
     create_cache_and_remove_partials,
-    hash_host_compiler_unless_locked,
+    host_compiler_suffix_unless_locked,
     install_stored_tools_in_cache,
-    recreate_build_dir,
+    recreate_build_dir_unpatched,
     unpack_rootfs_or_use_host,
 )
 from rlbox.image.plan import ImageSources
@@ -93,7 +93,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
             where=f"images/{name}/target.toml",
             next_step=_(
                 "name the packages that it compiles in [[stack.compile]] of a target of your own ({page})"
-            ).format(page=get_docs_url("compile")),
+            ).format(page=get_main_docs_url("compile")),
         )
     plan = recipe.build_plan()
     if plan.lock and (plan.lock_fault or "").startswith("incomplete"):
@@ -156,11 +156,11 @@ class _Compilation:
         all_units = self._entry.model_copy(update={"units": ()})  # an object is the same, whichever others are made
         row, toolchain = self._row, self._lock.toolchain
         digest = compute_recipe_digest(self._target, all_units, row.source, row.tools, toolchain)
-        return cache_path("compile", "objects", digest[:24] + hash_host_compiler_unless_locked(self._lock))
+        return cache_path("compile", "objects", digest[:24] + host_compiler_suffix_unless_locked(self._lock))
 
     def _find_stored(self) -> Package | None:
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
-        return wheel if wheel and self._store.is_intact(wheel.sha256, wheel.size) else None
+        return wheel if wheel and self._store.is_sealed_or_intact(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -182,7 +182,7 @@ class _Compilation:
         app, entry, row = self._app, self._entry, self._row
         system, python = unpack_rootfs_or_use_host(self._target, self._lock, self._store)
         site = install_stored_tools_in_cache(self._target, row, self._store)
-        recreate_build_dir(folder / "box", system, entry, row, self._store)
+        recreate_build_dir_unpatched(folder / "box", system, entry, row, self._store)
         create_cache_and_remove_partials(objects)
         folders = BuildDirs(
             system_root=system, build_dir=str(folder / "box"), site_dir=str(site), object_cache_dir=str(objects)
@@ -214,7 +214,7 @@ class _Compilation:
                     target=self._target.name, name=name
                 ),
             )
-        self._store.import_if_sha256_matches(wheel, digest)
+        self._store.link_if_sha256_matches(wheel, digest)
         wheel.unlink()
         package = Package(
             name=self._row.name,
@@ -317,7 +317,7 @@ def require_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> N
             next_step=_(
                 "set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]; "
                 "if it is C++ alone, leave out its cuda and archs ({page})"
-            ).format(name=package, page=get_docs_url("compile")),
+            ).format(name=package, page=get_main_docs_url("compile")),
         )
 
 

@@ -25,7 +25,7 @@ from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
-from rlbox.image.plan import compute_rootfs_checksum
+from rlbox.image.plan import hash_rootfs_debs_and_epoch
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory
@@ -194,7 +194,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     if not lock.toolchain:
         return CompileRootfs("/", _own_python(target.python.version))
     system = replace(lock, debs=lock.toolchain)
-    checksum = compute_rootfs_checksum(system, target.build.epoch)
+    checksum = hash_rootfs_debs_and_epoch(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
         archive = ensure_cached_rootfs_archive(system, checksum, target.build.epoch, store)
@@ -203,7 +203,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def hash_host_compiler_unless_locked(lock: Lock) -> str:
+def host_compiler_suffix_unless_locked(lock: Lock) -> str:
     if lock.toolchain:
         return ""
     said = run_command(Command(argv=("/usr/bin/g++", "-v"))) if Path("/usr/bin/g++").exists() else None
@@ -279,7 +279,7 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def recreate_build_dir(
+def recreate_build_dir_unpatched(
     directory: Path, root_with_compilers_to_wrap: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""

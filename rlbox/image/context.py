@@ -229,10 +229,10 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
                 path.unlink()
 
 
-def compute_build_digest(hashed_entries: Mapping[str, str | Path], epoch: int) -> str:
+def compute_build_digest(text_or_file_by_name: Mapping[str, str | Path], epoch: int) -> str:
     total = hashlib.sha256(f"epoch={epoch}\n".encode())
-    for name in sorted(hashed_entries):
-        source = hashed_entries[name]
+    for name in sorted(text_or_file_by_name):
+        source = text_or_file_by_name[name]
         digest = (
             compute_file_sha256(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
         )

@@ -11,7 +11,7 @@ from rlbox.artifacts.base_image import fetch_locked_base_image, list_base_files_
 from rlbox.artifacts.fetch import (
     fetch_missing_files,
     format_group_sizes,
-    measure_groups,
+    measure_groups_and_total,
     require_compiled_wheels,
     require_disk_space,
 )
@@ -74,10 +74,10 @@ class _TargetFetch:
         app, options, store, lock = self._app, self._options, self._store, self._lock
         base = self._list_known_base_files()
         files = (*base, *self._files)
-        rows = measure_groups(files, store.is_intact)
+        rows = measure_groups_and_total(files, store.is_sealed_or_intact)
         if unknown := self._has_base_image and not base:
             app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
-        missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
+        missing = [file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
         if options.import_dir:
             would = f"import {options.import_dir}"
             with app.collecting_refusals_if_dry_run("export"):
@@ -107,7 +107,7 @@ class _TargetFetch:
             app.print_status(f"exporting {len(files)} files to {export_dir}")
             export = ObjectStore(export_dir)
             for file in files:
-                if not export.is_intact(file.sha256, file.size):
+                if not export.is_sealed_or_intact(file.sha256, file.size):
                     store.link_object(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
@@ -125,9 +125,9 @@ class _TargetFetch:
         store, lock, export = self._store, self._lock, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
-            if store.is_intact(digest):
+            if store.is_sealed_or_intact(digest):
                 present += 1
-            elif store.import_if_sha256_matches(export.path(digest), digest) == digest:
+            elif store.link_if_sha256_matches(export.path(digest), digest) == digest:
                 imported += 1
             else:
                 damaged.append(digest)
@@ -143,7 +143,7 @@ class _TargetFetch:
                 next_step=_("export again and repeat the import, which takes only the missing parts"),
             )
         self._record()
-        missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
+        missing = [file.file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
         missing += [lock.base] if self._has_base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""

@@ -16,7 +16,7 @@ from rlbox.engine.container import (
     format_resource_args_without_gpus,
 )
 from rlbox.engine.gpu_access import GpuRequest, parse_gpus_option
-from rlbox.errors import SpecError, get_docs_url
+from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.image.templates import quote_compose, render_template
 from rlbox.target.target import Target
@@ -153,7 +153,7 @@ def render_onstart(
     require_vast_target(target)
     values = {
         "name": target.name,
-        "page": get_docs_url("vast"),
+        "page": get_main_docs_url("vast"),
         "disk": target.disk.mount,
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),

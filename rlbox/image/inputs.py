@@ -20,10 +20,15 @@ from rlbox.artifacts.locator import load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.engine.connection import read_docker_server_version
+from rlbox.engine.connection import read_docker_server_version_or_raise
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import deb_file_name, ensure_cached_rootfs_archive, require_mmdebstrap, rootfs_archive_path
+from rlbox.image.bootstrap import (
+    deb_path_basename,
+    ensure_cached_rootfs_archive,
+    require_mmdebstrap,
+    rootfs_archive_path,
+)
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
     BuildOptions,
@@ -63,7 +68,7 @@ class BuildInputs:
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
         self._app, self._plan, self._options = app, plan, options
         self._site = read_pip_and_proxy_settings()
-        self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
+        self._local = {unquote(name) for names in self._site.wheels_by_find_links_folder.values() for name in names}
         self._lock = plan.require_current_lock()
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
         self._sources = options.sources_profile or plan.sources_profile
@@ -89,7 +94,7 @@ class BuildInputs:
         profile = load_profile_without_dead_mirrors(self._app, self._sources, self._site, files)
         return replace(run, step_env=plan_package_indexes(plan.torch_groups, self._site, profile).env)
 
-    def plan_dry_run_request(self) -> BuildRequest:
+    def report_dry_run_and_plan_request(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
             with app.collecting_refusals_if_dry_run("store"):
@@ -139,7 +144,7 @@ class BuildInputs:
         parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
         parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
         if "@" in lock.base:
-            parts |= {f"debs/{deb_file_name(deb)}": store.path(deb.sha256) for deb in lock.debs}
+            parts |= {f"debs/{deb_path_basename(deb)}": store.path(deb.sha256) for deb in lock.debs}
         return parts
 
     def _base(self) -> str | None:
@@ -198,7 +203,7 @@ class BuildInputs:
         ]
         if plan.rootfs_checksum and rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.is_intact(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.is_sealed_or_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         lock, store, everything = self._lock, self._store, self._options.hermetic
@@ -217,7 +222,7 @@ class BuildInputs:
 
 def _engine() -> tuple[int, ...]:
     try:
-        return read_docker_server_version()
+        return read_docker_server_version_or_raise()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
 

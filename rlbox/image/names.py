@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _LONGEST = 40
 
 
-def format_image_tag(target: str, project_name: str) -> str:
+def format_target_colon_project_tag(target: str, project_name: str) -> str:
     return f"{NAMESPACE}{target}:{project_name}"
 
 
@@ -40,7 +40,9 @@ class TargetAndProject(NamedTuple):
 
 
 def parse_image_tag_or_empty(tag: str) -> TargetAndProject:
-    """Return target and project of an image's name; two empty words for one that `format_image_tag` did not make."""
+    """Return target and project of an image's name; two empty words for one that `format_target_colon_project_tag`
+    did not make.
+    """
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
     is_foreign = target == name or "/" in target or not project
@@ -91,7 +93,7 @@ def project_name(project: Project) -> str:
 
 
 def project_image_tag(project: Project, target_name: str) -> str:
-    return format_image_tag(target_name, project_name(project))
+    return format_target_colon_project_tag(target_name, project_name(project))
 
 
 def convert_archive_tag(project: Project, archive_tag: str) -> str:

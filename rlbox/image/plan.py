@@ -17,22 +17,22 @@ from rlbox.app import own_requirements
 from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import (
     ResolvedPatch,
-    format_patch_summaries,
+    format_grouped_patch_summaries,
     has_patches_to_apply,
     render_patch_manifest_json,
     resolve_patches_with_skipped,
 )
-from rlbox.fixes.render import RenderedFixes, render_fix_manifest_json, select_and_render_fixes
+from rlbox.fixes.render import RenderedFixes, render_fix_check_manifest_json, select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_compose_files, render_onstart_files
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
-from rlbox.job.job import load_target_ports_by_job_port
+from rlbox.job.job import load_ports_of_jobs_on_target
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchGroup, list_torch_wheel_groups
 from rlbox.target.lock import (
     Lock,
@@ -117,7 +117,7 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
     return tuple(layers)
 
 
-def group_layers_into_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
+def group_layers_into_large_and_small_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
     stages = []
     for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name)):
         together = tuple(found)
@@ -214,28 +214,31 @@ def plan_image(
     template_dirs: Sequence[Path],
     patch_texts: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
-    job_ports: Mapping[str, int] = MappingProxyType({}),
+    number_by_job_port: Mapping[str, int] = MappingProxyType({}),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
     `rlbox_requirements`: rlbox's own requirements, part of what the lock was made from.
     `template_dirs`: Folders of templates, the first wins.
-    `patch_texts`, `fixes`, `job_ports`: The target's patches, file name to text; the catalogue; `JOB.PORT` of its
-      shipped jobs to number, for `doctor`.
+    `patch_texts`, `fixes`, `number_by_job_port`: The target's patches, file name to text; the catalogue; `JOB.PORT`
+      of its shipped jobs to number, for `doctor`.
     """
 
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
 
-    stages, versions = group_layers_into_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
+    stages, versions = (
+        group_layers_into_large_and_small_stages(plan_python_layers(target, lock)),
+        list_stack_package_versions(target, lock),
+    )
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patches = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
     dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patches))
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in _SCRIPTS}
     files |= {f"{_PROGRAMS if file.mode == '0755' else _FIXES}{file.path}": file.text for file in baked.files}
-    files[f"{_FIXES}{FIXES_IN_IMAGE}"] = render_fix_manifest_json(
-        baked.fixes, target, versions, hardware_python_ports_json(target, job_ports)
+    files[f"{_FIXES}{FIXES_IN_IMAGE}"] = render_fix_check_manifest_json(
+        baked.fixes, target, versions, hardware_python_ports_json(target, number_by_job_port)
     )
     if has_patches_to_apply(patches):
         layer_paths = _list_stage_layer_paths(target, stages)
@@ -261,7 +264,7 @@ def plan_image(
         lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
-        rootfs_checksum=compute_rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
+        rootfs_checksum=hash_rootfs_debs_and_epoch(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
         container=container,
     )
@@ -296,7 +299,7 @@ def build_dockerfile_values(
         "stages": [_describe_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
         "layers": [{"stage": stage, "name": name} for stage, name in paths],
         "patched": _wrap(" ".join(_MOUNT.format(name) for name in below)) if patched else [],
-        "patch_notes": format_patch_summaries(patches),
+        "patch_notes": format_grouped_patch_summaries(patches),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(map_git_http_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
         "envs": [
@@ -397,7 +400,7 @@ def compute_image_spec_checksum(target: Target) -> str:
     return _checksum(fields)
 
 
-def compute_rootfs_checksum(lock: Lock, epoch: int) -> str:
+def hash_rootfs_debs_and_epoch(lock: Lock, epoch: int) -> str:
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
 
 
@@ -479,14 +482,14 @@ class ImageSources:
 
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
-        loaded = load_target_with_fix_packages(project, target_name)
-        patches = project.require_patch_files(target_name, loaded.target.own_patches)
+        loaded = load_target_with_fix_apt_packages(project, target_name)
+        patches = project.require_patch_files(target_name, loaded.target.patches_folder_files)
         return cls(
             target=loaded.target,
             lock=load_lock(project.own_or_shipped_lock_file(target_name)),
             fixes=loaded.all_fixes,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
-            job_ports=load_target_ports_by_job_port(Project(folder=project.roots[-1]), target_name),
+            job_ports=load_ports_of_jobs_on_target(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),
         )
 
@@ -498,5 +501,5 @@ class ImageSources:
             self.template_dirs,
             patch_texts=self.patch_texts,
             fixes=self.fixes,
-            job_ports=self.job_ports,
+            number_by_job_port=self.job_ports,
         )

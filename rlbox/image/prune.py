@@ -19,7 +19,7 @@ from rlbox.image.names import (
     NO_PROJECT_TAG,
     PROJECT_NAME_VARIABLE,
     find_recorded_project_dir,
-    format_image_tag,
+    format_target_colon_project_tag,
     parse_image_tag_or_empty,
     project_name,
 )
@@ -70,7 +70,7 @@ def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
     return lines
 
 
-def sum_distinct_image_bytes(images: Iterable[EngineImage]) -> int:
+def sum_bytes_of_distinct_images(images: Iterable[EngineImage]) -> int:
     return sum({row.identity: row.size for row in images}.values())
 
 
@@ -103,7 +103,7 @@ def select_images(
     own = project_name(project_of_targets)
     found: dict[str, EngineImage] = {}
     for name in tags_ids_or_targets:
-        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_image_tag(name, own))
+        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_target_colon_project_tag(name, own))
         named = [
             row for row in images if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))
         ]

@@ -69,12 +69,12 @@ def _components(lock: Lock) -> Iterator[Component]:
             component = Component("pypi", package.name, package.version, package.sha256, purl, package.file)
             yield component._replace(relationship="BUILD_DEPENDENCY_OF") if group is lock.build else component
     for tree in lock.git:
-        url = make_publishable_url(tree.url)
+        url = url_without_credentials_and_query(tree.url)
         url = f"git+{url}@{tree.commit}" if url else ""
         purl = format_purl("generic", tree.name, tree.commit, {"vcs_url": url})
         yield Component("git", tree.name, tree.commit, tree.sha256, purl, f"{tree.name}-{tree.commit[:12]}.tar", url)
     for locked in lock.http:
-        url = make_publishable_url(locked.url)
+        url = url_without_credentials_and_query(locked.url)
         purl = format_purl("generic", locked.name, "", {"checksum": f"sha256:{locked.sha256}", "download_url": url})
         file = urlsplit(locked.url).path.rpartition("/")[2] or locked.name
         yield Component("http", locked.name, "", locked.sha256, purl, file, url)
@@ -83,7 +83,7 @@ def _components(lock: Lock) -> Iterator[Component]:
         yield Component("patch", patch.name, "", patch.sha256, purl, patch.name)
 
 
-def make_publishable_url(url: str) -> str:
+def url_without_credentials_and_query(url: str) -> str:
     """Return an address without user, password, query and fragment; empty when it is no address of a network."""
     parts = urlsplit(url)
     if parts.scheme not in ("git", "http", "https", "ssh") or not parts.hostname:

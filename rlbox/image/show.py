@@ -10,11 +10,11 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.relock import get_version, list_lock_changes, map_groups_to_entries
+from rlbox.artifacts.relock import get_version_or_commit, list_lock_changes, map_groups_to_entries
 from rlbox.engine.connection import connect_engine, find_image
-from rlbox.engine.oci import find_manifest_digest
+from rlbox.engine.oci import find_stored_manifest_digest
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.i18n import _
 from rlbox.image.plan import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
@@ -64,7 +64,7 @@ _LABELS = (_TARGET, SPEC_LABEL, LOCK_LABEL, "rlbox.build", "rlbox.fixes", "rlbox
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
-def show_engine_image_if_found(app: App, reference: str) -> bool:
+def show_engine_image_or_raise_if_looks_so(app: App, reference: str) -> bool:
     """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
     Raises EngineError: it looks like an image, and the engine has none of that name, or does not answer.
@@ -106,14 +106,17 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
     return {
         "name": reference,
         "id": image["Id"],
-        "digest": find_manifest_digest(image) or None,
+        "digest": find_stored_manifest_digest(image) or None,
         "tags": list(image.get("RepoTags") or ()),
         "created": image.get("Created", ""),
         "size": image.get("Size", 0),
         "labels": dict(sorted(labels.items())),
         "layers": [asdict(layer) for layer in layers],
         "groups": [
-            {"name": name, "packages": [{"name": x.name, "version": get_version(x), "sha256": x.sha256} for x in rows]}
+            {
+                "name": name,
+                "packages": [{"name": x.name, "version": get_version_or_commit(x), "sha256": x.sha256} for x in rows],
+            }
             for name, rows in (map_groups_to_entries(lock).items() if lock else ())
             if rows
         ],
@@ -142,7 +145,7 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     if name not in app.project.targets():
         return status
     try:
-        target = load_target_with_fix_packages(app.project, name).target
+        target = load_target_with_fix_apt_packages(app.project, name).target
         current = load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
         return {**status, "spec": f"cannot be read: {error.what.splitlines()[0]}"}

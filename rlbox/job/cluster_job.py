@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlbox.errors import SpecError, get_docs_url
+from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
 from rlbox.job.params import SET, ParamValues
@@ -42,7 +42,7 @@ def require_cluster(job: Job) -> ClusterTable:
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
             where=f"jobs/{job.name}.toml",
             next_step=_("rlbox run {job}, without --place cluster; {page} describes the table").format(
-                job=job.name, page=get_docs_url("cluster")
+                job=job.name, page=get_main_docs_url("cluster")
             ),
         )
     return job.cluster

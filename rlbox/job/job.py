@@ -26,7 +26,7 @@ from rlbox.config.schema import (
 )
 from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.config.units import Seconds
-from rlbox.errors import SpecError, get_docs_url
+from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.job.fits import Fits, find_fits_formula_problems
 from rlbox.job.gate import FileRule, FillText, Gate, LineRule, MetricRule, Ready
@@ -38,7 +38,7 @@ from rlbox.job.param import (
     ParamSet,
     Value,
     find_param_problems,
-    find_profile_problems,
+    find_profile_problems_except_cycles,
     find_unreplaced_example_problem,
     find_value_problems,
 )
@@ -112,7 +112,7 @@ class Phase(SpecModel):
     )
     remedy: str = Field("", description="suggested fix if the stage hangs in this phase")
 
-    def fill(self, where: str, fill_text: FillText) -> Phase:
+    def fill_patterns(self, where: str, fill_text: FillText) -> Phase:
         filled = {key: tuple(fill_text(where, text, re.escape) for text in getattr(self, key)) for key in _PHASE_LINES}
         return self.model_copy(update=filled)
 
@@ -127,10 +127,11 @@ class Service(SpecModel):
         (), description="names of the job's ports that it listens on, for this machine only"
     )
     listens: tuple[PortOpenToOthers, ...] = Field(
-        (), description=f"ports that other machines may reach; see {get_docs_url('jobs')}"
+        (), description=f"ports that other machines may reach; see {get_main_docs_url('jobs')}"
     )
     publish: tuple[Word, ...] = Field(
-        (), description=f"names of its ports to publish at 127.0.0.1 of the Docker host; see {get_docs_url('jobs')}"
+        (),
+        description=f"names of its ports to publish at 127.0.0.1 of the Docker host; see {get_main_docs_url('jobs')}",
     )
     ready: Ready = Field(description="conditions for ready; all that are set must pass")
     start_s: Seconds = Field(120.0, description="time limit to become ready, seconds; longer while it gets on")
@@ -182,7 +183,7 @@ class Stage(SpecModel):
     gate: Gate = Field(Gate(), description="pass criteria of the stage; default: exit code 0")
     limits: Limits = Field(Limits(), description="time limits and hang detection")
     phases: tuple[Phase, ...] = Field(
-        (), description=f"your own phases, tried before the built-in ones; see {get_docs_url('hangs')}"
+        (), description=f"your own phases, tried before the built-in ones; see {get_main_docs_url('hangs')}"
     )
     resume: tuple[Word, ...] = Field((), description="arguments to append to the command from the second attempt on")
     profiles: tuple[Name, ...] = Field((), description="run the stage only with one of these profiles; empty: always")
@@ -233,13 +234,13 @@ class Job(SpecModel):
     )
     resume: Resume = Field(Resume(), description="changes for stages that are attempted again")
     cluster: ClusterTable | None = Field(
-        None, description=f"settings for a multi-node run; absent: one machine only; see {get_docs_url('cluster')}"
+        None, description=f"settings for a multi-node run; absent: one machine only; see {get_main_docs_url('cluster')}"
     )
     source: SourceTable | None = Field(
-        None, description=f"framework that --set source=DIR replaces; see {get_docs_url('jobs')}"
+        None, description=f"framework that --set source=DIR replaces; see {get_main_docs_url('jobs')}"
     )
     fits: Fits | None = Field(
-        None, description=f"required GPUs, memory and disk; absent: not checked; see {get_docs_url('planner')}"
+        None, description=f"required GPUs, memory and disk; absent: not checked; see {get_main_docs_url('planner')}"
     )
     next: tuple[Word, ...] = Field((), description="suggestions after a passed run: arguments of `rlbox run JOB`")
     secrets: tuple[EnvName, ...] = Field(
@@ -288,7 +289,7 @@ def _param_problems(job: Job) -> list[str]:
         return problems
     if INCLUDE_KEY in job.params:
         problems.append(_("params.{include}: the name is taken, profiles use it").format(include=INCLUDE_KEY))
-    problems += find_profile_problems(job.profiles, job.params)
+    problems += find_profile_problems_except_cycles(job.profiles, job.params)
     return problems + find_value_problems("resume.params", job.resume.params, job.params)
 
 
@@ -430,7 +431,7 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
     return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
-def load_target_ports_by_job_port(project: Project, target: str) -> dict[str, int]:
+def load_ports_of_jobs_on_target(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
     found: dict[str, int] = {}
     for name, path in project.jobs().items():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from rlbox.config.schema import SpecModel, suggest_similar
-from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number_without_exponent, parse_quantity
+from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, parse_quantity, repr_without_exponent
 from rlbox.i18n import _
 from rlbox.job.names import ProblemOrEmpty
 
@@ -61,7 +61,7 @@ class Param(SpecModel):
         return names.get(type(known), "str")
 
     @property
-    def shown_unit(self) -> str:
+    def argument_unit(self) -> str:
         """The unit that the command gets it in; empty for a value without one."""
         return self.unit or _DEFAULT_UNITS.get(self.kind, "")
 
@@ -87,14 +87,14 @@ def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
     return settled
 
 
-def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
+def find_bounds_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     if isinstance(settled, (str, bool)):
         return ""
     low, high = (None if bound is None else _typed(param, bound) for bound in (param.at_least, param.at_most))
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
-    unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
-    found = f"{format_number_without_exponent(settled)}{unit}"
+    unit = f" {param.argument_unit}" if param.argument_unit not in ("", "fraction") else ""
+    found = f"{repr_without_exponent(settled)}{unit}"
     least, most = ("" if bound is None else format_scalar(bound) for bound in (param.at_least, param.at_most))
     if not most:
         return _("{found}, and must be at least {least}").format(found=found, least=least)
@@ -103,7 +103,7 @@ def find_range_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     return _("{found}, and must be from {least} to {most}").format(found=found, least=least, most=most)
 
 
-def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
+def parse_bool_or_number_else_text(param: Param, text: str) -> Scalar:
     """Raises `ValueError`."""
     kind = param.kind
     if kind == "bool":
@@ -121,12 +121,10 @@ def parse_scalar_ignoring_range(param: Param, text: str) -> Scalar:
     return value
 
 
-def format_argument(param: Param, settled: Scalar) -> str:
+def format_argument_without_unit(param: Param, settled: Scalar) -> str:
     if isinstance(settled, bool):
         return param.true if settled else param.false
-    return (
-        format_number_without_exponent(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
-    )
+    return repr_without_exponent(settled) if param.argument_unit and not isinstance(settled, str) else str(settled)
 
 
 def find_unreplaced_example_problem(value: Scalar) -> ProblemOrEmpty:
@@ -159,7 +157,7 @@ def _typed(param: Param, value: Scalar) -> Scalar:
             if isinstance(value, bool):
                 raise ValueError(_("must be a {kind} with its unit").format(kind=kind))
             quantity: Fraction = parse_quantity(kind, value)
-            return convert_to_unit(quantity, param.shown_unit)
+            return convert_to_unit(quantity, param.argument_unit)
     if not fits:
         raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
     return float(value) if kind == "float" else value
@@ -272,7 +270,7 @@ def find_value_problems(
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        problem = find_range_problem(param, validate_and_convert_units(param, value))
+        problem = find_bounds_problem(param, validate_and_convert_units(param, value))
     except ValueError as error:
         return [_with_value(error, value)]
     if not problem:
@@ -280,7 +278,7 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     return [_("parameter {name} is {problem}: {help}").format(name=name, problem=problem, help=param.help)]
 
 
-def find_profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
+def find_profile_problems_except_cycles(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
     problems = []
     for name, table in profiles.items():
         problems += find_value_problems(f"profiles.{name}", table, params)

@@ -13,10 +13,10 @@ from rlbox.job.job import Job
 from rlbox.job.param import (
     Param,
     Scalar,
-    find_range_problem,
+    find_bounds_problem,
     format_scalar,
     merge_profiles,
-    parse_scalar_ignoring_range,
+    parse_bool_or_number_else_text,
     validate_and_convert_units,
 )
 
@@ -121,7 +121,7 @@ class _Problems:
                 )
                 continue
             try:
-                found[name] = (parse_scalar_ignoring_range(params[name], text), SET)
+                found[name] = (parse_bool_or_number_else_text(params[name], text), SET)
             except ValueError as error:
                 self.lines.append(
                     _("--set {name}={text}: {error}: {help}").format(
@@ -134,7 +134,7 @@ class _Problems:
         param = self._job.params[name]
         try:
             settled = validate_and_convert_units(param, value)
-            problem = find_range_problem(param, settled)
+            problem = find_bounds_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
             self.lines.append(f"{shown}: {error}: {param.help}")
@@ -161,7 +161,7 @@ class _Problems:
         raise SpecError(what, next_step=step)
 
 
-def build_override_entry(
+def build_untimed_start_entry(
     values: ParamValues,
     settings: Mapping[str, str],
     *,
@@ -188,7 +188,7 @@ def build_override_entry(
     }
 
 
-def resolve_default_params(job: Job) -> dict[str, Scalar]:
+def resolve_params_with_default(job: Job) -> dict[str, Scalar]:
     return {
         name: validate_and_convert_units(param, param.default)
         for name, param in job.params.items()
@@ -197,7 +197,7 @@ def resolve_default_params(job: Job) -> dict[str, Scalar]:
 
 
 def list_params_with_unit(job: Job) -> dict[str, str]:
-    units = {name: param.shown_unit for name, param in job.params.items()}
+    units = {name: param.argument_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 
 
@@ -212,7 +212,11 @@ def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str],
 
 
 def _describe_param(param: Param) -> str:
-    unit = _(" in {shown_unit}").format(shown_unit=param.shown_unit) if param.shown_unit not in ("", "fraction") else ""
+    unit = (
+        _(" in {shown_unit}").format(shown_unit=param.argument_unit)
+        if param.argument_unit not in ("", "fraction")
+        else ""
+    )
     parts = [f"{param.kind}{unit}"]
     if param.choices:
         parts = [_("one of {choices}").format(choices=", ".join(map(str, param.choices)))]

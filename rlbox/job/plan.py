@@ -26,7 +26,7 @@ from rlbox.job.gate import (
     RequireRule,
 )
 from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
-from rlbox.job.param import Scalar, format_argument, format_scalar
+from rlbox.job.param import Scalar, format_argument_without_unit, format_scalar
 from rlbox.job.params import SET, ParamValues, apply_overrides, list_params_with_unit
 from rlbox.values import OWN
 
@@ -65,7 +65,7 @@ class PlaceholderFiller:
         self._source = self._known.pop("source")
         if job.source:
             self._known["source"] = self._source or job.source.installed
-        own = {name: format_argument(job.params[name], value) for name, value in values.params.items()}
+        own = {name: format_argument_without_unit(job.params[name], value) for name, value in values.params.items()}
         self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
         typed = {name for name, origin in values.origins.items() if origin == SET}
         self._known |= {f"param.{name}": text if name in typed else self._paths(text) for name, text in own.items()}
@@ -90,16 +90,20 @@ class PlaceholderFiller:
 
         return _PLACEHOLDER.sub(value, text)
 
-    def fill_argv_dropping_empty(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def fill_argv_dropping_empty_flags(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """A word that is nothing but a true-or-false parameter may be empty, and is left out then."""
         filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def fill_env(self, path_for_errors: str, table: Mapping[str, str], *, adds_source: bool = False) -> dict[str, str]:
-        """Return variables filled in; `[source]` comes first in a PYTHONPATH, one made for it with `adds_source`."""
+    def fill_env(
+        self, path_for_errors: str, table: Mapping[str, str], *, adds_source_folder_to_pythonpath: bool = False
+    ) -> dict[str, str]:
+        """Return variables filled in; `[source]` comes first in a PYTHONPATH, one made for it with
+        `adds_source_folder_to_pythonpath`.
+        """
         env = {key: self.fill_text(f"{path_for_errors}.{key}", value) for key, value in table.items()}
         folders = [folder for folder in env.get(_PYTHONPATH, "").split(":") if folder]
-        if self._source and self._source not in folders and (adds_source or _PYTHONPATH in env):
+        if self._source and self._source not in folders and (adds_source_folder_to_pythonpath or _PYTHONPATH in env):
             env[_PYTHONPATH] = ":".join([self._source, *folders])
         return env
 
@@ -289,7 +293,7 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.fill_env("env", job.env, adds_source=True),
+        env=fill.fill_env("env", job.env, adds_source_folder_to_pythonpath=True),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
@@ -324,17 +328,17 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
-        argv=fill.fill_argv_dropping_empty(f"{where}.command", stage.command)
-        + (fill.fill_argv_dropping_empty(f"{where}.resume", stage.resume) if again else ()),
+        argv=fill.fill_argv_dropping_empty_flags(f"{where}.command", stage.command)
+        + (fill.fill_argv_dropping_empty_flags(f"{where}.resume", stage.resume) if again else ()),
         env=fill.fill_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=tuple(rule.fill(f"{where}.needs", fill.fill_text) for rule in stage.needs),
-        listens=fill.fill_argv_dropping_empty(f"{where}.listens", stage.listens),
+        listens=fill.fill_argv_dropping_empty_flags(f"{where}.listens", stage.listens),
         ray=ray,
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
-        phases=tuple(phase.fill(f"{where}.phases", fill.fill_text) for phase in stage.phases),
+        phases=tuple(phase.fill_patterns(f"{where}.phases", fill.fill_text) for phase in stage.phases),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
         secrets=stage.secrets,
@@ -350,10 +354,10 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
     return ServicePlan(
         name=service.name,
         title=service.title,
-        argv=fill.fill_argv_dropping_empty(f"{where}.command", service.command),
+        argv=fill.fill_argv_dropping_empty_flags(f"{where}.command", service.command),
         env=fill.fill_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        listens=fill.fill_argv_dropping_empty(f"{where}.listens", service.listens),
+        listens=fill.fill_argv_dropping_empty_flags(f"{where}.listens", service.listens),
         publish=service.publish,
         ready=ready,
         start_s=service.start_s,
@@ -365,11 +369,14 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
 
 
 def plan_resume(
-    job: Job, previous_plan: RunPlan, attempt_by_stage: Mapping[str, int], set_options: Mapping[str, str] | None = None
+    job: Job,
+    previous_plan: RunPlan,
+    next_attempt_by_stage: Mapping[str, int],
+    set_options: Mapping[str, str] | None = None,
 ) -> RunPlan:
     """Return `previous_plan` with the stages that run now planned anew.
 
-    `attempt_by_stage` counts from 1; from the second attempt on a stage gets the parameters of `[resume]` and its
+    `next_attempt_by_stage` counts from 1; from the second attempt on a stage gets the parameters of `[resume]` and its
     `resume` words. `set_options` hold for all stages that run now. Raises `SpecError` when the job lost a stage.
     """
     wanted = select_stages(job, previous_plan.profile)
@@ -388,10 +395,10 @@ def plan_resume(
     values = ParamValues(profile=previous_plan.profile, params=known, origins=previous_plan.origins)
     fresh = apply_overrides(job, values, False, set_options or {})
     again = apply_overrides(job, values, True, set_options or {})
-    now = again if any(attempt > 1 for attempt in attempt_by_stage.values()) else fresh
+    now = again if any(attempt > 1 for attempt in next_attempt_by_stage.values()) else fresh
     stages = []
     for number, (stage, old) in enumerate(zip(wanted, previous_plan.stages, strict=True), start=1):
-        attempt = attempt_by_stage.get(stage.name, 0)
+        attempt = next_attempt_by_stage.get(stage.name, 0)
         fill = PlaceholderFiller(job, again if attempt > 1 else fresh, previous_plan.paths, attempt)
         stages.append(plan_stage(job, stage, number, fill, previous_plan.run_id) if attempt else old)
     return replace(
@@ -400,7 +407,7 @@ def plan_resume(
         origins=dict(now.origins),
         units=list_params_with_unit(job),
         stages=tuple(stages),
-        notes=(*previous_plan.notes, *_list_resume_notes(job, attempt_by_stage)),
+        notes=(*previous_plan.notes, *_list_resume_notes(job, next_attempt_by_stage)),
     )
 
 

@@ -80,7 +80,7 @@ class Call:
 
 def unwrap_program_calls(command: Command, outer_context_tags: frozenset[str]) -> Iterator[Call]:
     """Yield what a command runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
-    outer_context_tags |= command.context_tags
+    outer_context_tags |= command.exit_status_use_tags
     words = () if command.array_name else tuple(command.words)
     call: Call | None = None
     while words and not (call and re.search(r"\s", words[0].text)):  # a text is read as shell, not as a program's name

@@ -64,7 +64,9 @@ class DriftRule(Matcher):
     source: tuple[SingleLine, ...] = ()
     dated: datetime.date
 
-    def judge_versions(self, pinned_versions: Mapping[str, str]) -> Literal["works", "warns", "fails", "unknown"]:
+    def judge_versions_fails_outside_ranges(
+        self, pinned_versions: Mapping[str, str]
+    ) -> Literal["works", "warns", "fails", "unknown"]:
         """Return what the rule's package does in the versions at hand; `fails` for a rule without one."""
         if not (self.works or self.warns or self.fails):
             return "fails"

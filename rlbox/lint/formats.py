@@ -32,7 +32,7 @@ def guess_format_from_file_name(file_name: str) -> Format | None:
     return _FORMAT_BY_SUFFIX.get(base.rpartition(".")[2] if "." in base else "")
 
 
-def detect_format(name: str, text: str) -> Literal["shell", "notes", "yaml", "toml", "dockerfile"]:
+def detect_format_or_shell(name: str, text: str) -> Literal["shell", "notes", "yaml", "toml", "dockerfile"]:
     guesses: dict[str, Format] = {
         r"#!": "shell",
         r"(?m)(?:.|\n)*?^[ \t>]*```": "notes",
@@ -44,7 +44,7 @@ def detect_format(name: str, text: str) -> Literal["shell", "notes", "yaml", "to
 
 def read_document(name: str, text: str) -> Document:
     """Return what a text sets, runs and names; `SpecError` for a file of TOML that is none."""
-    kind, text = detect_format(name, text), text.removeprefix("\ufeff")
+    kind, text = detect_format_or_shell(name, text), text.removeprefix("\ufeff")
     document = Document(name, text if kind == "shell" else text.replace("\r\n", "\n"))
     READERS[kind](document, Source(document.text))
     return document

@@ -156,7 +156,7 @@ def lint_text(
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[Hit]:
     is_ruled_out = rule.unless and document.contains_regex_even_in_comments(rule.unless)
     if (
-        rule.judge_versions(versions) != "works"
+        rule.judge_versions_fails_outside_ranges(versions) != "works"
         and document.contains_regex_even_in_comments(rule.says)
         and not is_ruled_out
     ):
@@ -167,7 +167,7 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
 
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: Hit) -> Finding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
-    severity = hit.severity or severities.get(rule.judge_versions(versions), rule.severity)
+    severity = hit.severity or severities.get(rule.judge_versions_fails_outside_ranges(versions), rule.severity)
     return Finding(
         file=document.name,
         line=hit.position.line,

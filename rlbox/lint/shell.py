@@ -63,11 +63,11 @@ class Command:
     """A simple command as written.
 
     `array_name` is that of a `NAME=( … )`, whose items are the words. `statement` is the pipeline that it stands in.
-    `context_tags` are status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
+    `exit_status_use_tags` are status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
     """
 
     statement: Source
-    context_tags: frozenset[str] = frozenset()
+    exit_status_use_tags: frozenset[str] = frozenset()
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
     here_documents: list[Source] = field(default_factory=list)

@@ -20,7 +20,7 @@ _FORWARD = re.compile(rb"\x1b\[\d{0,4}C")
 _COLOURS = 32
 
 
-def strip_terminal_codes(text: str) -> str:
+def strip_ansi_escapes(text: str) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
@@ -136,7 +136,7 @@ class LineSplitter:
         shown = self._current if _has_visible_text(self._current) else self._shown
         return _to_clean_utf8(shown).decode("utf-8", "replace")
 
-    def restart_offsets(self) -> None:
+    def restart_byte_offsets(self) -> None:
         """Count bytes from 0 again: the log was emptied."""
         self._offset = self._line_begin = 0
 
@@ -206,7 +206,7 @@ def strip_ray_prefix_and_repeat(text: str) -> str:
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
-def find_ray_actor(text: str) -> str:
+def find_ray_actor_name(text: str) -> str:
     """Return the actor or task that the driver's prefix names; empty without one."""
     found = _RAY_NAME.match(text) if "pid=" in text else None
     return found.group(1) if found else ""
@@ -215,10 +215,10 @@ def find_ray_actor(text: str) -> str:
 def count_omitted_ray_repeats(text: str) -> int:
     """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
 
-    Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor`), and for a whole line like it
+    Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor_name`), and for a whole line like it
     before.
     """
-    found = _ray_repeat(text) if find_ray_actor(text) else None
+    found = _ray_repeat(text) if find_ray_actor_name(text) else None
     return int(found.group(1)) if found else 0
 
 
@@ -227,7 +227,7 @@ def _ray_repeat(text: str) -> re.Match[str] | None:
     return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
-def list_prefix_stripped_variants(line: str) -> list[str]:
+def list_variants_without_ray_rank_and_bar(line: str) -> list[str]:
     """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
 
     Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlbox.foreign import decimal, finite_number
-from rlbox.logs.lines import strip_ray_prefix_and_repeat, strip_terminal_codes
+from rlbox.foreign import decimal_or_infinite, finite_number
+from rlbox.logs.lines import strip_ansi_escapes, strip_ray_prefix_and_repeat
 from rlbox.logs.log_file import LogTimes
 from rlbox.secrets.url_credentials import compile_with_re2
 from rlbox.system.safe_files import open_regular_file
@@ -82,11 +82,13 @@ LOWEST_RANK = len(_RANKS)
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReading:
-    """What one line tells: `step` of `total` (0: not said), `rates` by unit (`tokens/s`), and `metrics` by name."""
+    """What one line tells: `step` of `total_or_0` (0: not said), `rate_by_unit` by unit (`tokens/s`), and `metrics`
+    by name.
+    """
 
     step: int | None = None
-    total: int = 0
-    rates: Mapping[str, float] = field(default_factory=dict)
+    total_or_0: int = 0
+    rate_by_unit: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -111,7 +113,7 @@ def parse_progress(line: str) -> ProgressReading | None:
 
 
 def _strip(line: str) -> str:
-    return strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT]))
+    return strip_ray_prefix_and_repeat(strip_ansi_escapes(line[:LINE_LIMIT]))
 
 
 def find_progress_lines(block: bytes) -> list[OffsetLine]:
@@ -155,17 +157,19 @@ def merge_readings(readings: Iterable[ProgressReading]) -> ProgressReading:
     metrics: dict[str, float] = {}
     for reading in readings:
         step = reading.step if reading.step is not None else step
-        total = reading.total or total
-        rates |= reading.rates
+        total = reading.total_or_0 or total
+        rates |= reading.rate_by_unit
         metrics |= reading.metrics
-    return ProgressReading(step=step, total=total if step is None or total >= step else 0, rates=rates, metrics=metrics)
+    return ProgressReading(
+        step=step, total_or_0=total if step is None or total >= step else 0, rate_by_unit=rates, metrics=metrics
+    )
 
 
 def estimate_remaining_s(reading: ProgressReading) -> float | None:
-    rate = reading.rates.get("steps/s", 0.0)
-    if not reading.total or reading.step is None or rate <= 0:
+    rate = reading.rate_by_unit.get("steps/s", 0.0)
+    if not reading.total_or_0 or reading.step is None or rate <= 0:
         return None
-    return max(0, reading.total - reading.step) / rate
+    return max(0, reading.total_or_0 - reading.step) / rate
 
 
 def select_main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
@@ -201,7 +205,7 @@ def _parse_server(text: str) -> ProgressReading | None:
         "tokens/s in" if direction in ("prompt", "input") else "tokens/s out": value
         for direction, value in _find_pairs(_SERVER, text).items()
     }
-    return ProgressReading(rates=rates) if rates else None
+    return ProgressReading(rate_by_unit=rates) if rates else None
 
 
 def _parse_dict(text: str) -> ProgressReading | None:
@@ -214,8 +218,8 @@ def _parse_dict(text: str) -> ProgressReading | None:
     reading = _make_reading(int(head[1]) if head else None, 0, pairs)
     return ProgressReading(
         step=reading.step if reading.step is not None else bar.step,
-        total=bar.total,
-        rates={**bar.rates, **reading.rates},
+        total_or_0=bar.total_or_0,
+        rate_by_unit={**bar.rate_by_unit, **reading.rate_by_unit},
         metrics={**bar.metrics, **reading.metrics},
     )
 
@@ -227,7 +231,9 @@ def _parse_step_bar(text: str) -> ProgressReading | None:
     value = _finite(bar[6] or "") or 0.0
     rate = value if bar[7] == "it/s" else 1 / value if value > _SHORTEST_S and bar[7] else 0.0
     rates = {"steps/s": rate} if rate else {}
-    return ProgressReading(step=int(bar[1]), total=int(bar[3]), rates=rates, metrics=_find_pairs(_BAR_PAIR, bar[8]))
+    return ProgressReading(
+        step=int(bar[1]), total_or_0=int(bar[3]), rate_by_unit=rates, metrics=_find_pairs(_BAR_PAIR, bar[8])
+    )
 
 
 def _find_last_bar(text: str) -> re.Match[str] | None:
@@ -247,7 +253,7 @@ def _parse_plain(text: str) -> ProgressReading | None:
     rates = {unit: value for unit, value in told if value is not None}
     found = re.search(_PLAIN, text)
     if not found:
-        return ProgressReading(rates=rates) if rates else None
+        return ProgressReading(rate_by_unit=rates) if rates else None
     pairs = _find_pairs(_PLAIN_PAIR, re.sub(_PER_S, "", found[3]))
     return _make_reading(int(found[1]), int(found[2] or 0), pairs, rates)
 
@@ -272,8 +278,8 @@ def _make_reading(
         rates["steps/s"] = 1 / seconds
     return ProgressReading(
         step=_find_step(pairs, _STEP_NAMES) if step is None else step,
-        total=total,
-        rates={**rates, **(more_rates or {})},
+        total_or_0=total,
+        rate_by_unit={**rates, **(more_rates or {})},
         metrics={name: value for name, value in pairs.items() if name not in _STEP_NAMES},
     )
 
@@ -283,7 +289,7 @@ def _find_step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None
 
 
 def _finite(number: str) -> float | None:
-    value = decimal(number)
+    value = decimal_or_infinite(number)
     return value if value is not None and math.isfinite(value) else None
 
 

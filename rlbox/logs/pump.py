@@ -111,7 +111,7 @@ class LogPump:
         self._grown.wait(timeout_s)
         self._grown.clear()
 
-    def stop_blocking_writers(self) -> None:
+    def stop_waiting_for_log_reader(self) -> None:
         """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
         self._free = True
 
@@ -175,7 +175,7 @@ class LogPump:
 
     def _read(self, source: _Source) -> bytes:
         if source.tail:
-            return source.tail.read()
+            return source.tail.read_up_to_block()
         try:
             data = os.read(source.handle, _PIPE_BYTES)
         except BlockingIOError:
@@ -266,7 +266,7 @@ class LineDispatcher:
         offset, truncations = log.read_offset, log.truncations
         data = log.read_next_block()
         if log.truncations != truncations:
-            splitter.restart_offsets()
+            splitter.restart_byte_offsets()
         self._hand_over(name, splitter.feed(data))
         return log.read_offset != offset
 

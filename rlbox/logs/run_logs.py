@@ -11,7 +11,7 @@ from rlbox.foreign import whole_number
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
-def list_logs(run_dir: Path, stage: str | None, log_name: str | None) -> list[Path]:
+def list_logs_or_empty(run_dir: Path, stage: str | None, log_name: str | None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
     `stage`, `log_name`: Only those of this stage, and of this name (`stage`, or the name of a service).
@@ -50,7 +50,7 @@ class LogFollower:
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name
-                if data := tail.read():
+                if data := tail.read_up_to_block():
                     yield LogChunk(path, data)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class LogFollower:
             tail.close()
 
     def _find(self) -> list[Path]:
-        return list_logs(self._run_dir, self._stage, self._log)
+        return list_logs_or_empty(self._run_dir, self._stage, self._log)
 
 
 def _get_mtime(path: Path) -> float:

@@ -197,7 +197,7 @@ class FitResult:
     shortages: tuple[Shortage, ...]
 
     @property
-    def free_disk_gib_left_to_check(self) -> float | None:
+    def required_free_disk_gib_zero_if_short(self) -> float | None:
         """What the data disk must have free, GiB: nothing more where it lacks that; None: the job does not say."""
         if any(lack.kind == "disk" for lack in self.shortages):
             return 0.0
@@ -253,13 +253,15 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand
 
 
 def require_resume_fit_except_disk(
-    app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False
+    app: App, job: Job, plan: RunPlan, command_line_settings: Mapping[str, str], *, force: bool = False
 ) -> None:
-    """What the run wrote is on the disk already. `plan` holds the `settings` of the command line."""
+    """What the run wrote is on the disk already. `plan` holds the `command_line_settings` of the command line."""
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     room = replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
     fit = check_fit(job, values, room)
-    requested = RunCommand(command_words=("run", "--resume", plan.run_id), settings=settings, resumed_params=values)
+    requested = RunCommand(
+        command_words=("run", "--resume", plan.run_id), settings=command_line_settings, resumed_params=values
+    )
     require_fit(app, job, fit, requested, force=force)
 
 
@@ -360,7 +362,7 @@ def estimate_stage_hours(
                 hours = run.seconds / 3600
                 return StageHours(stage=stage, low=hours, high=hours, basis=f"measured, run {run.run}", measured=True)
         if table.hours:
-            low, high = (formulas.evaluate_number(f"stages.{stage}.hours", formula) for formula in table.hours)
+            low, high = (formulas.evaluate_number_or_zero(f"stages.{stage}.hours", formula) for formula in table.hours)
             return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
         return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 

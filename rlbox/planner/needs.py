@@ -62,14 +62,14 @@ def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
     return GIB * (min(known, nominal_gib) if known else nominal_gib * _REPORTED)
 
 
-def declare_capacity(target: Target, gpus: int) -> Capacity:
+def declare_capacity(target: Target, gpus_per_node: int) -> Capacity:
     """A `need_gib` of 1, the default, says nothing of the disk."""
     hardware = target.hardware
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
     return Capacity(
         source_label=f"images/{target.name}/target.toml",
         nodes=hardware.nodes,
-        gpus_per_node=gpus,
+        gpus_per_node=gpus_per_node,
         bytes_per_gpu=estimate_reported_gpu_bytes(hardware.gpu, hardware.gpu_memory_gib),
         host_bytes_per_node=GIB * min(limits, default=0.0),
         disk_bytes=GIB * target.disk.need_gib if target.disk.need_gib > 1 else 0.0,
@@ -129,12 +129,13 @@ class StageNeeds:
 class RunNeeds:
     """What a run needs, stage by stage.
 
-    `unsized_models` say of which models nobody told the size, `wrong_sizes` whose size is that of another model.
+    `unsized_models` say of which models nobody told the size, `mismatched_model_sizes` whose size is that of another
+    model.
     """
 
     stages: tuple[StageNeeds, ...] = ()
     unsized_models: tuple[str, ...] = ()
-    wrong_sizes: tuple[str, ...] = ()
+    mismatched_model_sizes: tuple[str, ...] = ()
 
     @property
     def disk_bytes_by_stage_part(self) -> dict[str, float]:
@@ -166,11 +167,11 @@ class Formulas:
                 _("jobs/{job}.toml: fits.{where}: {error}").format(job=self._job, where=key, error=error)
             ) from error
 
-    def evaluate_number(self, key: str, formula: str) -> float:
+    def evaluate_number_or_zero(self, key: str, formula: str) -> float:
         value = self.evaluate(key, formula)
         return 0.0 if isinstance(value, str) else float(value)
 
-    def fill_in(self, sentence: str) -> str:
+    def fill_in_variables(self, sentence: str) -> str:
         """Return a sentence with its `{NAME}` replaced; numbers are whole where they are."""
 
         def shown(found: re.Match[str]) -> str:
@@ -191,24 +192,26 @@ def evaluate_fits(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNee
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_evaluate_stage(job.fits, name, formulas) for name in job.fits.stages if name in chosen)
     unsized, wrong = _check_model_sizes(job.fits, values)
-    return RunNeeds(stages=stages, unsized_models=tuple(unsized), wrong_sizes=tuple(wrong))
+    return RunNeeds(stages=stages, unsized_models=tuple(unsized), mismatched_model_sizes=tuple(wrong))
 
 
 def _evaluate_stage(fits: Fits, name: str, formulas: Formulas) -> StageNeeds:
     row, key = fits.stages[name], f"stages.{name}"
 
     def evaluate_parts(kind: str, parts: Mapping[str, str]) -> dict[str, float]:
-        return {part: formulas.evaluate_number(f"{key}.{kind}.{part}", formula) for part, formula in parts.items()}
+        return {
+            part: formulas.evaluate_number_or_zero(f"{key}.{kind}.{part}", formula) for part, formula in parts.items()
+        }
 
     return StageNeeds(
         stage=name,
-        nodes=int(formulas.evaluate_number(f"{key}.nodes", row.nodes)),
-        gpus=int(formulas.evaluate_number(f"{key}.gpus", row.gpus)),
+        nodes=int(formulas.evaluate_number_or_zero(f"{key}.nodes", row.nodes)),
+        gpus=int(formulas.evaluate_number_or_zero(f"{key}.gpus", row.gpus)),
         card=evaluate_parts("card", row.card),
         host=evaluate_parts("host", row.host),
         disk=evaluate_parts("disk", row.disk),
         unmet_rules=tuple(
-            formulas.fill_in(rule.says)
+            formulas.fill_in_variables(rule.says)
             for number, rule in enumerate(row.rules)
             if not formulas.evaluate(f"{key}.rules[{number}].holds", rule.holds)
         ),
@@ -239,7 +242,7 @@ class Shortage(NamedTuple):
 
 def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     """Return what of `needs` the machine has not; what nobody knows of the machine is not judged."""
-    found = [Shortage("size", "", text) for text in needs.wrong_sizes]
+    found = [Shortage("size", "", text) for text in needs.mismatched_model_sizes]
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:

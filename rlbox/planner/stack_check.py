@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlbox.app import App, own_requirements
 from rlbox.config.schema import suggest_similar
-from rlbox.errors import SpecError, get_docs_url
+from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, load_compat, plan_problem
+from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat
 from rlbox.planner.stack_solver import Fact, solve
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
     unknown = [f"  {line}" for line in unknown_version_lines(problem)]
     if not verdict.fits:
         head = f"{target_name}  no solution, because these contradict each other:"
-        change = f"nearest change: {format_changes_resolving_conflict(target_name, verdict)}"
+        change = f"nearest change: {format_advice_to_resolve_conflict(target_name, verdict)}"
         return "\n".join([head, *conflict_lines(verdict), *unknown, change])
     facts = _list_facts_in_force(problem, verdict)
     where = {one.name: one.where for one in problem.constraints}
@@ -205,7 +205,7 @@ def conflict_lines(verdict: StackVerdict) -> list[str]:
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
 
-def format_changes_resolving_conflict(target_name: str, verdict: StackVerdict) -> str:
+def format_advice_to_resolve_conflict(target_name: str, verdict: StackVerdict) -> str:
     facts = ", ".join(fact.id for fact in verdict.conflicting_facts)
     off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
         facts=facts
@@ -237,7 +237,8 @@ def _describe_change(name: str, version: str) -> str:
         case "cuda-compat" if version:
             return f"put cuda-compat-{version.replace('.', '-')} into base.packages"
         case _ if name.endswith("-compiled") and version:
-            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {get_docs_url('compile')})"
+            package, page = name.removesuffix("-compiled"), get_main_docs_url("compile")
+            return f"compile {package} beforehand ([[stack.compile]], {page})"
         case _ if not version:
             return f"leave out {name}"
         case _:
@@ -264,7 +265,7 @@ def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[F
     return sorted(held, key=lambda fact: fact.id)
 
 
-def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> str:
+def require_consistent_stack_or_forced_conflict(app: App, target_name: str, *, force: bool = False) -> str:
     with app.collecting_refusals_if_dry_run("stack"):
         return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
@@ -284,16 +285,16 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),
         where=f"images/{target.name}/target.toml",
-        next_step=format_changes_resolving_conflict(target.name, verdict),
+        next_step=format_advice_to_resolve_conflict(target.name, verdict),
     )
 
 
 def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
     """No lock where there is none, where it is stale, and with `spec_alone`."""
-    from rlbox.fixes.catalogue import load_target_with_fix_packages
+    from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
-    target = load_target_with_fix_packages(app.project, target_name).target
+    target = load_target_with_fix_apt_packages(app.project, target_name).target
     lock = None if spec_alone else load_lock(app.project.own_or_shipped_lock_file(target_name))
     if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
         lock = None
@@ -312,4 +313,4 @@ def plan_stack(target: Target, lock: Lock | None) -> StackProblem:
             where=f"images/{target.name}/target.toml",
             next_step=_("correct the name, or remove the line"),
         )
-    return plan_problem(table, target, lock)
+    return build_stack_problem(table, target, lock)

@@ -36,13 +36,13 @@ _METADATA = "metadata of "
 class CompatTable:
     """All facts, and the versions that the solver may choose of each name, the newest first.
 
-    `versions_with_facts` are those that facts speak of, of names whose versions have facts of their own. `branches` map
-    the newest CUDA that a driver takes to the driver's branch.
+    `versions_with_facts` are those that facts speak of, of names whose versions have facts of their own.
+    `driver_branch_by_cuda` map the newest CUDA that a driver takes to the driver's branch.
     """
 
     versions: Mapping[str, tuple[str, ...]]
     versions_with_facts: Mapping[str, tuple[str, ...]]
-    branches: Mapping[str, str]
+    driver_branch_by_cuda: Mapping[str, str]
     facts: tuple[Fact, ...]
 
 
@@ -60,7 +60,7 @@ def load_compat() -> CompatTable:
             **{name: own[name] for name in own if name in pinned and name not in _WITHOUT_OWN_FACTS},
             **{name: tuple(v for v in read[name] if v not in without[name].split()) for name in without},
         },
-        branches=table["branches"],
+        driver_branch_by_cuda=table["branches"],
         facts=(*facts, *(_parse_fact(row, f"{_METADATA}{metadata['date']}") for row in metadata["facts"])),
     )
 
@@ -131,7 +131,7 @@ class StackProblem:
         return found
 
 
-def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
+def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
     """Without `lock` the spec alone is judged; else its versions where the spec pins none."""
     listed = [*_list_constraints(table, target, lock)]
     if lock and target.base.bootstrap:  # a whole lock says what is not there; which extras were asked for it does not
@@ -233,7 +233,7 @@ def _constrain_machine(table: CompatTable, target: Target) -> Iterator[Constrain
     if hardware.grade:
         is_datacenter = int(hardware.grade == "datacenter")
         yield Constraint("datacenter", f"=={is_datacenter}", "hardware.grade", own=False)
-    if branch := table.branches.get(hardware.cuda_driver):
+    if branch := table.driver_branch_by_cuda.get(hardware.cuda_driver):
         yield Constraint("driver", f"=={branch}", "hardware.cuda_driver", own=False)
     if glibc := _GLIBC.get(target.base.bootstrap):
         yield Constraint("glibc", f"=={glibc}", "base.bootstrap", own=False)

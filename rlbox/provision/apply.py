@@ -41,7 +41,7 @@ from rlbox.provision.plan import (
     PathState,
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
-    is_same_content,
+    is_same_content_and_mode,
     make_installed_state,
 )
 from rlbox.provision.probe import (
@@ -53,7 +53,7 @@ from rlbox.provision.probe import (
     write_record,
 )
 from rlbox.system.command import check_command, run_command
-from rlbox.system.files import get_free_bytes, is_disk_full, write_atomic
+from rlbox.system.files import get_free_bytes, is_enospc_or_edquot, write_atomic
 from rlbox.values import VENV, Command
 
 _BACKUPS = "backup"
@@ -68,13 +68,14 @@ _NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "",
 class PackageSource:
     """Where Python packages come from.
 
-    `uv_env` are uv's settings, `wheel_dirs` folders with local wheels. `store_files` maps file names to the store's
+    `uv_env` are uv's settings, `wheel_dirs` folders with local wheels. `store_wheel_by_file_name` maps file names to
+    the store's
     objects: all of them when it is `is_offline`, and nothing else is asked then, else those that no index has.
     """
 
     uv_env: Mapping[str, str] = field(default_factory=dict)
     wheel_dirs: tuple[str, ...] = ()
-    store_files: Mapping[str, Path] = field(default_factory=dict)
+    store_wheel_by_file_name: Mapping[str, Path] = field(default_factory=dict)
     is_offline: bool = False
 
 
@@ -141,7 +142,7 @@ def _apply_step(
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
     layout = desired.layout
     old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
-    paths = (layout.record_file, layout.map_path(VENV))
+    paths = (layout.record_file, layout.add_prefix(VENV))
     missing = [folder for path in paths for folder in _list_missing_parents_upwards(Path(path))]
     return _save(
         layout,
@@ -240,8 +241,8 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
         on_path(path)
         _restore_original_path(Path(path), part.before)
     if record.environment:
-        on_path(layout.map_path(VENV))
-        _restore_original_path(Path(layout.map_path(VENV)), record.environment.before)
+        on_path(layout.add_prefix(VENV))
+        _restore_original_path(Path(layout.add_prefix(VENV)), record.environment.before)
     present = sorted(set(record.packages) & list_installed_apt_packages(record.packages)) if record.packages else []
     if present and (failed := _apt("remove", *present)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
@@ -258,7 +259,7 @@ def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]
 def _make_environment(desired: DesiredState, source: PackageSource, backup_path: BackupPath, *, recreate: bool) -> None:
     """Make the environment of exactly the locked packages; while that goes on, it has no stamp."""
     layout = desired.layout
-    venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
+    venv, stamp = Path(layout.add_prefix(VENV)), Path(layout.add_prefix(VENV), FINGERPRINT_FILE)
     if recreate or not stamp.exists():
         _move_original_aside_or_remove(venv, backup_path)
         with _convert_disk_errors(venv):
@@ -294,9 +295,9 @@ def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tupl
         if desired.build_constraints:
             Path(folder, "build.txt").write_text(desired.build_constraints, "utf-8")
             words += ["--build-constraint", "build.txt"]
-        for name, path in supply.store_files.items():
+        for name, path in supply.store_wheel_by_file_name.items():
             os.symlink(path, Path(folder, name))
-        for place in [*([folder] if supply.store_files else []), *supply.wheel_dirs]:
+        for place in [*([folder] if supply.store_wheel_by_file_name else []), *supply.wheel_dirs]:
             words += ["--find-links", place]
         yield [*words, "requirements.txt"], folder
 
@@ -348,7 +349,7 @@ def _apply_patches(desired: DesiredState) -> None:
 def require_disk_space_for_venv(desired: DesiredState) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
     layout = desired.layout
-    venv_dir = find_existing_parent(Path(layout.map_path(VENV)))
+    venv_dir = find_existing_parent(Path(layout.add_prefix(VENV)))
     free, need = get_free_bytes(venv_dir), desired.download_bytes * 2
     if free < need:
         raise NodeError(
@@ -394,8 +395,8 @@ def _back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterab
         else:
             backup, before = own.backup, own.before
             if (
-                not is_same_content(path_state, own.now)
-                and not is_same_content(path_state, own.before)
+                not is_same_content_and_mode(path_state, own.now)
+                and not is_same_content_and_mode(path_state, own.before)
                 and (copy := _back_up_file(layout, path, path_state))
             ):
                 kept.append(copy)  # changed since rlbox laid it
@@ -436,13 +437,13 @@ def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> 
     """
     own, place = record.laid[path], Path(path)
     now, note = probe_path(place, text=bool(own.merged)), ""
-    if is_same_content(now, own.now):
+    if is_same_content_and_mode(now, own.now):
         _restore(place, own.before, own.backup)
-    elif not is_same_content(now, own.before) and own.merged and now.text is not None:
+    elif not is_same_content_and_mode(now, own.before) and own.merged and now.text is not None:
         before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
         text = remove_env_file_variables(now.text, own.merged, before)
         write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
-    elif not is_same_content(now, own.before) and now.kind != "absent":
+    elif not is_same_content_and_mode(now, own.before) and now.kind != "absent":
         note = f"{path}: left as it is, because it was changed since" + (
             f"; what stood there before is {own.backup}" if own.backup else ""
         )
@@ -509,7 +510,7 @@ def _convert_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = is_disk_full(error)
+        full = is_enospc_or_edquot(error)
         raise NodeError(
             _("the disk is full: the files written so far are complete")
             if full

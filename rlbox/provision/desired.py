@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import decimal_and_gib_size_text
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest_json
+from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_check_manifest_json
 from rlbox.foreign import parse_json
 from rlbox.image.plan import (
     ImagePlan,
@@ -199,7 +199,7 @@ def plan_desired_state(
         files=tuple(placed.files(lock, ports, rlbox_python)),
         parts=tuple(placed.parts(lock)),
         packages={canonicalize_name(package.name): package.version for package in packages},
-        requirements="".join(package.requirement() for package in packages),
+        requirements="".join(package.requirement_line_with_hash() for package in packages),
         build_constraints=format_requirements(lock.build.packages),
         apt_packages=tuple(sorted(list_apt_packages(target))),
         patch_manifest=image.context_files.get(PATCHES_IN_CONTEXT, ""),
@@ -247,7 +247,7 @@ class _Placed:
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
             yield FileToInstall(
-                path=self._layout.map_path(f"{OWN}/bin/{name}"), fix_id_or_rlbox="rlbox", text=text, mode="0755"
+                path=self._layout.add_prefix(f"{OWN}/bin/{name}"), fix_id_or_rlbox="rlbox", text=text, mode="0755"
             )
         yield self._file(LOCK_IN_IMAGE, lock.to_json_text())
         for file in self._baked.files:
@@ -256,10 +256,10 @@ class _Placed:
         for path, to in self._baked.link_target_by_path.items():
             if self._layout.takes_effect_in_layout(path):
                 link, origin = self._layout.rewrite_paths(to, self._paths), self._origins.get(path, "rlbox")
-                yield FileToInstall(path=self._layout.map_path(path), fix_id_or_rlbox=origin, link_target=link)
-        target, versions = self._target, list_stack_versions(self._target, lock)
+                yield FileToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
+        target, versions = self._target, list_stack_package_versions(self._target, lock)
         hardware = hardware_python_ports_json(target, ports)
-        manifest = parse_json(render_fix_manifest_json(self._baked.fixes, target, versions, hardware))
+        manifest = parse_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:
@@ -278,7 +278,7 @@ class _Placed:
         ]
         for part in parts:
             if self._layout.takes_effect_in_layout(part.install_path):
-                yield part._replace(install_path=self._layout.map_path(part.install_path))
+                yield part._replace(install_path=self._layout.add_prefix(part.install_path))
 
     def skipped(self) -> Iterator[SkippedItem]:
         outside = "it lies outside of the prefix, and has no effect below it"
@@ -300,7 +300,7 @@ class _Placed:
         if fix.id in _OF_CONTAINERS:
             yield f"check {fix.id}", "it is about how rlbox starts a container"
         if program := _OF_SERVICES.get(fix.id):
-            reason = f"it is about a service that {self._layout.map_path(program)} starts, when you want it"
+            reason = f"it is about a service that {self._layout.add_prefix(program)} starts, when you want it"
             yield f"check {fix.id}", reason
         for name in sorted(self._absent & set(fix.bake.packages)):
             yield f"fix {fix.id}", f"the apt package {name} is not here"
@@ -312,7 +312,7 @@ class _Placed:
     def _file(self, path: str, text: str, mode: str = "0644") -> FileToInstall:
         text = self._layout.rewrite_paths(text, self._paths)
         return FileToInstall(
-            path=self._layout.map_path(path),
+            path=self._layout.add_prefix(path),
             fix_id_or_rlbox=self._origins.get(path, _hook_fix(path)),
             text=text,
             mode=mode,
@@ -326,7 +326,7 @@ class _Placed:
         lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
-        lines += [f"rlbox_front PATH {self._layout.map_path(folder)}" for folder in reversed(folders)]
+        lines += [f"rlbox_front PATH {self._layout.add_prefix(folder)}" for folder in reversed(folders)]
         for block in self._baked.env_blocks:
             lines += [f"# {block.id}", *_exports(block.env)]
             for name, path in block.path.items():

@@ -26,16 +26,16 @@ class Layout:
     prefix: str = ""
     data_dir: str
 
-    def map_path(self, path: str) -> str:
+    def add_prefix(self, path: str) -> str:
         return f"{self.prefix}{path}"
 
     @property
     def rlbox_dir(self) -> str:
-        return self.map_path(OWN)
+        return self.add_prefix(OWN)
 
     @property
     def venv_python(self) -> str:
-        return self.map_path(f"{VENV}/bin/python")
+        return self.add_prefix(f"{VENV}/bin/python")
 
     @property
     def record_file(self) -> str:
@@ -54,7 +54,7 @@ class Layout:
         return re.sub(rf"(?<![\w./}}-])(?:{names})(?![\w.-])", lambda match: self.prefix + match[0], text)
 
 
-def validate_prefix(prefix: str, option: str = "--prefix") -> str:
+def require_valid_or_empty_prefix(prefix: str, option: str = "--prefix") -> str:
     """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty."""
     if not prefix or _PREFIX.fullmatch(prefix):
         return prefix

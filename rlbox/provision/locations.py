@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
 from rlbox.image.plan import ImagePlan
-from rlbox.provision.layout import Layout, validate_prefix
+from rlbox.provision.layout import Layout, require_valid_or_empty_prefix
 from rlbox.provision.probe import read_record
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, write_atomic
@@ -22,15 +22,15 @@ from rlbox.values import LOCK_IN_IMAGE
 
 def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix`; None: the machine itself, where this is root."""
-    folder = validate_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
+    folder = require_valid_or_empty_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
-    return Layout(prefix=validate_prefix(prefix.rstrip("/")), data_dir=folder)
+    return Layout(prefix=require_valid_or_empty_prefix(prefix.rstrip("/")), data_dir=folder)
 
 
 def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
     """Return where a target is, or would be, on this machine: as applied, as its own image, or in the cache."""
-    data = validate_prefix(str(data_dir), "--data")
+    data = require_valid_or_empty_prefix(str(data_dir), "--data")
     applied = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
     for prefix in (str(applied or _get_default_prefix(target)), ""):
         layout = Layout(prefix=prefix, data_dir=data)
@@ -42,7 +42,7 @@ def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
 
 
 def _get_default_prefix(target: str) -> str:
-    return validate_prefix(str(cache_path("places", target)))
+    return require_valid_or_empty_prefix(str(cache_path("places", target)))
 
 
 def record_layout(target: str, layout: Layout) -> None:
@@ -56,7 +56,7 @@ def forget_layout(target: str, layout: Layout) -> None:
 
 
 @contextmanager
-def lock_layout(app: App, layout: Layout) -> Iterator[None]:
+def wait_for_layout_lock(app: App, layout: Layout) -> Iterator[None]:
     if app.dry_run:  # it changes nothing, and waits for nobody
         yield
         return

@@ -142,7 +142,7 @@ def format_venv_fingerprint(desired: DesiredState) -> str:
     return f"python {desired.python}\n{desired.requirements}"
 
 
-def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
+def plan_apply_skipping_conflicts(desired: DesiredState, machine: MachineState) -> ApplyPlan:
     packages, unmet = _packages(desired, machine)
     patching = (compute_patch_manifest_sha256(desired) or "") != (machine.record.patches if machine.record else "")
     environment = tuple(_environment(desired, machine, patching))
@@ -153,7 +153,7 @@ def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
         path = f"{desired.layout.rlbox_dir}/share/patches.json"
         patches.append(PathChange("patches", path, "not applied", "source patches, by content"))
     fresh = bool(environment) and (machine.is_incomplete_venv or patching or machine.is_foreign_venv)
-    files, blocked = _files(desired, machine, f"{desired.layout.map_path(VENV)}/" if fresh else "")
+    files, blocked = _files(desired, machine, f"{desired.layout.add_prefix(VENV)}/" if fresh else "")
     removed = tuple(_removed(desired, machine))
     return ApplyPlan(
         desired=desired,
@@ -175,7 +175,7 @@ def compute_patch_manifest_sha256(desired: DesiredState) -> str | None:
     return hashlib.sha256(desired.patch_manifest.encode()).hexdigest() if desired.patch_manifest else None
 
 
-def is_same_content(left: PathState, right: PathState) -> bool:
+def is_same_content_and_mode(left: PathState, right: PathState) -> bool:
     return (left.kind, left.sha256, left.mode, left.to) == (right.kind, right.sha256, right.mode, right.to)
 
 
@@ -205,7 +205,7 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
     else:
         return
     new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
-    yield PathChange("environment", desired.layout.map_path(VENV), old, new, reason, facts.is_foreign_venv)
+    yield PathChange("environment", desired.layout.add_prefix(VENV), old, new, reason, facts.is_foreign_venv)
 
 
 def _describe_package_differences(desired: DesiredState, installed: Mapping[str, str], limit: int = 4) -> str:
@@ -240,7 +240,7 @@ def _files(
             text = merge_env_file_joining_paths(path_state.text, row.rlbox_lines)
             laid = replace(row, text=text, mode=path_state.mode)
         due = make_installed_state(laid)
-        if is_same_content(path_state, due):
+        if is_same_content_and_mode(path_state, due):
             continue
         own, reason = known.get(row.path), ""
         if path_state.kind in ("folder", "other"):
@@ -250,7 +250,7 @@ def _files(
         if reason:
             blocked.append(SkippedItem(row.path, row.fix_id_or_rlbox, reason))
             continue
-        keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
+        keep = path_state.kind != "absent" and not (own and is_same_content_and_mode(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
         old, new = path_state.describe(), due.describe()
         steps.append(PathChange(kind, row.path, old, new, row.fix_id_or_rlbox, keep, laid))

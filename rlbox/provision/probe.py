@@ -32,7 +32,7 @@ _ELF = b"\x7fELF"
 def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> MachineState:
     layout = desired.layout
     record = read_record(layout)
-    venv = Path(layout.map_path(VENV))
+    venv = Path(layout.add_prefix(VENV))
     stamp = read_text(venv / FINGERPRINT_FILE)
     known = [*(record.laid if record else ()), *(part.install_path for part in desired.parts)]
     texts = {row.path for row in desired.files if row.rlbox_lines}
@@ -125,7 +125,7 @@ def find_existing_parent(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def require_writable_layout(layout: Layout) -> None:
+def require_writable_prefix_outside_image(layout: Layout) -> None:
     folder = find_existing_parent(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:

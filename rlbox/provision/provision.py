@@ -19,12 +19,12 @@ from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError, RlboxError
-from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.job.job import load_target_ports_by_job_port
+from rlbox.job.job import load_ports_of_jobs_on_target
 from rlbox.provision.apply import (
     EMPTY_RESULT,
     ApplyOptions,
@@ -36,16 +36,16 @@ from rlbox.provision.apply import (
 )
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, lock_layout, record_layout
-from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply
+from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, record_layout, wait_for_layout_lock
+from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
 from rlbox.provision.probe import (
     list_installed_apt_packages,
     probe_machine,
     read_record,
-    require_writable_layout,
+    require_writable_prefix_outside_image,
 )
-from rlbox.provision.shell_environment import filter_environment
-from rlbox.secrets.masks import looks_like_secret
+from rlbox.provision.shell_environment import keep_allowed_variables_and_system_path
+from rlbox.secrets.masks import value_looks_like_secret
 from rlbox.system.command import run_command
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
@@ -83,7 +83,9 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
     lock, options = prepared.lock, prepared.options
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
-        return PackageSource(store_files={file.file: store.path(file.sha256) for file in files}, is_offline=True)
+        return PackageSource(
+            store_wheel_by_file_name={file.file: store.path(file.sha256) for file in files}, is_offline=True
+        )
     site, profile = read_pip_and_proxy_settings(), _profile(prepared)
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_missing_files(app, own, store, profile, lock.target)
@@ -95,7 +97,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
     return PackageSource(
         uv_env={**sources.env, **trust},
         wheel_dirs=folders,
-        store_files={file.file: store.path(file.sha256) for file in own},
+        store_wheel_by_file_name={file.file: store.path(file.sha256) for file in own},
     )
 
 
@@ -108,7 +110,7 @@ def _files(
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in list_install_artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
+    missing = [file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
@@ -126,7 +128,7 @@ _USUAL_PYTHON = "/usr/bin/python3"
 
 def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
     lock = image.require_current_lock()
-    loaded = load_target_with_fix_packages(app.project, image.target)
+    loaded = load_target_with_fix_apt_packages(app.project, image.target)
     if loaded.target.base.holds:
         raise NodeError(
             _("target {target} takes {packages} from its base image, which only Docker unpacks").format(
@@ -136,8 +138,8 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
-    ports = load_target_ports_by_job_port(Project(folder=app.project.roots[-1]), image.target)
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions(target, lock))
+    ports = load_ports_of_jobs_on_target(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
     options, record = options or ApplyOptions(), read_record(layout)
     if record and not options.python_path:
@@ -173,11 +175,11 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
 
 
 def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
-    require_writable_layout(prepared.desired.layout)
-    return plan_apply(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
+    require_writable_prefix_outside_image(prepared.desired.layout)
+    return plan_apply_skipping_conflicts(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
+def apply_plan_under_lock(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
@@ -224,7 +226,7 @@ def bring_host_to_lock(
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = load_target_for_host(app, image, layout)
-    with lock_layout(app, layout):
+    with wait_for_layout_lock(app, layout):
         plan = plan_target(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
@@ -234,14 +236,14 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             _check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
             app.print_status(f"bringing {layout.prefix} to the lock of target {image.target}")
-            apply_plan(app, prepared, plan)
+            apply_plan_under_lock(app, prepared, plan)
 
 
 def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
     """Return the environment of a layout at its lock; without `gpu_variables` the shell says which GPUs are seen."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
-    env = {**filter_environment(os.environ, drivers), **_of_image(layout), **(gpu_variables or {})}
+    env = {**keep_allowed_variables_and_system_path(os.environ, drivers), **_of_image(layout), **(gpu_variables or {})}
     if not os.access(Path(layout.venv_python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data_dir}/cache/bytecode/here"
     home = str(PACKAGE.parent)
@@ -263,7 +265,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
         return {}
     first = read_environment(1)
     told = first if _LIMITS in first else os.environ
-    return {name: text for name, text in told.items() if not looks_like_secret(name, text)}
+    return {name: text for name, text in told.items() if not value_looks_like_secret(name, text)}
 
 
 class ProvisionResult(NamedTuple):
@@ -290,17 +292,17 @@ def provision_target(
         if app.dry_run:
             _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
-    with lock_layout(app, layout):
+    with wait_for_layout_lock(app, layout):
         plan, done = plan_target(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             before_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = apply_plan(app, prepared, replace(plan, steps=first))
+            done = apply_plan_under_lock(app, prepared, replace(plan, steps=first))
             prepared = load_target_for_host(app, image, layout, options)
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
-            rest = apply_plan(app, prepared, plan)
+            rest = apply_plan_under_lock(app, prepared, plan)
             done = ApplyResult(
                 steps=(*done.steps, *rest.steps),
                 kept_copies=rest.kept_copies,
@@ -325,10 +327,10 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
             where=layout.record_file,
             next_step=f"{layout.format_apply_command(record.target)} --remove",
         )
-    paths = (*record.laid, *record.parts, *([layout.map_path(VENV)] if record.environment else []))
+    paths = (*record.laid, *record.parts, *([layout.add_prefix(VENV)] if record.environment else []))
     if app.dry_run:
         return RemovalResult("laid", paths)
-    with lock_layout(app, layout):
+    with wait_for_layout_lock(app, layout):
         notes = uninstall(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
     forget_layout(target, layout)
     return RemovalResult("removed", paths, notes)

@@ -16,7 +16,9 @@ _SYSTEM = ("/usr/", "/bin", "/sbin")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = ()) -> dict[str, str]:
+def keep_allowed_variables_and_system_path(
+    shell: Mapping[str, str], driver_dirs: Collection[str] = ()
+) -> dict[str, str]:
     """Return what a run in place keeps of a shell's environment, as a container has nothing of it.
 
     Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would

@@ -62,7 +62,7 @@ class RuntimeHandle(Protocol):
 
     def status(self) -> RuntimeStatus: ...
 
-    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None: ...
+    def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
     def stop(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
@@ -160,7 +160,7 @@ def find_exit_info_unless_never_started(
 ) -> SupervisorExit | None:
     if status == "made":
         return None
-    last = runtime.find_ended_exit_info_unless_removed() if status == "ended" else None
+    last = runtime.assume_ended_and_find_exit_info_unless_removed() if status == "ended" else None
     if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
         return SupervisorExit(kind="removed", container_name=container_ref.name)
     return last

@@ -29,15 +29,19 @@ def create_run_id(job: str) -> str:
     return f"{job}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> None:
+def write_run_files(
+    run_dir: Path, plan: RunPlan, job_programs_dir: Path | None, extra_files: Mapping[str, str]
+) -> None:
     """Keep what ran, so that it can be read whatever has changed since. Raises `OSError`."""
     for path in (run_dir, run_dir / "stages"):
         make_directory(path)
     reserve_disk_space_for_record(run_dir)
-    if programs is not None:
+    if job_programs_dir is not None:
         make_directory(run_dir / "job")
         ignored = shutil.ignore_patterns("__pycache__", ".*")
-        shutil.copytree(programs, run_dir / "job" / programs.name, ignore=ignored, copy_function=shutil.copy)
+        shutil.copytree(
+            job_programs_dir, run_dir / "job" / job_programs_dir.name, ignore=ignored, copy_function=shutil.copy
+        )
     for name, text in extra_files.items():
         make_directory((run_dir / name).parent)
         replace_file(run_dir / name, text.encode())
@@ -76,9 +80,9 @@ def create_lock_owner_from_plan(plan: RunPlan) -> LockOwner:
     )
 
 
-def add_entry_to_overrides_text(entry: Mapping[str, Any], overrides_text: str = "") -> str:
+def add_entry_to_overrides_json(entry: Mapping[str, Any], overrides_json: str = "") -> str:
     try:
-        data = parse_json(overrides_text)
+        data = parse_json(overrides_json)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -87,9 +91,9 @@ def add_entry_to_overrides_text(entry: Mapping[str, Any], overrides_text: str = 
 
 
 def append_to_overrides_file(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Add `entry` (from `build_override_entry`) to the run's file, which is always whole; raises `OSError`."""
+    """Add `entry` (from `build_untimed_start_entry`) to the run's file, which is always whole; raises `OSError`."""
     path, earlier = run_dir / OVERRIDES_FILE, b""
     with contextlib.suppress(FileNotFoundError):
         earlier = read_bytes(path)
-    text = add_entry_to_overrides_text(entry, earlier.decode("utf-8", "replace"))
+    text = add_entry_to_overrides_json(entry, earlier.decode("utf-8", "replace"))
     replace_file(path, text.encode("utf-8", "replace"))

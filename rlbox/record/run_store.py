@@ -65,7 +65,7 @@ _OTHERS_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileResult:
+class RunsNotReconciled:
     """Who holds the disk now, runs whose container still lives, and why others could not be settled, by run."""
 
     lock_owner: LockOwner | None = None
@@ -94,27 +94,31 @@ class RunStore:
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
-    def find_run(self, name: str | None) -> Path:
-        """Return the run directory named `name` (a unique beginning will do), or the latest; raises `SpecError`."""
+    def find_run(self, id_or_unique_prefix: str | None) -> Path:
+        """Return the run directory named `id_or_unique_prefix` (a unique beginning will do), or the latest; raises
+        `SpecError`.
+        """
         runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
-        if name is None:
+        if id_or_unique_prefix is None:
             if not runs:
                 step = "rlbox run JOB, or look at another data disk with --data DIR"
                 raise SpecError(_("no run yet"), where=where, next_step=step)
             return runs[0]
-        found = [run for run in runs if run.name == name] or [run for run in runs if name and run.name.startswith(name)]
+        found = [run for run in runs if run.name == id_or_unique_prefix] or [
+            run for run in runs if id_or_unique_prefix and run.name.startswith(id_or_unique_prefix)
+        ]
         if len(found) == 1:
             return found[0]
         what = _("{count} runs begin with {name!r}") if found else _("no run {name!r}")
-        raise SpecError(what.format(count=len(found), name=name), where=where, next_step="rlbox runs")
+        raise SpecError(what.format(count=len(found), name=id_or_unique_prefix), where=where, next_step="rlbox runs")
 
-    def create_run(self, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> Path:
+    def create_run_dir(self, plan: RunPlan, job_programs_dir: Path | None, extra_files: Mapping[str, str]) -> Path:
         """Write the run directory of `plan`; it is there whole or not at all. Raises `OSError`."""
         whole, draft = self.run_dir(plan.run_id), self._drafts_dir / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
                 make_directory(folder)
-            write_run_files(draft, plan, programs, extra_files)
+            write_run_files(draft, plan, job_programs_dir, extra_files)
             rename_path(draft, whole)
         except OSError:
             with contextlib.suppress(OSError):
@@ -132,7 +136,7 @@ class RunStore:
         holder = self.find_lock_owner()
         return holder is not None and holder.run == run
 
-    def require_unlocked(self) -> None:
+    def require_unlocked_and_idle(self) -> None:
         holder = self.find_lock_owner()
         if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
             holder = LockOwner(run=run, what="its container runs")
@@ -165,10 +169,10 @@ class RunStore:
         state = find_readable_run_state(run_dir)
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
-    def clean_up_dead_runs(self, lock_as: LockOwner) -> ReconcileResult:
+    def clean_up_dead_runs_unless_disk_locked(self, lock_as: LockOwner) -> RunsNotReconciled:
         """`lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock."""
         if not self.load_container_refs() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
-            return ReconcileResult(lock_owner=self.find_lock_owner())
+            return RunsNotReconciled(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
@@ -176,14 +180,14 @@ class RunStore:
             except LockHeld:
                 holder = self.find_lock_owner()
                 if holder and (holder.run or time.monotonic() > until):
-                    return ReconcileResult(lock_owner=holder)
+                    return RunsNotReconciled(lock_owner=holder)
                 continue
             try:
                 return self.clean_up_dead_runs_already_locked()
             finally:
                 hold.close_own_handle()
 
-    def clean_up_dead_runs_already_locked(self) -> ReconcileResult:
+    def clean_up_dead_runs_already_locked(self) -> RunsNotReconciled:
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone
@@ -200,7 +204,7 @@ class RunStore:
             except (RlboxError, OSError) as error:
                 what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
                 unsettled[run] = _("cannot be settled now: {what}").format(what=what)
-        return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
+        return RunsNotReconciled(alive=tuple(alive), unresolved=unsettled)
 
     def _end_dead_run(self, run: str, known: HostRecord) -> bool:
         run_dir, last = self.run_dir(run), None

@@ -69,7 +69,9 @@ def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix
     return rows
 
 
-def time_range(rows: Sequence[TimelineRow], began: float | None, ended: float | None) -> tuple[float, float]:
+def time_range_of_bars_and_run(
+    rows: Sequence[TimelineRow], began: float | None, ended: float | None
+) -> tuple[float, float]:
     """Return the beginning and the end of all bars, and of the run itself where it is known; at least a second."""
     bars = [bar for row in rows for bar in row.bars]
     low = min([*(bar.begin_unix_s for bar in bars), *([began] if began is not None else [])], default=0.0)
@@ -213,7 +215,7 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
 def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
     state = record.state
     rows = make_timeline(state, record.events, now)
-    span = time_range(rows, moment(state.started_at), moment(state.ended_at))
+    span = time_range_of_bars_and_run(rows, moment(state.started_at), moment(state.ended_at))
     names = list(dict.fromkeys(bar.label for row in rows if not row.service for bar in row.phases))
     colours = {name: number % COLOURS for number, name in enumerate(names)}
     shown = rows if len(rows) <= most else [row for row in rows if not row.service][:most]

@@ -35,7 +35,7 @@ class Series:
     unit: str = ""
 
 
-def thin_points(points: Sequence[tuple[float, float]], limit: int) -> Points:
+def thin_points_to_extremes(points: Sequence[tuple[float, float]], limit: int) -> Points:
     """Return at most `limit` of the points, the lowest and the highest of each stretch, so that no spike is lost."""
     if len(points) <= limit:
         return tuple(points)
@@ -142,7 +142,7 @@ def _value_text(value: float, unit: str) -> str:
 
 def _tick_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
-        return decimal_size_text(value, keep_all_digits=True) + unit.removeprefix("bytes")
+        return decimal_size_text(value, up_to_six_digits=True) + unit.removeprefix("bytes")
     return _value_text(value, unit if unit in ("%", "W") else "")
 
 
@@ -218,7 +218,7 @@ def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list
 
     def over(name: str, value: Callable[[Sample], float | None]) -> Series:
         points = [(at, y) for at, sample in timed if (y := value(sample)) is not None]
-        return Series(name=name, points=thin_points(points, _RESOURCE_POINTS))
+        return Series(name=name, points=thin_points_to_extremes(points, _RESOURCE_POINTS))
 
     def over_parts(field: str) -> list[Series]:
         return [over(name, partial(_read_part, name, field)) for name in _list_largest_parts(samples)]

@@ -28,7 +28,7 @@ from rlbox.record.state import (
     create_run_state,
     load_run_state,
 )
-from rlbox.report.plots import Series, XKind, thin_points
+from rlbox.report.plots import Series, XKind, thin_points_to_extremes
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward, read_last_json_lines_forward
 from rlbox.system.safe_files import (
@@ -110,7 +110,7 @@ class RunRecord:
         except (OSError, SpecError):
             return None
 
-    def last_metrics(self) -> dict[str, float]:
+    def read_last_metrics_by_stage_and_name(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
             for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
@@ -278,7 +278,10 @@ def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_
     found: dict[tuple[str, str, str], _Raw] = {}
     held = 0
     for stage, source, at, reading in _readings(run_dir, stages):
-        for name, value in [*reading.metrics.items(), *((f"{_RATE} {unit}", v) for unit, v in reading.rates.items())]:
+        for name, value in [
+            *reading.metrics.items(),
+            *((f"{_RATE} {unit}", v) for unit, v in reading.rate_by_unit.items()),
+        ]:
             found.setdefault((stage, source, name), []).append((reading.step, at, value))
             held += 1
         if held > _MOST_POINTS:
@@ -322,5 +325,5 @@ def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     chosen = steps if x == "step" else times if x == "time" else range(len(raw))
     points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
-    series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
+    series = Series(name=unit or name, points=thin_points_to_extremes(points, limit), unit=unit)
     return Metric(stage=stage, source=source, x=x, series=series)

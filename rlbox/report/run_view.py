@@ -18,7 +18,7 @@ from rich.text import Text
 from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, moment, precise_duration_text
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.lines import strip_ansi_escapes
 from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
@@ -171,7 +171,7 @@ def _find_last_line(logs: Mapping[Path, bytes]) -> str:
     for path in sorted(logs, key=_get_mtime_ns, reverse=True):
         lines = logs[path].decode("utf-8", "replace").replace("\r", "\n").split("\n")
         for line in reversed(lines):
-            text = "".join(c if c.isprintable() else " " for c in strip_terminal_codes(line)[:_LINE_LIMIT]).strip()
+            text = "".join(c if c.isprintable() else " " for c in strip_ansi_escapes(line)[:_LINE_LIMIT]).strip()
             if text:
                 return f"{path.stem}: {text}"
     return ""
@@ -281,11 +281,11 @@ def _waits(stage: StageState) -> str:
 
 def _speed_text(facts: RunSnapshot) -> str:
     reading = facts.progress
-    parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
-    if rate := reading.rates.get("steps/s"):
+    parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rate_by_unit.items()) if unit != "steps/s"]
+    if rate := reading.rate_by_unit.get("steps/s"):
         parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{precise_duration_text(1 / rate)} a step")
     if reading.step is not None:
-        parts.insert(0, f"step {reading.step}" + (f" of {reading.total}" if reading.total else ""))
+        parts.insert(0, f"step {reading.step}" + (f" of {reading.total_or_0}" if reading.total_or_0 else ""))
     left = estimate_remaining_s(reading)
     return " · ".join([*parts, *([f"{duration_text(left)} left"] if left is not None else [])])
 
@@ -433,7 +433,7 @@ class _LiveView:
         self._live.update(Group(*lines), refresh=True)
 
 
-def format_stage_table(state: RunState) -> str:
+def format_stage_gates_and_notes(state: RunState) -> str:
     width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
     rows = []
     for stage in state.stages:

@@ -61,7 +61,7 @@ class ProblemAnswers:
         return len(self.answers) > len({answer.checkpoint for answer in self.answers})
 
 
-def load_results_with_folders(folder: Path) -> list[ResultFolder]:
+def load_own_or_subfolder_results(folder: Path) -> list[ResultFolder]:
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
     rows = [ResultFolder(path.parent, read_result(path)) for path in paths]
     return sorted(rows, key=lambda row: (row.result.step, row.result.name))
@@ -70,7 +70,7 @@ def load_results_with_folders(folder: Path) -> list[ResultFolder]:
 def read_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
     stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
     for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
-        names = (name for result, _ in stores for name in result.get_metric_values(suite, ACCEPTED))
+        names = (name for result, _ in stores for name in result.get_metric_values_or_empty(suite, ACCEPTED))
         for name in dict.fromkeys(names):
             yield _read_problem(suite, name, stores, masks)
 
@@ -84,7 +84,7 @@ def _read_problem(
         return remove_controls(masks.mask_text(_shorten_middle(str(record.get(key) or ""), _MOST_TEXT)))
 
     for result, store in stores:
-        for number in range(len(result.get_metric_values(suite, ACCEPTED).get(name, ()))):
+        for number in range(len(result.get_metric_values_or_empty(suite, ACCEPTED).get(name, ()))):
             record = store.read(suite, name, number) or {}
             prompt = prompt or read_text(record, "ask")
             answers.append(

@@ -111,7 +111,7 @@ def load_backend(place: str, options: RunOptions) -> Backend:
     return backend
 
 
-def open_runtime(ref: ContainerRef) -> RuntimeHandle:
+def open_container_runtime(ref: ContainerRef) -> RuntimeHandle:
     _require_known(ref.backend or DEFAULT_PLACE)
     runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").open_container(ref)
     return runtime

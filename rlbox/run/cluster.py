@@ -22,7 +22,7 @@ from rlbox.cluster.on_head import (
     HEAD_VARIABLE,
     ray_directory,
     require_usable_cluster,
-    run_rlbox_on_head_node,
+    run_rlbox_in_container_beside_head,
 )
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
@@ -47,9 +47,9 @@ from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import CLUSTER, RunOptions, open_runtime
+from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
-from rlbox.run.docker import PreparedDocker, bytecode_dir, check_devices_and_gpus
+from rlbox.run.docker import PreparedDocker, check_devices_and_gpus, relative_bytecode_dir
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -86,7 +86,7 @@ class ClusterBackend:
             mount = load_image_plan(app.project, target).container.mount
             self._known = _Head(plan=plan, image="", folder=ray_directory(plan, mount))
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
-        return RunStore(data_dir=Path(disk), open_runtime=open_runtime)
+        return RunStore(data_dir=Path(disk), open_runtime=open_container_runtime)
 
     def _name_cluster(self, target: str) -> ClusterOptions:
         return ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
@@ -100,7 +100,7 @@ class ClusterBackend:
         env[PROJECT_NAME_VARIABLE] = parse_image_tag_or_empty(load_image_plan(app.project, options.target).tag)[1]
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         args = drop_options(words, LOCAL_FILE_OPTIONS)
-        return run_rlbox_on_head_node(app, options, args, run, env, terminal=terminal)
+        return run_rlbox_in_container_beside_head(app, options, args, run, env, terminal=terminal)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         head = self._head(app, target)
@@ -129,7 +129,7 @@ class ClusterBackend:
             name=plan.name,
             closed=plan.authentication,
             nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
-            words=options.option_text,
+            words=options.target_and_options_text,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
         )
 
@@ -150,20 +150,20 @@ class ClusterBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=bytecode_dir(target, {}),
+            bytecode_dir_in_data=relative_bytecode_dir(target, {}),
             say=app.print_status,
             gpus=gpus,
             backend_name=CLUSTER,
         )
         if head is None or not head.image:  # a dry run from elsewhere
-            return dataclasses.replace(ready, is_local=False)
+            return dataclasses.replace(ready, will_start_on_this_machine=False)
         ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {}
         with app.collecting_refusals_if_dry_run("image"):
             inspected = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         return dataclasses.replace(
             ready,
-            bytecode_dir_in_data=bytecode_dir(target, inspected),
+            bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
             access=check_devices_and_gpus(app, image, gpus, inspected),
             image_ref=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
@@ -179,7 +179,7 @@ def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=ray_directory(plan, mount))
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
-            name=name, words=options.option_text
+            name=name, words=options.target_and_options_text
         )
     )
 

@@ -16,15 +16,15 @@ import click
 
 from rlbox.amounts import utc_now
 from rlbox.app import App
-from rlbox.engine.address import find_engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan_file
-from rlbox.record.run_store import ReconcileResult, RunStore
-from rlbox.run.backend import open_runtime
+from rlbox.record.run_store import RunsNotReconciled, RunStore
+from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
@@ -36,12 +36,12 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
+def open_store_existing_if_named_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk for a command that looks at what is there; `NodeError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.
     """
-    exec_remotely_if_engine_is_remote(app, target, data_option, {})
+    run_remotely_and_exit_if_engine_is_remote(app, target, data_option, {})
     run_store = locate_local_run_store(app, target, data_option)
     if (data_option or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
@@ -53,7 +53,7 @@ def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str
 
 
 def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
-    return RunStore(data_dir=resolve_data_dir(app, target, data_option), open_runtime=open_runtime)
+    return RunStore(data_dir=resolve_data_dir(app, target, data_option), open_runtime=open_container_runtime)
 
 
 def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
@@ -64,8 +64,8 @@ def create_lock_owner(action: str) -> LockOwner:
     return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname(), since=utc_now())
 
 
-def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
-    found = run_store.clean_up_dead_runs(create_lock_owner("the ends of runs"))
+def reconcile_runs(app: App, run_store: RunStore) -> RunsNotReconciled:
+    found = run_store.clean_up_dead_runs_unless_disk_locked(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.print_status(_("run {run_id} {why}").format(run_id=run, why=why))
     return found
@@ -93,14 +93,14 @@ def load_masks_from_environ_and_dotenv(
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
-def exec_remotely_if_engine_is_remote(
+def run_remotely_and_exit_if_engine_is_remote(
     app: App, target: str, data_option: str | None, secrets_to_send: Mapping[str, Secret]
 ) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
     There it runs in a container of the target's image.
     """
-    if is_engine_local():
+    if is_engine_on_unix_socket():
         return
     if not find_engine_url().startswith("ssh://"):
         raise EngineError(

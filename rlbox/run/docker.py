@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import SupervisorExit, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
-from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_tunnel_if_remote
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
     ACTIVE_STATES,
@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_devices
+from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_device_paths_of_local_engine
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -40,8 +40,8 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import IsRunningCheck, RunOptions
-from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, locate_local_run_store
-from rlbox.run.exposure import unpublish_ports
+from rlbox.run.data_disk import locate_local_run_store, run_remotely_and_exit_if_engine_is_remote
+from rlbox.run.exposure import remove_published_ports_from_plan
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
@@ -62,11 +62,11 @@ class DockerBackend:
 
     @property
     def is_local(self) -> bool:
-        return is_engine_local()
+        return is_engine_on_unix_socket()
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         with app.collecting_refusals_if_dry_run("data disk", "memory", "ports"):
-            exec_remotely_if_engine_is_remote(app, target, self._options.data, secrets_to_send)
+            run_remotely_and_exit_if_engine_is_remote(app, target, self._options.data, secrets_to_send)
         return locate_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
@@ -90,7 +90,7 @@ class DockerBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=bytecode_dir(target, inspected),
+            bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
             gpus=self._options.gpus,
             access=access,
             say=app.print_status,
@@ -99,14 +99,14 @@ class DockerBackend:
 
 def check_devices_and_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
     with app.collecting_refusals_if_dry_run("devices"):
-        require_devices(app, image.container)
+        require_device_paths_of_local_engine(app, image.container)
     access = choose_container_gpu_access(app, image, gpus)
     with app.collecting_refusals_if_dry_run("GPUs"):
         require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
     return access
 
 
-def bytecode_dir(target: str, inspected: Mapping[str, Any]) -> Path:
+def relative_bytecode_dir(target: str, inspected: Mapping[str, Any]) -> Path:
     """Return the folder of a data disk for what an image compiles.
 
     The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
@@ -122,10 +122,10 @@ def open_container(ref: ContainerRef) -> RunContainer:
 
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
-    from rlbox.engine.setup import describe_missing_setup_steps, install_and_start_engine
+    from rlbox.engine.setup import describe_missing_setup_steps, install_and_start_engine_and_build_tools
     from rlbox.image.build import ensure_image_built
 
-    if not is_engine_local():
+    if not is_engine_on_unix_socket():
         raise SpecError(
             _("--build is for an engine on this machine: this one is at {engine_place}").format(
                 engine_place=find_engine_url()
@@ -139,7 +139,7 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
             with app.collecting_refusals_if_dry_run("engine"):
                 app.dry.steps_before.extend(f"an engine: {step}" for step in describe_missing_setup_steps())
         else:
-            install_and_start_engine(app.print_status)
+            install_and_start_engine_and_build_tools(app.print_status)
     ensure_image_built(app, target)
 
 
@@ -156,7 +156,7 @@ class RunContainer:
             return "gone"
         return "made" if container.status == "created" else "living" if container.status in ACTIVE_STATES else "ended"
 
-    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
+    def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         ended, output = self.engine.inspect_container(self.ref.name), self.engine.read_log(self.ref.name)
         if ended is None or output is None:
             return None
@@ -205,7 +205,7 @@ class PreparedDocker:
     access: GpuAccess = NO_GPUS
     backend_name: str = _NAME
     image_ref: str = ""
-    is_local: bool = True
+    will_start_on_this_machine: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -215,7 +215,7 @@ class PreparedDocker:
 
     @property
     def shares_host_ports(self) -> bool:
-        return self.is_local and self.network_mode == "host" and is_engine_local()
+        return self.will_start_on_this_machine and self.network_mode == "host" and is_engine_on_unix_socket()
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         mount = self.image.container.mount
@@ -265,7 +265,7 @@ class PreparedDocker:
             },
             data_dir=str(self.run_store.data_dir),
             caller_uid_gid=format_user_ids(),
-            ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
+            ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),
@@ -285,7 +285,7 @@ class PreparedDocker:
                 engine.start_container(dataclasses.replace(container, published_ports=ports), secrets)
                 return plan
             except PortTakenError as error:
-                told, plan = len(plan.notes), unpublish_ports(plan, error.ports)
+                told, plan = len(plan.notes), remove_published_ports_from_plan(plan, error.ports)
                 write_run_plan(run_dir, plan)
                 for note in plan.notes[told:]:
                     self.say(note)

@@ -24,7 +24,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
-from rlbox.run.host import find_applied_layout, run_rlbox_in_layout
+from rlbox.run.host import find_applied_layout_even_outdated, run_rlbox_in_layout
 from rlbox.values import OWN, Command
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def open_shell_in_new_container(
     folder = data_disk.resolve_nonsystem_data_dir(image.container.host, data_option)
     data_disk.ensure_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
-        data_disk.require_devices(app, image.container)
+        data_disk.require_device_paths_of_local_engine(app, image.container)
     wants_gpus = gpus or image.container.gpus or GPUS_VARIABLE in os.environ
     access = choose_container_gpu_access(app, image, gpus) if wants_gpus else NO_GPUS
     defaults = image.container
@@ -63,7 +63,7 @@ def open_shell_in_new_container(
         labels={container.TARGET_LABEL: target, container.OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_custom_ca_bundle() if address.is_engine_local() else "",
+        ca_bundle=find_custom_ca_bundle() if address.is_engine_on_unix_socket() else "",
         gpus=access,
     )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -119,18 +119,18 @@ def run_component_tests_in_target(
 ) -> int:
     args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
     if place == "here":
-        return run_rlbox_in_layout(app, find_applied_layout(app, target, data_option), args, gpus)
+        return run_rlbox_in_layout(app, find_applied_layout_even_outdated(app, target, data_option), args, gpus)
     return open_shell_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
 
 
-def find_host_layout_for_doctor(
+def find_layout_around_shell_or_require_applied(
     app: App, target: str | None, place: SingleMachinePlace, data_option: str | None
 ) -> Layout | None:
     """Return where the place is that is meant: that around this shell, or TARGET's with `--place here`; else None."""
     if place == "here":
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
-        return find_applied_layout(app, target, data_option)
+        return find_applied_layout_even_outdated(app, target, data_option)
     layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data_dir="/")
     if (record := read_record(layout)) is None:
         return None

@@ -13,7 +13,7 @@ from typing import Literal
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import check_package_requirement, list_stack_versions
+from rlbox.fixes.conditions import check_package_requirement, list_stack_package_versions
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
@@ -39,7 +39,7 @@ def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: 
     )
 
 
-def unpublish_ports(plan: RunPlan, taken: Container[int]) -> RunPlan:
+def remove_published_ports_from_plan(plan: RunPlan, taken: Container[int]) -> RunPlan:
     """Return the plan without the ports that are taken on the engine's machine, and with a note for each."""
     notes = (
         f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
@@ -114,7 +114,7 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     if _FIX in target.fixes.off:
         return _("its target leaves out the fix {fix}").format(fix=_FIX)
     held, fact = check_package_requirement(
-        _HAS_TOKENS, list_stack_versions(target, load_lock(app.project.own_or_shipped_lock_file(plan.target)))
+        _HAS_TOKENS, list_stack_package_versions(target, load_lock(app.project.own_or_shipped_lock_file(plan.target)))
     )
     return (
         _switched_off(plan, target.env, disk / ENV_FILE)

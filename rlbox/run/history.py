@@ -11,7 +11,7 @@ from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.fit import StageMeasurement
 from rlbox.record.run_dir import load_plan_file
-from rlbox.record.run_store import ReconcileResult, RemovalCandidate, RunStore, sum_file_sizes
+from rlbox.record.run_store import RemovalCandidate, RunsNotReconciled, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
 from rlbox.run.data_disk import locate_local_run_store, reconcile_runs
 
@@ -23,7 +23,7 @@ def reconcile_and_list_candidates(run_store: RunStore, app: App, run_dirs: Itera
     return [_facts(run_store, folder, found) for folder in run_dirs]
 
 
-def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> RemovalCandidate:
+def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> RemovalCandidate:
     run, state = folder.name, _state(run_store, folder)
     holder = found.lock_owner is not None and found.lock_owner.run == run
     paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]

@@ -64,7 +64,7 @@ class HostBackend:
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
-def find_applied_layout(app: App, target: str, data_option: str | None) -> Layout:
+def find_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
     layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data_option))
     if read_record(layout) is None:

@@ -37,7 +37,7 @@ from rlbox.values import VENV, Secret
 SPEC = "spec/"
 
 
-def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
+def collect_specs_and_fix_signatures(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
     lock = app.project.own_or_shipped_lock_file(target)
     if lock.exists():

@@ -27,7 +27,7 @@ from rlbox.record.supervisor_file import (
     load_supervisor_info,
     write_stop_request,
 )
-from rlbox.report.run_view import format_stage_table, run_view
+from rlbox.report.run_view import format_stage_gates_and_notes, run_view
 from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import PreparedBackend, format_resume_command
 from rlbox.run.data_disk import create_lock_owner
@@ -49,7 +49,7 @@ def stop_run(
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
     Others may do so at the same time: the first one who asked is remembered. What was killed is ended by
-    `RunStore.clean_up_dead_runs` then. Raises `NodeError` when the run belongs to another user.
+    `RunStore.clean_up_dead_runs_unless_disk_locked` then. Raises `NodeError` when the run belongs to another user.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_stop_request(run_dir, user, via)
@@ -214,7 +214,7 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
 
 def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner) -> int:
     """Return rlbox's exit code; `WorkFailed`: the run left nothing that tells how it ended, or did not even begin."""
-    found = run_store.clean_up_dead_runs(lock_as)
+    found = run_store.clean_up_dead_runs_unless_disk_locked(lock_as)
     state = run_store.load_state_checked_with_host_record(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
@@ -224,7 +224,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         raise WorkFailed(what, where=str(run_dir), next_step=format_resume_command(plan))
     stages = [dataclasses.asdict(stage) for stage in state.stages]
     result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
-    app.result(result, format_stage_table(state))
+    app.result(result, format_stage_gates_and_notes(state))
     cause = find_run_cause(state)
     if cause:
         app.print_status(_format_cause(cause))

@@ -16,7 +16,7 @@ from rlbox.config.schema import suggest_similar
 from rlbox.doctor.gpu_choice import get_gpus_option_or_env
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import list_benign_lines, list_secret_aliases
+from rlbox.fixes.render import list_lines_of_benign_prefixed_fixes, list_secret_aliases
 from rlbox.gate.gate import GateChecker
 from rlbox.i18n import _
 from rlbox.job.cluster_job import ResolvedJob, require_cluster
@@ -24,11 +24,11 @@ from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
     ParamValues,
-    build_override_entry,
+    build_untimed_start_entry,
     format_param_lines,
     list_params_with_unit,
-    resolve_default_params,
     resolve_params,
+    resolve_params_with_default,
 )
 from rlbox.job.plan import RunPlan, plan_resume
 from rlbox.planner.fit import (
@@ -43,11 +43,11 @@ from rlbox.planner.fit import (
     require_resume_fit_except_disk,
     require_user_paths_on_disk,
 )
-from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import (
     OVERRIDES_FILE,
-    add_entry_to_overrides_text,
+    add_entry_to_overrides_json,
     append_to_overrides_file,
     create_lock_owner_from_plan,
     create_run_id,
@@ -67,12 +67,12 @@ from rlbox.run.backend import (
     format_run_command_without_params,
     load_backend,
 )
-from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_store_existing_if_named_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
     check_ports,
-    collect_run_files,
+    collect_specs_and_fix_signatures,
     compute_specs_digest,
     find_job_programs_dir,
     load_secrets_from_environ_and_files,
@@ -102,7 +102,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     values = resolve_params(job, options.profiles, options.param_settings)
     if options.place == CLUSTER:
         require_cluster(job)
-    forced = require_consistent_stack(app, target, force=options.force)
+    forced = require_consistent_stack_or_forced_conflict(app, target, force=options.force)
     is_local_run = backend.is_local and options.place != CLUSTER
     tree = require_matching_source(app, job, values, is_local_run=is_local_run, accept_other_version=options.force)
     if tree:
@@ -112,16 +112,16 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
     job, values = resolved.job, resolved.values
     fit = _check_fit(app, job, values, target, run_store, backend, options)
-    need_disk_gib = fit.free_disk_gib_left_to_check if fit and not options.force else None
+    need_disk_gib = fit.required_free_disk_gib_zero_if_short if fit and not options.force else None
     prepared = backend.prepare(app, target, run_store, need_disk_gib)
     fixes = load_fixes(app.project)
-    files = {**collect_run_files(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
+    files = {**collect_specs_and_fix_signatures(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
         _set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
         digest=compute_specs_digest(files),
         cluster=resolved.cluster,
-        benign=list_benign_lines(fixes),
+        benign=list_lines_of_benign_prefixed_fixes(fixes),
         aliases=list_secret_aliases(fixes),
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
@@ -136,15 +136,15 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if app.dry_run:
         if backend.is_local:
             with app.collecting_refusals_if_dry_run("data disk"):
-                run_store.require_unlocked()
+                run_store.require_unlocked_and_idle()
         if prepared.shares_host_ports:
             check_ports(app, plan)
         return _show_new_run(app, job, plan, fit)
-    files[OVERRIDES_FILE] = add_entry_to_overrides_text(
-        build_override_entry(
+    files[OVERRIDES_FILE] = add_entry_to_overrides_json(
+        build_untimed_start_entry(
             values,
             options.param_settings,
-            previous_params=resolve_default_params(job),
+            previous_params=resolve_params_with_default(job),
             first_stage=options.first_stage,
             force=options.force,
         )
@@ -153,7 +153,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     def write_run() -> RunPlan:
         if prepared.shares_host_ports:
             check_ports(app, plan)
-        run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
+        run_dir = run_store.create_run_dir(plan, find_job_programs_dir(app, job), files)
         app.print_status(f"run {plan.run_id}: {run_dir}")
         return plan
 
@@ -244,7 +244,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(f"run {name}"):
-        run_store = open_existing_store_or_exec_remotely(app, target, options.data)
+        run_store = open_store_existing_if_named_or_exec_remotely(app, target, options.data)
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
@@ -265,7 +265,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
     prepared = backend.prepare(app, plan.target, run_store, 0.0 if job.fits else None)
-    files = collect_run_files(app, resolved.job, plan.target, load_fixes(app.project))
+    files = collect_specs_and_fix_signatures(app, resolved.job, plan.target, load_fixes(app.project))
     resumed = _ResumedRun(
         app=app,
         run_store=run_store,
@@ -308,7 +308,7 @@ class _ResumedRun:
     def show(self) -> int:
         app, plan, next_plan = self.app, self.plan, self.plan
         with app.collecting_refusals_if_dry_run("data disk"):
-            self.run_store.require_unlocked()
+            self.run_store.require_unlocked_and_idle()
             with app.collecting_refusals_if_dry_run("stages"):
                 next_plan, __ = self._plan_next_attempt()
             next_plan = self._check_exposure_and_ports(next_plan)
@@ -343,7 +343,7 @@ class _ResumedRun:
         options = self.options
         plan, forced = self._plan_next_attempt()
         plan = self._check_exposure_and_ports(plan)
-        entry = build_override_entry(
+        entry = build_untimed_start_entry(
             ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins),
             options.param_settings,
             previous_params=self.plan.params,

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlbox.foreign import parse_json, whole_number
-from rlbox.sandbox.plan import LAYERS, format_strength
+from rlbox.sandbox.plan import LAYERS, format_layers_or_limits_only
 from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
 from rlbox.sandbox.response import build_error_response
 from rlbox.sandbox.sandbox import Sandbox
@@ -51,7 +51,11 @@ def main(argv: list[str]) -> int:
     limits = RequestLimits(cpu_s=args.cpu_s, compile_s=args.cpu_s, memory_mb=args.memory_mb)
     with Sandbox(args.python, limits, scratch=args.scratch, layers=args.layers.split(",")) as sandbox:
         outcome, error = sandbox.probe_isolation()
-        report = {"layers": outcome.layers, "missing": outcome.missing, "strength": format_strength(outcome.layers)}
+        report = {
+            "layers": outcome.layers,
+            "missing": outcome.missing,
+            "strength": format_layers_or_limits_only(outcome.layers),
+        }
         sys.stdout.write(json.dumps({**report, "wrong": error}) + "\n")
         sys.stdout.flush()
         if error:

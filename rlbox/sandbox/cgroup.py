@@ -18,7 +18,7 @@ _HIERARCHIES = ("", "memory", "cpuacct")
 """The first is version 2."""
 
 
-class ProgramCgroup:
+class ReusedMemoryCpuCgroup:
     """A group for the programs of one request after the other, in each hierarchy that needs one."""
 
     def __init__(self, name: str) -> None:

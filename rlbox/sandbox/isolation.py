@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlbox.sandbox import seccomp
-from rlbox.sandbox.cgroup import ProgramCgroup
-from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, LAYERS, SECCOMP, MissingReason, Plan, has_walls
+from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
+from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, LAYERS, SECCOMP, MissingReason, Plan, has_landlock_and_seccomp
 from rlbox.sandbox.request import RequestLimits
 from rlbox.system.libc import prctl, syscall
 
@@ -49,7 +49,7 @@ class StartError(Exception):
 
 
 def start_program(
-    plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ProgramCgroup | None
+    plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ReusedMemoryCpuCgroup | None
 ) -> StartedProgram:
     """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on."""
     report, child_report = socket.socketpair()
@@ -79,7 +79,7 @@ def _become_program(
     number: int,
     fds: Sequence[int],
     folder: Path,
-    cgroup: ProgramCgroup | None,
+    cgroup: ReusedMemoryCpuCgroup | None,
     report: socket.socket,
 ) -> None:
     """Raise the walls around this process, report the layers, and become the program; never return."""
@@ -102,7 +102,7 @@ def _become_program(
             resource.setrlimit(kind, (value, value))
         _drop_capabilities()
         _add_walls(plan, () if is_checker else (home,), report, layers, missing)
-        if not has_walls(layers):
+        if not has_landlock_and_seccomp(layers):
             raise StartError(f"this machine has no wall to run it behind: {missing}")
         _write_line(report, {"layers": sorted(layers, key=LAYERS.index), "missing": missing})
         argv = plan.concurrent_programs[number]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.sandbox.cgroup import ProgramCgroup
+from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
 from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
 from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
@@ -40,7 +40,7 @@ _STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6,
 class ProcessMonitor:
     """What the processes below this one use; `limit` names the first limit that they passed."""
 
-    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path, cgroup: ProgramCgroup | None) -> None:
+    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path, cgroup: ReusedMemoryCpuCgroup | None) -> None:
         self.limit: StopReason = ""
         self.cpu_s = 0.0
         self.peak_bytes = 0

@@ -20,12 +20,12 @@ StopReason = Literal["", "cpu", "sleep", "wall", "memory", "disk", "output", "ta
 """The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty."""
 
 
-def has_walls(layers: Collection[str]) -> bool:
+def has_landlock_and_seccomp(layers: Collection[str]) -> bool:
     return {LANDLOCK, SECCOMP} <= set(layers)
 
 
-def format_strength(layers: Collection[str]) -> str:
-    return "+".join(layers) if has_walls(layers) else "limits only"
+def format_layers_or_limits_only(layers: Collection[str]) -> str:
+    return "+".join(layers) if has_landlock_and_seccomp(layers) else "limits only"
 
 
 @dataclass(frozen=True, kw_only=True)

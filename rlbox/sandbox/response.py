@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlbox.sandbox.plan import Outcome, format_strength
+from rlbox.sandbox.plan import Outcome, format_layers_or_limits_only
 
 VERSION = 3
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
@@ -39,7 +39,7 @@ def build_run_response(outcome: Outcome, *, build: Outcome | None = None, build_
     }
 
 
-def build_check_response(outcome: Outcome) -> dict[str, Any]:
+def build_verdict_response(outcome: Outcome) -> dict[str, Any]:
     """Return the answer to `/check`: `verdict` is accepted, wrong, failed or timeout, and `detail` says why.
 
     Accepted is the checker's own last line and nothing else: neither how the program ended nor what it printed.
@@ -90,7 +90,7 @@ def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
 def _build_isolation_report(outcome: Outcome) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "strength": format_strength(outcome.layers),
+        "strength": format_layers_or_limits_only(outcome.layers),
         "missing": outcome.missing,
         "limit": outcome.limit,
         "cpu_s": outcome.cpu_s,

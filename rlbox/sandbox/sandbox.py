@@ -24,7 +24,7 @@ from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line
 from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
-from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
+from rlbox.sandbox.response import build_error_response, build_run_response, build_verdict_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.safe_files import remove_tree
@@ -90,7 +90,7 @@ class Sandbox:
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
             pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
             plan = replace(plan, concurrent_programs=pair, check=dict(request.check))
-            return build_check_response(self._run_in_turn(plan, is_awaited_at_start))
+            return build_verdict_response(self._run_in_turn(plan, is_awaited_at_start))
         build = None
         if language.build:
             build_plan = replace(

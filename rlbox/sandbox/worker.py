@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup
+from rlbox.sandbox.cgroup import PREFIX, ReusedMemoryCpuCgroup
 from rlbox.sandbox.isolation import StartedProgram, StartError, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
 from rlbox.sandbox.plan import CGROUP, Outcome, Plan, ProgramExit, decode_plan, encode_json_line
@@ -31,13 +31,13 @@ _CHUNK = 1 << 16
 def serve_plans(connection: socket.socket) -> None:
     """Run each plan that comes over `connection`, until that closes or something of a plan could not be ended."""
     set_child_subreaper()
-    cgroup: ProgramCgroup | None = None
+    cgroup: ReusedMemoryCpuCgroup | None = None
     try:
         with connection.makefile("rb") as stream:
             for line in stream:
                 plan = decode_plan(line)
                 if CGROUP in plan.wanted_layers and not cgroup:  # all plans share it; it is empty between two
-                    cgroup = ProgramCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}")
+                    cgroup = ReusedMemoryCpuCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}")
                 outcome = _run_plan(plan, cgroup, connection.fileno())
                 connection.sendall(encode_json_line(outcome))
                 if outcome.has_live_processes:
@@ -47,7 +47,7 @@ def serve_plans(connection: socket.socket) -> None:
             cgroup.remove_if_empty()
 
 
-def _run_plan(plan: Plan, cgroup: ProgramCgroup | None, control: int) -> Outcome:
+def _run_plan(plan: Plan, cgroup: ReusedMemoryCpuCgroup | None, control: int) -> Outcome:
     """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
     began = time.monotonic()
     try:
@@ -74,7 +74,7 @@ def _make_folder(plan: Plan) -> Iterator[Path]:
             remove_tree(folder)
 
 
-def _run_in(folder: Path, plan: Plan, cgroup: ProgramCgroup | None, control: int, began: float) -> Outcome:
+def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup | None, control: int, began: float) -> Outcome:
     if cgroup:  # files in memory count, too
         cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)
     monitor = ProcessMonitor(plan.limits, plan.max_cpu_s, folder, cgroup)

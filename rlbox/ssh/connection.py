@@ -35,7 +35,7 @@ _READY = "ready"
 _PREFIX, _SOCKET, _ERRORS = "rlbox-ssh-", "s", "errors"
 
 
-class ConnectionLost(NodeError):
+class SshConnectionFailed(NodeError):
     """ssh cannot connect, or the connection broke; `output` is all that ssh wrote."""
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "", output: str = "") -> None:
@@ -87,7 +87,7 @@ def parse_ssh_url(url: str) -> SshAddress:
 class SshConnection:
     """One master connection while the `with` block runs, of which every command is a session.
 
-    `retry_s`: how long a machine that is still booting may refuse. `ConnectionLost` quotes ssh.
+    `retry_s`: how long a machine that is still booting may refuse. `SshConnectionFailed` quotes ssh.
     """
 
     def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:
@@ -179,9 +179,9 @@ class SshConnection:
         session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.ssh_destination, command)
         return (*self.address.to_argv_before_destination(), *session)
 
-    def _connection_lost(self, error: str) -> ConnectionLost:
+    def _connection_lost(self, error: str) -> SshConnectionFailed:
         test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
-        return ConnectionLost(
+        return SshConnectionFailed(
             _("ssh to {name} failed: {error}").format(name=self.ssh_destination, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
             output=self.read_errors(),

@@ -19,7 +19,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshConnection
+from rlbox.ssh.connection import CONNECTION_LOST_CODE, SshConnection, SshConnectionFailed
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
 from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
@@ -320,7 +320,7 @@ def _check_exit(process: ProcessHandle, what: str) -> None:
     __, errors = process.communicate()
     if process.returncode:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
-        failure = ConnectionLost if process.returncode == CONNECTION_LOST_CODE else NodeError
+        failure = SshConnectionFailed if process.returncode == CONNECTION_LOST_CODE else NodeError
         raise failure(
             f"{what} did not get through: {lines[-1] if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",

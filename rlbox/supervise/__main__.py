@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["--watchdog"]:
         return _run_watchdog(Path(argv[1]), int(argv[3]))
     interrupt = StopSignal()
-    interrupt.install()  # before the slow imports, so that a signal is never met by the default
+    interrupt.install_ignoring_hangup()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == 1:  # of a container; programs of a run in place are the user's own in any case
         forbid_ptrace()
     try:
@@ -70,13 +70,13 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     from rlbox.record.disk_lock import acquire_disk_lock
     from rlbox.record.run_dir import create_lock_owner_from_plan
-    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info_once
+    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info_or_refuse
 
     if not inherited:
         data = Path(plan.paths.data).resolve()
         acquire_disk_lock(data, create_lock_owner_from_plan(plan), _START_S)  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
-        write_supervisor_info_once(
+        write_supervisor_info_or_refuse(
             run_dir,
             place=plan.place,
             container=plan.container,

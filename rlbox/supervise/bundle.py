@@ -104,7 +104,7 @@ def _find_skip_reason(name: str, facts: os.stat_result) -> str:
     return "larger than 8 MB" if facts.st_size > _FILE_BYTES and not _is_log(name) else ""
 
 
-def require_bundle_path(run_dir: Path, out: Path) -> None:
+def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:
     """Refuse a path that the bundle cannot be written to (`NodeError`), or that is inside the run (`SpecError`)."""
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(

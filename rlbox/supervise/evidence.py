@@ -326,7 +326,7 @@ def describe_failure(failure: StageFailure, cause: Cause) -> dict[str, Any]:
     }
 
 
-def build_failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+def describe_failure_and_environment(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
     return {
         **describe_failure(failure, cause),
         "params": dict(failure.plan.params),

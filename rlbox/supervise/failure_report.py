@@ -15,13 +15,13 @@ from rlbox.amounts import decimal_size_text, gpu_memory_text
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
+    find_earliest_related_failure_or_read_last_line,
     find_known_cause,
-    find_or_read_responsible_failure,
     format_excerpt,
     format_utc,
     read_log_failure,
     read_stored_run_signatures,
-    sort_failures_by_time,
+    sort_failures_by_time_services_first,
 )
 from rlbox.hang.evidence import write_hang_markdown
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
@@ -31,12 +31,12 @@ from rlbox.supervise.evidence import (
     CollectedTexts,
     MachineSnapshot,
     StageFailure,
-    build_failure_facts,
     collect_texts,
     describe_failure,
+    describe_failure_and_environment,
     list_collectors,
 )
-from rlbox.system.files import compute_file_sha256, is_disk_full
+from rlbox.system.files import compute_file_sha256, is_enospc_or_edquot
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file, walk_files
 
 _LINE = 300
@@ -264,10 +264,12 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
     """
     cause = failure.cause
-    fatals = sort_failures_by_time([read_log_failure(failure.run_dir, *each) for each in failure.fatals.items()])
+    fatals = sort_failures_by_time_services_first(
+        [read_log_failure(failure.run_dir, *each) for each in failure.fatals.items()]
+    )
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = find_or_read_responsible_failure(cause, fatals, failure.run_dir)
+        quoted = find_earliest_related_failure_or_read_last_line(cause, fatals, failure.run_dir)
     if quoted is None:  # the catalogue may know the line that the cause itself quotes
         known = find_known_cause(cause.line, failure.run_dir) if cause.line else None
         if known:
@@ -298,18 +300,20 @@ def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> 
         REPORT_PAGE: "\n".join(_render_markdown_lines(report)) + "\n",
         "REPORT.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
-        "facts.json": json.dumps(build_failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
+        "facts.json": json.dumps(
+            describe_failure_and_environment(failure, explained.cause, gathered), indent=1, ensure_ascii=False
+        )
         + "\n",
         **gathered.texts,
     }
     texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
-    problems = write_texts_and_list_problems(folder, texts)
+    problems = write_texts_and_list_problems_after_first(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_markdown(folder, explained.cause)
         write_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 
-def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+def write_texts_and_list_problems_after_first(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """Write `texts` (name below `folder` to text), empty ones left out; return why some were not written, by name.
 
     On a full disk what comes first is there and the rest is not, never a part of a file; raises `OSError` when not even
@@ -328,7 +332,7 @@ def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dic
             if number == 0:
                 raise
             problems[name] = error.strerror or str(error)
-            full = problems[name] if is_disk_full(error) else ""
+            full = problems[name] if is_enospc_or_edquot(error) else ""
     return problems
 
 

@@ -30,8 +30,8 @@ _EVERY_S = 1.0
 _OTHER = "other"
 
 
-def is_port_allowed(declared: Iterable[str], port: int, ephemeral: range) -> bool:
-    return any(port in (ephemeral if word == "ephemeral" else _range(word)) for word in declared)
+def is_port_declared(declared: Iterable[str], port: int, ephemeral_keyword_range: range) -> bool:
+    return any(port in (ephemeral_keyword_range if word == "ephemeral" else _range(word)) for word in declared)
 
 
 def _range(word: str) -> range:
@@ -68,14 +68,18 @@ class PortAuditor:
     def _judge(self, new: Sequence[TcpSocket]) -> None:
         members = {process.pid: process.name for process in self._context.processes.list_members()}
         pids = {each.inode: each.find_holder_pid(members) for each in new}
-        parts, still, ports = self._context.processes.list_pids_by_part(), _listening(), read_ephemeral_ports()
+        parts, still, ports = (
+            self._context.processes.reap_orphans_and_list_pids_by_part(),
+            _listening(),
+            read_ephemeral_ports(),
+        )
         shared = self._context.plan.network == "host"  # with processes that are none of the run's
         for each in new:
             pid = pids[each.inode]
             if not pid and (shared or each not in still):
                 continue
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
-            if is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
+            if is_port_declared(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 continue
             holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
             address = each.local_host_port

@@ -87,11 +87,11 @@ class RayJob:
         return query_job(self._plan)
 
 
-def driver_log_path(plan: RayPlan) -> Path:
+def find_driver_log_path(plan: RayPlan) -> Path:
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
+def write_secrets_script_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs.

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlbox.amounts import utc_now
 from rlbox.record.resources import RESOURCES_FILE, create_sample
 from rlbox.record.state import RunState
-from rlbox.system.counters import ActivitySample, probe_activity, probe_pressure
+from rlbox.system.counters import ActivitySample, probe_machine_and_process_activity, probe_pressure
 from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import OpenPerLineAppender
 from rlbox.system.limits import count_usable_cores
@@ -36,7 +36,7 @@ class Sampler:
         self._activity = ("", "", "")
         self._due_s = 0.0
 
-    def sample_if_due(self) -> None:
+    def sample_if_due_or_changed(self) -> None:
         if time.monotonic() >= self._due_s or self._activity != self._find_activity():
             self.sample()
 
@@ -51,7 +51,7 @@ class Sampler:
 
     def _create_row(self) -> bytes:
         parts = self._list_pids_by_part()
-        before, self._before = self._before, probe_activity(sorted(set().union(*parts.values())))
+        before, self._before = self._before, probe_machine_and_process_activity(sorted(set().union(*parts.values())))
         stage, _, phase = self._activity
         sample = create_sample(
             before,

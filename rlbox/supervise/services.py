@@ -12,9 +12,9 @@ from rlbox.job.gate import Ready
 from rlbox.job.job import FLOORS
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.job.plan import ServicePlan
-from rlbox.logs.lines import LineBlock, list_prefix_stripped_variants
+from rlbox.logs.lines import LineBlock, list_variants_without_ray_rank_and_bar
 from rlbox.logs.patterns import compile_pattern_set
-from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_activity
+from rlbox.system.counters import ActivitySample, compute_cpu_usage, compute_rates, probe_machine_and_process_activity
 from rlbox.system.limits import count_usable_cores
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
@@ -30,7 +30,7 @@ _ASKED_AGAIN = 4
 _NO_ANSWER = "no answer yet"
 
 
-class StartLimit:
+class ActivityExtendedStartLimit:
     """How long a service may take to start: `limit_s`, and longer while it gets on.
 
     One whose processes read, write or fill memory may take ten times as long; one that only computes twice as long,
@@ -49,7 +49,7 @@ class StartLimit:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
-    def is_exceeded(self) -> bool:
+    def is_exceeded_without_progress(self) -> bool:
         """Sample the processes once a second when the time is over, and return whether the service must be stopped."""
         now_s = time.monotonic()
         if self.elapsed_s <= self._limit_s:
@@ -61,7 +61,7 @@ class StartLimit:
         return not loads and (now_s - self._computed_s > patience_s or self._compute_time_s > self._limit_s)
 
     def _probe(self, now_s: float) -> None:
-        before, self._before = self._before, probe_activity(self._list_pids(), gpus=False)
+        before, self._before = self._before, probe_machine_and_process_activity(self._list_pids(), gpus=False)
         if before is None:
             return
         rates, usage = compute_rates(before, self._before), compute_cpu_usage(before, self._before, self._cores)
@@ -110,7 +110,9 @@ class RunningService:
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
             fits = compile_re2(line).search
-            self._line_missing = not any(fits(way) for text in texts for way in list_prefix_stripped_variants(text))
+            self._line_missing = not any(
+                fits(way) for text in texts for way in list_variants_without_ray_rank_and_bar(text)
+            )
 
     def restart_readiness_probe(self) -> None:
         self._poller.request_stop()
@@ -135,13 +137,13 @@ class RunningService:
         self._poller.request_stop()
 
     def _ask(self) -> ProblemOrEmpty:
-        problem = find_readiness_problem(self.plan.ready, self._headers)
+        problem = find_port_or_url_problem(self.plan.ready, self._headers)
         if not problem:
             self._good_at = time.monotonic()
         return problem
 
 
-def find_readiness_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> ProblemOrEmpty:
+def find_port_or_url_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> ProblemOrEmpty:
     if ready.port:
         try:
             socket.create_connection(("127.0.0.1", int(ready.port)), _CONNECT_S).close()

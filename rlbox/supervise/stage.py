@@ -17,8 +17,8 @@ from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise import causes
 from rlbox.supervise.evidence import MachineSnapshot, StageFailure, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
-from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
-from rlbox.supervise.services import RunningService, StartLimit
+from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, find_driver_log_path, write_secrets_script_and_get_exec_prefix
+from rlbox.supervise.services import ActivityExtendedStartLimit, RunningService
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
@@ -60,10 +60,12 @@ class _StageServices:
         self._watch.services.append(service)
         self._watch.record_service(service, state="starting", started_at=utc_now())
         rule = self._gate.outcomes.services[plan.name]
-        limit = StartLimit(plan.start_s, lambda: self._context.processes.list_child_tree_pids(service.child))
+        limit = ActivityExtendedStartLimit(
+            plan.start_s, lambda: self._context.processes.list_attached_tree_pids(service.child)
+        )
         while not service.has_been_ready:
             self._watch.poll()
-            if limit.is_exceeded() and not service.has_been_ready:
+            if limit.is_exceeded_without_progress() and not service.has_been_ready:
                 self._gate.set_broken(rule, service.readiness_problem)
                 cause = causes.explain_slow_service_start(self._stage, plan, service.readiness_problem, limit.elapsed_s)
                 raise StageAborted(
@@ -162,7 +164,7 @@ class _StageRun:
         if cause and cause.kind not in ("interrupted", "need"):
             cause = self._lost_node(self._lost_need(cause))
         if cause and cause.kind != "interrupted":
-            cause, snapshot = self._context.refine_cause(cause, kills), self._look_around()
+            cause, snapshot = self._context.refine_cause_by_memory_and_disk(cause, kills), self._look_around()
         stopped = self._attempt(lambda: self._stop(self._services.services_to_retain() if cause is None else []))
         cause = cause or stopped or self._attempt(self._judge)
         if cause:
@@ -176,7 +178,7 @@ class _StageRun:
             plan=self._context.plan,
             stage=self._stage,
             state=next(s for s in journal.state.stages if s.name == self._stage.name),
-            cause=self._context.refine_cause(cause, kills),
+            cause=self._context.refine_cause_by_memory_and_disk(cause, kills),
             snapshot=snapshot or (self._look_around() if cause.kind != "interrupted" else None),
             started_at=started_at,
             ended_at=utc_now(),
@@ -232,7 +234,9 @@ class _StageRun:
         if cause.kind == "node":
             return cause
         interrupt = self._context.interrupt
-        return self._context.nodes.recheck_for_lost_node(self._stage, cause.what, lambda: bool(interrupt.name)) or cause
+        return (
+            self._context.nodes.probe_and_find_lost_node(self._stage, cause.what, lambda: bool(interrupt.name)) or cause
+        )
 
     def _run_main(self) -> None:
         self._context.raise_if_stopped_or_unrecordable()
@@ -255,18 +259,18 @@ class _StageRun:
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
             self._watch.pump.start_copying_growing_file(
-                STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
+                STAGE_LOG, find_driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
             )
             # a head of the run's own was started with the secrets
-            before = "" if stage.ray.service else write_secrets_script(self._secrets, given)
+            before = "" if stage.ray.service else write_secrets_script_and_get_exec_prefix(self._secrets, given)
             return RayJob(stage.ray, stage.argv, {**environment, **marks}, before)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.open_pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             return self._context.processes.start(command, output, stage=stage.name, part=MAIN)
 
     def _end_main(self, code: int) -> None:
-        self._watch.end_command()
-        self._watch.record_events()
+        self._watch.read_outputs_to_end_and_fail_late_rules()
+        self._watch.record_gate_events_and_fatals()
         self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes
         job, ended = self._watch.main, describe_exit(code)
@@ -304,7 +308,7 @@ class _StageRun:
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse; all at once when the user is waiting."""
         self._gate.ignore_failures_while_stopping()
-        self._watch.pump.stop_blocking_writers()
+        self._watch.pump.stop_waiting_for_log_reader()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:

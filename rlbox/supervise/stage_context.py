@@ -16,7 +16,7 @@ from rlbox.diagnose.cause import (
     CauseKind,
     make_disk_full_cause,
     make_interrupted_cause,
-    make_removed_directory_cause,
+    make_removed_run_directory_cause,
 )
 from rlbox.hang.evidence import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
@@ -26,7 +26,7 @@ from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
 from rlbox.supervise.sampler import Sampler
-from rlbox.system.files import get_free_bytes, is_disk_full
+from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import RunProcesses, StopSignal
@@ -88,7 +88,9 @@ class NodeMonitor:
         _, node, problem = min(gone, key=lambda entry: entry[0])
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
-    def recheck_for_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
+    def probe_and_find_lost_node(
+        self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]
+    ) -> Cause | None:
         begun = time.monotonic()
         while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
             if (cause := self.find_lost_node(stage, consequence)) or is_stopped():
@@ -153,7 +155,7 @@ class StageContext:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
         if not self.journal.directory_exists(now=problem is not None):
-            raise StageAborted(make_removed_directory_cause(str(self.run_dir)))
+            raise StageAborted(make_removed_run_directory_cause(str(self.run_dir)))
         if problem:
             raise StageAborted(problem)
 
@@ -162,7 +164,7 @@ class StageContext:
 
     def explain_disk_error(self, error: OSError) -> Cause:
         if not self.journal.directory_exists(now=True):
-            return make_removed_directory_cause(str(self.run_dir))
+            return make_removed_run_directory_cause(str(self.run_dir))
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
     def start_part_or_abort(
@@ -173,11 +175,11 @@ class StageContext:
         except OSError as error:
             reason = error.strerror or str(error)
             cause = explain_failed_start(stage, part, argv_in_error[0], reason)
-            raise StageAborted(self.explain_disk_error(error) if is_disk_full(error) else cause) from error
+            raise StageAborted(self.explain_disk_error(error) if is_enospc_or_edquot(error) else cause) from error
 
-    def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
+    def refine_cause_by_memory_and_disk(self, cause: Cause, kills_before: int) -> Cause:
         if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
-            return make_removed_directory_cause(str(self.run_dir))
+            return make_removed_run_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return explain_out_of_memory(cause, memory.limit_bytes)

@@ -44,14 +44,18 @@ class StageWatch:
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangMonitor(context.create_hang_watch_context(stage))
-        self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.feed_log, self._hear))
+        self.logs = LineDispatcher(
+            self.pump, names, (self._judge, self._find_fatal, self.hang.feed_if_stage_log, self._hear)
+        )
         self._context = context
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
         catalogue = read_stored_run_signatures(context.run_dir)
-        self._scanned = catalogue.scan_expressions
-        self._finders = {name: FirstFatalFinder(partial(self.gate.is_harmless_line, name), catalogue) for name in names}
+        self._scanned = catalogue.line_prefilter_expressions
+        self._finders = {
+            name: FirstFatalFinder(partial(self.gate.is_harmless_line_so_far, name), catalogue) for name in names
+        }
         self._metric_files = {path: FileFollower(Path(path), follow_links=True) for path in self.gate.metric_file_paths}
         for tail in self._metric_files.values():
             with contextlib.suppress(OSError):
@@ -65,13 +69,13 @@ class StageWatch:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
-        self._context.sampler.sample_if_due()
+        self._context.sampler.sample_if_due_or_changed()
         self.logs.read()
         self._read_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
-        self.record_events()
+        self.record_gate_events_and_fatals()
         self.record_gate()
         self._context.raise_if_stopped_or_unrecordable()
         self.raise_on_log_write_error()
@@ -92,7 +96,7 @@ class StageWatch:
         self._finders[log].reset()
         self._told.pop(log, None)
 
-    def record_events(self) -> None:
+    def record_gate_events_and_fatals(self) -> None:
         event, stage = self._context.journal.record_event, self._stage.name
         events = self.gate.events
         for name, lines in (("forbidden", events.forbidden), ("noted", events.warnings)):
@@ -157,7 +161,7 @@ class StageWatch:
         for service in self.services:
             service.begin_liveness_checks()
 
-    def end_command(self) -> None:
+    def read_outputs_to_end_and_fail_late_rules(self) -> None:
         self.logs.dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
         while self._read_metric_files():
@@ -179,7 +183,7 @@ class StageWatch:
     def read_rest_and_close_logs(self) -> None:
         self.pump.close_all_but_logs()
         self.logs.dispatch_remaining()
-        self.record_events()
+        self.record_gate_events_and_fatals()
         for log in self.pump.logs.values():
             log.close_files()
 
@@ -201,7 +205,7 @@ class StageWatch:
         has_grown = False
         for path, tail in self._metric_files.items():
             with contextlib.suppress(OSError):  # a file that cannot be read has no points, which the rule tells
-                if data := tail.read():
+                if data := tail.read_up_to_block():
                     self.gate.feed(path, data)
                     has_grown = True
         return has_grown
@@ -218,7 +222,7 @@ class StageWatch:
     def _find_fatal(self, log: str, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.feed(texts)
-        if finder.first_fatal and self.gate.is_model_text_or_before_steps(
+        if finder.first_fatal and self.gate.is_model_text_or_followed_by_steps(
             log, finder.first_fatal.number, finder.first_fatal.text
         ):
             self.reset_fatals(log)

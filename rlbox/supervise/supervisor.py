@@ -55,7 +55,7 @@ def supervise_run(
     set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
-    sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
+    sampler = Sampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: journal.state)
     context = StageContext(
         plan=plan,
         run_dir=run_dir,
@@ -123,7 +123,7 @@ def _carry_out_stages(context: StageContext) -> Cause | None:
 def _check_fixes(context: StageContext) -> Cause | None:
     if context.plan.runs_without_container and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_inference_gpu_memory_percent(context.plan))}
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(estimate_inference_gpu_memory_percent(context.plan))}
     errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
@@ -132,7 +132,7 @@ def _check_fixes(context: StageContext) -> Cause | None:
     return explain_failed_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 
-def find_inference_gpu_memory_percent(plan: RunPlan) -> int:
+def estimate_inference_gpu_memory_percent(plan: RunPlan) -> int:
     """Return the largest share in percent, 0 for a run without an inference engine."""
     commands = [argv for stage in plan.stages for argv in (stage.argv, *(one.argv for one in stage.services))]
     text = "\n".join(" ".join(argv) for argv in commands)

@@ -215,7 +215,7 @@ _PROC = Path("/proc")
 _PRESSURE = re.compile(r"^some avg10=(\d+\.\d+) ", re.MULTILINE)
 
 
-def probe_activity(
+def probe_machine_and_process_activity(
     pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True
 ) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.

@@ -62,7 +62,7 @@ def get_free_bytes(path: Path) -> int:
     return 0
 
 
-def is_disk_full(error: BaseException) -> bool:
+def is_enospc_or_edquot(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -226,10 +226,10 @@ class HttpClient:
 
 
 def create_client(
-    settings: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
+    ca_bundle_from: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
     return HttpClient(
-        partial(create_tls_context, settings.ca_bundle),
+        partial(create_tls_context, ca_bundle_from.ca_bundle),
         max_connections=max_connections,
         idle_timeout_s=idle_timeout_s,
         use_netrc=True,

@@ -27,13 +27,13 @@ class OwnCgroup(NamedTuple):
     directory: Path
 
 
-def find_own_cgroups(controllers: Iterable[str]) -> Iterator[OwnCgroup]:
+def find_own_cgroups(v1_controllers_or_empty_for_v2: Iterable[str]) -> Iterator[OwnCgroup]:
     paths: dict[str, str] = {}
     for line in read_text("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)
     mounts = [_parse_mount(line) for line in read_text("/proc/self/mountinfo").splitlines()]
-    for controller in controllers:
+    for controller in v1_controllers_or_empty_for_v2:
         own = paths.get(controller)
         for mount in mounts:
             if own is not None and controller in mount.controllers:

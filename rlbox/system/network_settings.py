@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """`find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used."""
+    """`wheels_by_find_links_folder` are local folders with the wheels in them; `ca_bundle` is empty when the
+    system's own is used.
+    """
 
-    find_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wheels_by_find_links_folder: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
     ca_bundle: str = ""
-    proxies: Mapping[str, str] = field(default_factory=dict)
+    proxy_env: Mapping[str, str] = field(default_factory=dict)
 
 
 SYSTEM_FILE = Path("/etc/pip.conf")
@@ -33,11 +35,11 @@ def read_pip_and_proxy_settings(environ: Mapping[str, str] = os.environ) -> Netw
     pip = _pip_settings(environ)
     folders = [Path(os.path.expanduser(word)) for word in pip.get("find-links", "").split()]
     return NetworkSettings(
-        find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
+        wheels_by_find_links_folder={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
         extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
         ca_bundle=find_custom_ca_bundle(environ),
-        proxies={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
+        proxy_env={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
     )
 
 

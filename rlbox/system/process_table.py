@@ -142,7 +142,7 @@ def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[in
     return found
 
 
-def find_tree_and_led_sessions(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_root_sessions_and_trees(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
     shared = {process.pid for process in table.values() if process.session_id in roots or process.group_id in roots}
     return roots | shared | find_descendants_excluding_roots(table, roots | shared)

@@ -22,8 +22,8 @@ from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_by_environment,
+    find_root_sessions_and_trees,
     find_self_and_ancestors,
-    find_tree_and_led_sessions,
     probe_process,
     probe_processes,
 )
@@ -58,7 +58,7 @@ class StopSignal:
         self.name = ""
         self._at = 0.0
 
-    def install(self) -> None:
+    def install_ignoring_hangup(self) -> None:
         """Take over the signals of this process, also those that wait; those it starts get the defaults back."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
@@ -108,7 +108,7 @@ class ChildProcess:
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
         # of an id that was given to another process the session is empty, too
-        return set() if is_reused else find_tree_and_led_sessions(table, {self.pid})
+        return set() if is_reused else find_root_sessions_and_trees(table, {self.pid})
 
 
 class RunProcesses:
@@ -148,11 +148,11 @@ class RunProcesses:
         table = probe_processes()
         return _select_living(table, self._find_members(table))
 
-    def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
+    def list_attached_tree_pids(self, child: ChildProcess) -> set[int]:
         table = probe_processes()
         return child.find_tree(table) & table.keys()
 
-    def list_pids_by_part(self) -> dict[str, set[int]]:
+    def reap_orphans_and_list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids by part, `other` for orphans, by the tree alone, which is cheap; reap orphans that ended."""
         table = probe_processes()
         self._reap_orphans(table)
@@ -173,11 +173,11 @@ class RunProcesses:
 
     def _find_own_trees(self, table: dict[int, Process]) -> set[int]:
         own = {p.pid for p in table.values() if p.parent_pid == os.getpid() and p.key not in self._strangers}
-        return find_tree_and_led_sessions(table, own)
+        return find_root_sessions_and_trees(table, own)
 
     def _find_members(self, table: dict[int, Process]) -> set[int]:
         marked = find_by_environment(table, self._marks)
-        return find_tree_and_led_sessions(table, self._find_own_trees(table) | marked)
+        return find_root_sessions_and_trees(table, self._find_own_trees(table) | marked)
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}

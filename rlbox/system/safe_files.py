@@ -59,12 +59,14 @@ def open_regular_file(path: Path, *, follow_links: bool = False) -> BinaryIO:
     return os.fdopen(open_regular_fd(path, follow_links=follow_links), "rb")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_BYTES, *, follow_links: bool = False) -> bytes:
-    """Return what a file holds; raises as `open_regular_fd`, and `EFBIG` when that is more than `max_bytes` bytes."""
+def read_bytes(path: Path, raise_above_bytes: int = MAX_BYTES, *, follow_links: bool = False) -> bytes:
+    """Return what a file holds; raises as `open_regular_fd`, and `EFBIG` when that is more than `raise_above_bytes`
+    bytes.
+    """
     with open_regular_file(path, follow_links=follow_links) as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
+        data = file.read(raise_above_bytes + 1)
+    if len(data) > raise_above_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {raise_above_bytes} bytes", str(path))
     return data
 
 

@@ -98,7 +98,7 @@ class FileFollower:
         self._handle = -1
         self._offset = 0
 
-    def read(self) -> bytes:
+    def read_up_to_block(self) -> bytes:
         """Return the next bytes, at most `BLOCK`; empty when there is nothing new."""
         if self._handle < 0 and not self._open():
             return b""

@@ -22,7 +22,8 @@ class Artifact:
     `file`: File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
     `sha256`, `size`: Of its bytes, hex and bytes; a size of 0 is not known.
     `group`: Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
-    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python
+    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel
+    (`cu128`), python
       nothing, git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
     """
 
@@ -75,14 +76,20 @@ def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ..
     return (*files, _tree(source, "compile") if isinstance(source, GitTree) else _package(source, "compile"))
 
 
-def list_all_artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def list_all_artifacts_with_repeats(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
     return (*list_install_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
 
 
 def _deb(deb: Deb, group: str) -> Artifact:
     return Artifact(
-        kind="apt", name=deb.name, file=deb.path, sha256=deb.sha256, size=deb.size, group=group, origin=deb.archive
+        kind="apt",
+        name=deb.name,
+        file=deb.path,
+        sha256=deb.sha256,
+        size=deb.size,
+        group=group,
+        origin=deb.archive,
     )
 
 

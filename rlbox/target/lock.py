@@ -43,7 +43,7 @@ class Package:
     def is_wheel(self) -> bool:
         return self.file.endswith(".whl")
 
-    def requirement(self) -> str:
+    def requirement_line_with_hash(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
@@ -116,7 +116,7 @@ class LockedGroup:
 
 
 def format_requirements(packages: Iterable[Package]) -> str:
-    return "".join(package.requirement() for package in packages)
+    return "".join(package.requirement_line_with_hash() for package in packages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +210,7 @@ def compute_lock_spec_checksum(target: Target, rlbox_requirements: tuple[str, ..
         "stack": [_stack_fields(group, target.hardware.arch) for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
-        "patches": [*target.own_patches],
+        "patches": [*target.patches_folder_files],
         "runtime": sorted(rlbox_requirements),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()

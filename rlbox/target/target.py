@@ -420,7 +420,7 @@ class Target(SpecModel):
         return tuple(CompileEntry(group, entry) for group in self.stack for entry in group.compile)
 
     @property
-    def own_patches(self) -> tuple[str, ...]:
+    def patches_folder_files(self) -> tuple[str, ...]:
         """The files of the folder `patches/`, in order; what a git part has is pinned with it."""
         return tuple(patch.file for patch in self.patches if not patch.part)
 

@@ -74,7 +74,7 @@ class Instance:
     port: int
 
     @property
-    def target(self) -> str:
+    def target_if_rlbox_made(self) -> str:
         return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
@@ -175,7 +175,7 @@ def set_instance_state(instance_id: int, state: Literal["running", "stopped"], *
     _ask(what, "PUT", f"/api/v0/instances/{instance_id}/", {"state": state}, api_key=api_key)
 
 
-def wait_until_running(
+def wait_until_status_running(
     instance_id: int, timeout_s: float, say: Callable[[str], None], *, restarted: bool = False
 ) -> Instance:
     """Wait until an instance runs and return it; `say` hears each change of its state.

@@ -277,7 +277,7 @@ def list_result_files(connection: SshConnection, disk: str) -> Listing:
     return list_files(connection, disk, list_runs_and_complete_checkpoints(runs, series, disk))
 
 
-def open_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
+def choose_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)

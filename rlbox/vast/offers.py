@@ -80,10 +80,11 @@ class Offer:
         return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(self).items()}
 
 
-def make_offer_filter(target: Target, env: Mapping[str, str], price: float = 0.0) -> OfferFilter:
+def make_offer_filter(target: Target, docker_options: Mapping[str, str], price: float = 0.0) -> OfferFilter:
     """Return what a target needs of an offer; a `price` above 0, in dollars an hour, overrides its own limit.
 
-    `env` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram` is of one
+    `docker_options` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram`
+    is of one
     card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf).
     """
     hardware = target.hardware
@@ -104,7 +105,7 @@ def make_offer_filter(target: Target, env: Mapping[str, str], price: float = 0.0
         ("cpu_cores_effective", ">=", hardware.cores),
         ("cpu_ram", ">=", hardware.memory_gib),
         ("reliability", ">=", target.vast.min_reliability),
-        ("direct_port_count", ">=", 1 + sum(key.startswith("-p ") for key in env)),  # ssh
+        ("direct_port_count", ">=", 1 + sum(key.startswith("-p ") for key in docker_options)),  # ssh
         ("dph_total", "<=", max_hourly_usd),
     )
     return OfferFilter(

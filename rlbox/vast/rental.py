@@ -13,14 +13,14 @@ from rlbox.amounts import counted, decimal_size_text
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
-from rlbox.errors import RegistryError, SpecError, WorkFailed, get_docs_url
-from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.errors import RegistryError, SpecError, WorkFailed, get_main_docs_url
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
-from rlbox.secrets.masks import looks_like_secret
+from rlbox.secrets.masks import value_looks_like_secret
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target, load_target
@@ -35,7 +35,7 @@ _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_docker_options(target: Target) -> dict[str, str]:
+def parse_vast_options(target: Target) -> dict[str, str]:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -65,7 +65,7 @@ def parse_docker_options(target: Target) -> dict[str, str]:
         raise SpecError(
             "\n  ".join(problems),
             where=f"images/{target.name}/target.toml: vast.options",
-            next_step=_("change them: {page} says more").format(page=get_docs_url("vast")),
+            next_step=_("change them: {page} says more").format(page=get_main_docs_url("vast")),
         )
     env |= {f"-p {port}": "1" for port in given.publish} | {f"-n {name}": "1" for name in given.networks}
     return env | ({"-h": given.hostname} if given.hostname else {})
@@ -75,7 +75,7 @@ def _find_env_problems(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
         if not _NAME.fullmatch(name):
             yield f"-e {name}=...: not the name of a variable"
-        if looks_like_secret(name, value):
+        if value_looks_like_secret(name, value):
             yield f"-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account"
         if len(name) + len(value) > MAX_ENV_VALUE:
             yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
@@ -116,7 +116,7 @@ def _require_image_and_price(target: Target, image: str, needs: OfferFilter) -> 
             "\n  ".join(problems),
             where=f"images/{target.name}/target.toml: vast",
             next_step=_("rlbox push {target} --to REGISTRY/NAME:TAG, then --image that; {page}").format(
-                target=target.name, page=get_docs_url("vast")
+                target=target.name, page=get_main_docs_url("vast")
             ),
         )
 
@@ -189,30 +189,32 @@ def render_target_onstart(
     app: App, target: Target, agent_start_script: str = "", upload_dir: str = "", *, force: bool = False
 ) -> OnstartScript:
     """Return the on-start script of a target; `force`: also of a stack that contradicts itself."""
-    loaded = load_target_with_fix_packages(app.project, target.name)
-    versions = list_stack_versions(loaded.target, None)
+    loaded = load_target_with_fix_apt_packages(app.project, target.name)
+    versions = list_stack_package_versions(loaded.target, None)
     select_and_render_fixes(loaded.all_fixes, loaded.target, versions)  # for what they refuse
     folders = app.project.template_dirs()
     return render_onstart(loaded.target, folders, agent_start_script, upload_dir, ignore_stack_conflicts=force)
 
 
-def render_instance_onstart(app: App, target: Target, *, uploads_rlbox: bool, force: bool) -> OnstartScript:
+def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bool, force: bool) -> OnstartScript:
     """Return the script of an instance: every start of it takes up again what `vast up` began there."""
     disk = target.disk.mount
     upload_dir = f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else ""
     return render_target_onstart(app, target, format_job_agent_start_shell(disk), upload_dir, force=force)
 
 
-def make_quote(app: App, target: Target, options: RentalOptions, job: str = "", *, force: bool = False) -> Quote:
+def search_offers_and_quote(
+    app: App, target: Target, options: RentalOptions, job: str = "", *, force: bool = False
+) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
-    script = render_instance_onstart(app, target, uploads_rlbox=bool(job), force=force)
+    script = render_onstart_with_job_agent(app, target, uploads_rlbox=bool(job), force=force)
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
-    env = parse_docker_options(target)
+    env = parse_vast_options(target)
     needs = make_offer_filter(target, env, options.price)
     _require_image_and_price(target, image, needs)
     request = CreateRequest(

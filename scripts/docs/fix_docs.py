@@ -13,7 +13,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.view import BakeEntry, describe_conditions, list_bake_entries
+from rlbox.fixes.view import BakeEntry, format_conditions_as_toml, list_bake_entries
 from rlbox.image.templates import create_docs_environment
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows
 
@@ -118,7 +118,7 @@ def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
         "fix": fix,
         "heading": heading(fix),
         "status": status(fix, tested=fix.id in catalogue.faults),
-        "conditions": [f"`{condition}`" for condition in describe_conditions(fix.applies)],
+        "conditions": [f"`{condition}`" for condition in format_conditions_as_toml(fix.applies)],
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
     }
 

@@ -21,7 +21,7 @@ from typing import Any
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor_info
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 PATIENCE_S = 90.0
@@ -311,7 +311,8 @@ def left_of(round: Round) -> list[str]:
     if round.place.name == "docker":
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
     found += [
-        f"note of {run}" for run in RunStore(data_dir=round.data, open_runtime=open_runtime).load_container_refs()
+        f"note of {run}"
+        for run in RunStore(data_dir=round.data, open_runtime=open_container_runtime).load_container_refs()
     ]
     if holder := find_lock_owner(round.data):
         found.append(f"hold of {holder.run or holder.what}")

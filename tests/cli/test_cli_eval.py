@@ -247,7 +247,7 @@ def test_the_sandbox_ends_with_its_block() -> None:
 
     before = threading.active_count()
     with start_sandbox("", 10, 1024) as url:
-        assert SandboxClient(url, create_loopback_client(30)).probe_versions()["strength"]
+        assert SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()["strength"]
     with pytest.raises(NoResponseError):
-        SandboxClient(url, create_loopback_client(30)).probe_versions()
+        SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()
     assert threading.active_count() == before

@@ -55,8 +55,8 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_apt_archive_urls", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_or_mmdebstrap_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_effective_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"

@@ -11,7 +11,7 @@ from fakes import CHECKOUT, TARGET, Folder, Rlbox
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import render_fix_manifest_json, render_signatures_json
+from rlbox.fixes.render import render_fix_check_manifest_json, render_signatures_json
 from rlbox.target.target import load_target
 
 FIX = """
@@ -165,7 +165,7 @@ def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text
     [row] = json.loads(render_signatures_json([fix]))
     assert (row["pattern"], row["fix"], row["title"], row["remedy"]) == ("no answer", "answer", title, remedy)
     target = load_target(folder.project, "mine").target
-    [row] = json.loads(render_fix_manifest_json([fix], target, {}, {}))["fixes"]
+    [row] = json.loads(render_fix_check_manifest_json([fix], target, {}, {}))["fixes"]
     assert (row["title"], row["remedy"]) == (title, remedy)
 
 

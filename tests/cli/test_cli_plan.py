@@ -14,7 +14,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import create_run_state, replace_stage, write_run_state
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.gpu import GpuStatus
 
@@ -102,8 +102,8 @@ def passed_run(one: Folder, data: Path, run_id: str) -> None:
     paths = RunPaths(run=run, job=f"{run}/job", data=str(data), python="python")
     plan = plan_run(job, resolve_params(job, (), {}), paths, run_id=run_id, place="here", target="mine")
     data.mkdir()
-    run_store = RunStore(data_dir=data, open_runtime=open_runtime)
-    run_store.create_run(plan, None, {})
+    run_store = RunStore(data_dir=data, open_runtime=open_container_runtime)
+    run_store.create_run_dir(plan, None, {})
     state = replace_stage(create_run_state(plan, 1), "train", state="passed", seconds=5400.0)
     write_run_state(run_store.run_dir(run_id), dataclasses.replace(state, state="passed"), SecretMasker({}))
 

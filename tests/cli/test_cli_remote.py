@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.cli import main
 from rlbox.config.project import Project
-from rlbox.engine.address import find_engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.remote_helper import HelperContainer, create_rlbox_and_project_archive
 from rlbox.errors import EngineError
 from rlbox.ssh.tunnel import open_engine_tunnel
@@ -84,7 +84,7 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://far:2375")
-    assert (find_engine_url(), is_engine_local()) == ("tcp://far:2375", False)
+    assert (find_engine_url(), is_engine_on_unix_socket()) == ("tcp://far:2375", False)
     assert main(["runs"]) == EngineError.exit_code
     assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
 

@@ -47,7 +47,9 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
 
 def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(app: App, wish: ClusterOptions) -> None:
-        raise NodeError(f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.option_text}")
+        raise NodeError(
+            f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.target_and_options_text}"
+        )
 
     monkeypatch.setattr("rlbox.run.cluster.require_usable_cluster", none)
     said = rlbox(*LINE)

@@ -16,7 +16,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, create_run_state, replace_stage, write_run_state
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.masks import SecretMasker
 
 JOB = """
@@ -66,7 +66,7 @@ def make_run(
     text = folder.lock("mine").read_text().replace("1.16.0", version)
     spec = {"job.toml": JOB, "target.toml": ON_IMAGE, "lock.json": text}
     files = {f"spec/{name}": value for name, value in spec.items()}
-    run_dir = RunStore(data_dir=disk, open_runtime=open_runtime).create_run(plan, None, files)
+    run_dir = RunStore(data_dir=disk, open_runtime=open_container_runtime).create_run_dir(plan, None, files)
     lines = [{"stage": "train", "step": 1, "loss": 9.0}, {"stage": "train", "step": 2, "loss": loss}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     write_run_state(run_dir, passed(plan, seconds), SecretMasker({}))

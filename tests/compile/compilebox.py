@@ -19,7 +19,7 @@ from fakes import CHECKOUT, Folder, Said, fitting_lock
 from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.image.compile_env import probe_unshare_prefer_user_namespace
 from rlbox.system.files import compute_file_sha256
 from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
@@ -153,7 +153,7 @@ def make_box(
         .replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
     )
     folder.target("mine", spec)
-    target = load_target_with_fix_packages(folder.project, "mine").target
+    target = load_target_with_fix_apt_packages(folder.project, "mine").target
     ((group, entry),) = target.list_compile_entries
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
@@ -184,4 +184,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.import_if_sha256_matches(path, compute_file_sha256(path))
+    return store.link_if_sha256_matches(path, compute_file_sha256(path))

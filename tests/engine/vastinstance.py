@@ -20,7 +20,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import BakedFile
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.foreign import decode_toml
@@ -159,7 +159,9 @@ def spec(image: str) -> Target:
 def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
-    baked = select_and_render_fixes(load_fixes(Project(folder=CHECKOUT)), target, list_stack_versions(target, None))
+    baked = select_and_render_fixes(
+        load_fixes(Project(folder=CHECKOUT)), target, list_stack_package_versions(target, None)
+    )
     inherited = lab_env(image)
     given = {**baked.build_merged_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text

@@ -36,12 +36,12 @@ class Site(NamedTuple):
         (self.folder / "export" / name).write_text(text)
 
     def probed(self, **other: Any) -> None:
-        probe = SandboxClient.probe_versions
-        self.patch.setattr(SandboxClient, "probe_versions", lambda sandbox: probe(sandbox) | other)
+        probe = SandboxClient.probe_strength_and_versions
+        self.patch.setattr(SandboxClient, "probe_strength_and_versions", lambda sandbox: probe(sandbox) | other)
 
     def started(self, **settings: Any) -> None:
         engine = {"settings": settings, "environment": {}}
-        self.patch.setattr("rlbox.cli.eval.describe_engine_for_lock", lambda url, settings: engine)
+        self.patch.setattr("rlbox.cli.eval.describe_own_engine_settings_and_env", lambda url, settings: engine)
 
     def served(self, **other: Any) -> None:
         for name, value in other.items():
@@ -126,11 +126,11 @@ def test_the_same_is_comparable(
 
 
 def test_settings_and_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.model_server import describe_engine_for_lock
+    from rlbox.evaluation.model_server import describe_own_engine_settings_and_env
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")
     settings = {"dtype": "float32"}
     started = {"settings": settings, "environment": {"VLLM_BATCH_INVARIANT": "1"}}
-    assert describe_engine_for_lock("", settings) == started
-    assert describe_engine_for_lock("http://127.0.0.1:1", settings) == {"settings": {}, "environment": {}}
+    assert describe_own_engine_settings_and_env("", settings) == started
+    assert describe_own_engine_settings_and_env("http://127.0.0.1:1", settings) == {"settings": {}, "environment": {}}

@@ -17,12 +17,12 @@ from playbox import Player, playing
 
 from rlbox.evaluation.model_server import (
     EngineOptions,
-    ModelClient,
     ModelServerError,
+    MultiServerModelClient,
     ServerCommand,
     build_serve_function,
     build_vllm_argv,
-    parse_text_or_bool_setting,
+    partition_text_or_bool_setting,
     run_servers,
 )
 from rlbox.evaluation.suites import Suite
@@ -77,14 +77,14 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
-    assert ModelClient([url], create_loopback_client(10)).model.name == "m"
+    assert MultiServerModelClient([url], create_loopback_client(10)).model.name == "m"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     child = int((tmp_path / "server.log").read_text().splitlines()[0])
     try:
         for _ in range(300):
             try:
-                ModelClient([url], create_loopback_client(1))
+                MultiServerModelClient([url], create_loopback_client(1))
             except ModelServerError:
                 break
             time.sleep(0.1)
@@ -111,7 +111,7 @@ def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: Serve
 
 def test_the_command_of_vllm() -> None:
     settings = dict(
-        map(parse_text_or_bool_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
+        map(partition_text_or_bool_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
     )
     assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
@@ -122,7 +122,7 @@ def test_the_command_of_vllm() -> None:
 def test_several_servers_share_the_questions(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         players = [stack.enter_context(playing(Player(lambda ask, number: "same"))) for _ in range(3)]
-        model = ModelClient([player.url for player in players], create_loopback_client(10))
+        model = MultiServerModelClient([player.url for player in players], create_loopback_client(10))
         with ThreadPoolExecutor(6) as askers:
             decoding = Suite(name="x", title="x").decoding
             answers = list(
@@ -136,7 +136,7 @@ def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> No
     first, second = Player(lambda ask, number: ""), Player(lambda ask, number: "")
     second.version = "0.0.2"
     with playing(first), playing(second), pytest.raises(ModelServerError, match="is another engine than"):
-        ModelClient([first.url, second.url], create_loopback_client(10))
+        MultiServerModelClient([first.url, second.url], create_loopback_client(10))
 
 
 def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     with run_servers([engine("m")], tmp_path, http) as model:
         with build_serve_function(EngineOptions(url=model.urls[0]), http, print)(Path("/e"), tmp_path) as other:
             assert other.urls == model.urls
-        assert ModelClient(model.urls, http).model.name == "m"
+        assert MultiServerModelClient(model.urls, http).model.name == "m"
 
 
 def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     with playing(Player(lambda ask, number: "")) as player:
-        model = ModelClient([player.url], create_loopback_client(10))
+        model = MultiServerModelClient([player.url], create_loopback_client(10))
         player.cuts = 1
         assert model.fetch_prompt("a").token_ids_or_empty == (97,)
         player.cuts = 2

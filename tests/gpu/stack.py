@@ -31,7 +31,7 @@ from packaging.utils import canonicalize_name
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.target.lock import Lock, compute_lock_spec_checksum, load_lock
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +55,9 @@ def write_locks(folder: Path, only: str = "") -> None:
         lock = load_lock(project.own_or_shipped_lock_file(shipped(project, name)))
         assert lock
         if only in ("", name):
-            spec = compute_lock_spec_checksum(load_target_with_fix_packages(project, name).target, own_requirements())
+            spec = compute_lock_spec_checksum(
+                load_target_with_fix_apt_packages(project, name).target, own_requirements()
+            )
             project.own_or_shipped_lock_file(name).write_text(
                 replace(lock, target=name, spec=spec).to_json_text(), "utf-8"
             )

@@ -17,7 +17,7 @@ from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
-from rlbox.evaluation.model_server import ModelClient
+from rlbox.evaluation.model_server import MultiServerModelClient
 from rlbox.evaluation.sandbox_client import start_sandbox
 from rlbox.evaluation.suites import ProblemError, ProblemSources, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
@@ -76,7 +76,7 @@ def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyP
     words += ["--sandbox-url", sandbox]
     words += ["--any-size", "true", "--concurrency", "4", *more]
     http = create_loopback_client(60)
-    played = lambda export, folder: contextlib.nullcontext(ModelClient([player.url], http))  # noqa: E731
+    played = lambda export, folder: contextlib.nullcontext(MultiServerModelClient([player.url], http))  # noqa: E731
     monkeypatch.setattr(evaluate, "serve", lambda args, settings: played)
     return ended(evaluate.main, words, monkeypatch)
 
@@ -251,7 +251,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
     with pytest.raises(ProblemError, match="2 problems, expected 200"):
-        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifest_directory=tmp_path))
+        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, problem_id_list_directory=tmp_path))
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:

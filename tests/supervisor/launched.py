@@ -22,10 +22,10 @@ from rlbox.job.plan import RunPlan
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import create_lock_owner_from_plan, load_plan_file, write_run_plan
-from rlbox.record.run_store import ReconcileResult, RunStore
+from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, find_run_cause, load_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_host_supervisor_alive, load_supervisor_info
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.run.host import PreparedHost
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
@@ -82,7 +82,7 @@ class Disk:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.data.mkdir(exist_ok=True)
-        self.run_store = RunStore(data_dir=data, open_runtime=open_runtime)
+        self.run_store = RunStore(data_dir=data, open_runtime=open_container_runtime)
         self.run_dirs: list[Path] = []
 
     def make(self, *stages: tuple[str, str], **changes: Any) -> RunPlan:
@@ -113,8 +113,8 @@ class Disk:
         finally:
             lock.close_own_handle()
 
-    def end_dead_runs(self) -> ReconcileResult:
-        return self.run_store.clean_up_dead_runs(LockOwner(what="test"))
+    def end_dead_runs(self) -> RunsNotReconciled:
+        return self.run_store.clean_up_dead_runs_unless_disk_locked(LockOwner(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])

@@ -57,7 +57,7 @@ class Machine:
             interrupt=StopSignal(),
             grants=SecretGrants({}, ()),
             nodes=NodeMonitor(plan.run_id, plan.cluster),
-            sampler=Sampler(run_dir, processes.list_pids_by_part, lambda: self.journal.state),
+            sampler=Sampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: self.journal.state),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.bytes_read_per_log = {"stage": 0}
@@ -75,7 +75,7 @@ class Machine:
         return ""
 
     def says(self, *lines: str) -> None:
-        self.watch.feed_log("stage", make_line_block(lines))
+        self.watch.feed_if_stage_log("stage", make_line_block(lines))
 
     def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
         for _ in range(int(seconds / each_s)):

@@ -14,7 +14,7 @@ import pytest
 from fakes import h200
 
 from rlbox.hang.ranks import LIMIT_S, Deadlock, RankMonitor, find_ranks
-from rlbox.system.counters import ActivitySample, probe_activity
+from rlbox.system.counters import ActivitySample, probe_machine_and_process_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
 SLEEPS = "def load_batch(): print(flush=True); time.sleep(600)\nload_batch()"
@@ -66,12 +66,14 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample] = probe_activity) -> Deadlock | None:
+def watched(
+    pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample] = probe_machine_and_process_activity
+) -> Deadlock | None:
     """Look for half a minute of a clock that is ten times as fast; return what was a deadlock for long enough."""
     names = dict.fromkeys(pids, "python")
     watch = RankMonitor(lambda: names, (), probe)
     for now_s in range(4, 34, 2):
-        deadlock, lasted_s = watch.probe_deadlock(now_s, 0.0)
+        deadlock, lasted_s = watch.probe_deadlock_if_due(now_s, 0.0)
         if lasted_s >= LIMIT_S:
             return deadlock
         time.sleep(0.2)
@@ -80,7 +82,7 @@ def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample
 
 def spinning(pid: int) -> Callable[[Iterable[int]], ActivitySample]:
     """Return a probe on a machine whose GPU is busy for a process without touching its memory."""
-    return lambda pids: dataclasses.replace(probe_activity(pids), gpus=(h200(121, (pid, 100, 0)),))
+    return lambda pids: dataclasses.replace(probe_machine_and_process_activity(pids), gpus=(h200(121, (pid, 100, 0)),))
 
 
 def test_a_rank_that_never_came(start: Start) -> None:
@@ -143,5 +145,5 @@ def test_a_rank_that_asks_again_later_is_no_deadlock(start: Start) -> None:
     watch = RankMonitor(lambda: names, (), spinning(early))
     began = time.monotonic()
     while (now_s := time.monotonic() - began) < 36:
-        assert watch.probe_deadlock(now_s + 4, 0.0).duration_s < LIMIT_S
+        assert watch.probe_deadlock_if_due(now_s + 4, 0.0).duration_s < LIMIT_S
         time.sleep(0.2)

@@ -21,8 +21,8 @@ import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
-from rlbox.hang.waits import probe_process_sleep_remaining_s, probe_waits
-from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
+from rlbox.hang.waits import probe_tolerated_sleep_s, probe_waits
+from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
@@ -114,10 +114,10 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
 
 @pytest.mark.parametrize("sleeper", [{}], indirect=True)
 def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
-    before = probe_activity([sleeper.pid, os.getpid()], gpus=False)
+    before = probe_machine_and_process_activity([sleeper.pid, os.getpid()], gpus=False)
     with open("/dev/zero", "rb", buffering=0) as zero:
         zero.read(4 << 20)
-    rates = compute_rates(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
+    rates = compute_rates(before, probe_machine_and_process_activity([sleeper.pid, os.getpid()], gpus=False))
     assert rates.read * rates.seconds >= 4 << 20
     wait_for(lambda: (idle := probe_process_usage(sleeper.pid)) and idle.state == "S")
     idle = probe_process_usage(sleeper.pid)
@@ -126,7 +126,7 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
     assert probe_process_usage(sleeper.pid) is None
-    assert compute_rates(before, probe_activity([sleeper.pid], gpus=False)).cpu == 0.0
+    assert compute_rates(before, probe_machine_and_process_activity([sleeper.pid], gpus=False)).cpu == 0.0
 
 
 class Driver:
@@ -207,7 +207,7 @@ def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pau
         process.stdout.readline()
         try:
             wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-            left_s = probe_process_sleep_remaining_s([process.pid], waited_s)
+            left_s = probe_tolerated_sleep_s([process.pid], waited_s)
         finally:
             process.kill()
     assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

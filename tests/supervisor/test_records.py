@@ -65,12 +65,12 @@ def test_manifests(tmp_path: Path, manifest: Any, problem: str) -> None:
 def test_tail_reads_what_is_new_and_starts_again_when_the_file_shrank(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     tail = FileFollower(path)
-    assert tail.read() == b""
+    assert tail.read_up_to_block() == b""
     path.write_bytes(b"one")
-    assert (tail.read(), tail.read()) == (b"one", b"")
+    assert (tail.read_up_to_block(), tail.read_up_to_block()) == (b"one", b"")
     with open(path, "ab") as file:
         file.write(b" two")
-    assert tail.read() == b" two"
+    assert tail.read_up_to_block() == b" two"
     path.write_bytes(b"new")
-    assert tail.read() == b"new"
+    assert tail.read_up_to_block() == b"new"
     tail.close()

@@ -25,7 +25,7 @@ from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.run.host import PreparedHost
 from rlbox.secrets.handover import encode_secrets
 from rlbox.system.run_processes import RunProcesses, StopSignal
@@ -246,7 +246,7 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.write_plan()
     environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
-    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
     prepared = PreparedHost(target="local", run_store=run_store, environment=environment)
     lock = acquire_disk_lock(tmp_path, LockOwner(what="a test"))
     try:

@@ -42,6 +42,6 @@ def test_a_change_of_stage_or_phase_is_sampled_at_once(tmp_path: Path) -> None:
     stage = StageState(name="train", title="", directory="stages/train", state="running")
     for stages in ((), (stage,), (replace(stage, phase="load"),)):
         state = replace(IDLE, stages=stages)
-        sampler.sample_if_due()
-        sampler.sample_if_due()
+        sampler.sample_if_due_or_changed()
+        sampler.sample_if_due_or_changed()
     assert [(row.stage, row.phase) for row in samples(tmp_path)] == [("", ""), ("train", ""), ("train", "load")]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from fakes import CHECKOUT
 
-from rlbox.errors import get_docs_url
+from rlbox.errors import get_main_docs_url
 
 CODE = [path for path in sorted((CHECKOUT / "rlbox").rglob("*.py")) if path.parts[-2] != "docs"]
 
 
 def _told(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the texts of a module that are no docstrings, and its calls of `get_docs_url`."""
+    """Yield the texts of a module that are no docstrings, and its calls of `get_main_docs_url`."""
     tree = ast.parse(path.read_text("utf-8"))
     quiet = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in quiet:
             yield node.value, node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "get_docs_url":
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "get_main_docs_url":
             yield "", node
 
 
@@ -37,4 +37,4 @@ def test_every_page_is_there() -> None:
     assert {"compile", "vast", "hangs"} <= asked
     for name in asked:
         assert (CHECKOUT / f"docs/{name}.md").is_file()
-        assert get_docs_url(name).endswith(f"/docs/{name}.md")
+        assert get_main_docs_url(name).endswith(f"/docs/{name}.md")

@@ -66,8 +66,8 @@ def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
         listening=sorted({row.port for row in list_tcp_listeners()}),
         clusters=list_ray_instances(disk, leave_out_containers=engine.state != "ok"),
         installation=find_installation(target),
-        paths=[path for path in paths if os.path.exists(path)],
-        clock_before_after_s=(began, time.time()),
+        existing_paths=[path for path in paths if os.path.exists(path)],
+        own_clock_before_after_s=(began, time.time()),
     )
 
 
@@ -241,7 +241,9 @@ def _read_instance(record: Dict[str, Any]) -> RayInstance:
         return found
     code, __, finished = read_text_or_empty(os.path.join(record["folder"], "exit")).partition(" ")
     part = find_first_ended_part_with_code(read_text_or_empty(os.path.join(record["folder"], "log")))
-    return found._replace(status="exited", exit_code=int(code or _KILLED), finished=finished, first_ended_part=part)
+    return found._replace(
+        status="exited", exit_code=int(code or _KILLED), finished=finished, first_ended_part_with_code=part
+    )
 
 
 def list_ray_instances(disk: str, leave_out_containers: bool) -> List[RayInstance]:

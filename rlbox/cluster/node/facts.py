@@ -59,9 +59,11 @@ class ProcessStat(NamedTuple):
 
 
 class MachineFacts(NamedTuple):
-    """`identity` is the same for two names of one machine, different after each start, and in each container."""
+    """`identity_until_restart` is the same for two names of one machine, different after each start, and in each
+    container.
+    """
 
-    identity: str
+    identity_until_restart: str
     uid: int
     gid: int
     user: str
@@ -84,7 +86,7 @@ def read_live_process_stat(pid: int) -> Optional[ProcessStat]:
 def read_machine_facts() -> MachineFacts:
     first, network = read_live_process_stat(1), os.stat("/proc/self/ns/net").st_ino
     return MachineFacts(
-        identity=f"{read_boot_id()}/{network}/{first.start_ticks if first else 0}",
+        identity_until_restart=f"{read_boot_id()}/{network}/{first.start_ticks if first else 0}",
         uid=os.getuid(),
         gid=os.getgid(),
         user=_user_name(os.getuid()),
@@ -276,10 +278,10 @@ class RayInstance(NamedTuple):
     exit_code: int = 0
     oom: bool = False
     finished: str = ""
-    first_ended_part: str = ""
+    first_ended_part_with_code: str = ""
 
     @property
-    def is_running(self) -> bool:
+    def has_not_ended(self) -> bool:
         return self.status in ("created", "running", "restarting", "paused")
 
     @property
@@ -303,9 +305,9 @@ class LogReport(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """One node; `listening` are ports, `paths` those of a job's that it has.
+    """One node; `listening` are ports, `existing_paths` those of a job's that it has.
 
-    `installation` is None where the target was not installed there; `clock_before_after_s` is its time before and
+    `installation` is None where the target was not installed there; `own_clock_before_after_s` is its time before and
     after it looked.
     """
 
@@ -317,8 +319,8 @@ class NodeFacts(NamedTuple):
     listening: List[int]
     clusters: List[RayInstance]
     installation: Optional[Installation]
-    paths: List[str]
-    clock_before_after_s: Tuple[float, float]
+    existing_paths: List[str]
+    own_clock_before_after_s: Tuple[float, float]
 
     def find_address(self, address: str) -> Optional[InterfaceAddress]:
         return next((one for one in self.addresses if one.address == address), None)
@@ -394,7 +396,7 @@ def list_ray_containers() -> List[RayInstance]:
                 exit_code=state.get("ExitCode", 0),
                 oom=bool(state.get("OOMKilled")),
                 finished=state.get("FinishedAt", ""),
-                first_ended_part=find_first_ended_part_with_code(output),
+                first_ended_part_with_code=find_first_ended_part_with_code(output),
             )
         )
     return found

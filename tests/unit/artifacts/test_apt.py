@@ -8,12 +8,12 @@ import pytest
 from fakes import TARGET, Folder
 
 from rlbox.artifacts.apt_lock import (
-    debian_architecture,
+    debian_architecture_or_processor,
     list_wanted_packages,
     map_urls_to_mirrored_name_or_url,
     parse_print_uris,
-    render_apt_config_files,
-    resolve_bootstrap_debs,
+    render_apt_conf_and_pins,
+    resolve_bootstrapped_base_debs,
     rewrite_source_lists,
 )
 from rlbox.artifacts.mirrors import map_suites_to_archive_names
@@ -60,7 +60,7 @@ def test_a_suite_of_another_release(folder: Folder) -> None:
 
 
 def test_the_folder_of_apt() -> None:
-    files = render_apt_config_files({"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
+    files = render_apt_conf_and_pins({"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
     assert 'Dir "/r/";\n' in files["apt.conf"]
     assert files["etc/apt/preferences.d/rlbox"] == (
         "Package: adduser\nPin: version 1:3.134\nPin-Priority: 1001\n\n"
@@ -184,7 +184,7 @@ def test_what_is_no_package_of_the_archives(line: str) -> None:
     ],
 )
 def test_architectures(platform: str, architecture: str) -> None:
-    assert debian_architecture(platform) == architecture
+    assert debian_architecture_or_processor(platform) == architecture
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,6 @@ def test_a_machine_that_cannot_ask_apt(
     monkeypatch.setattr("pathlib.Path.is_file", lambda path: has_keyring)
     base = Base(bootstrap="debian:bookworm", suites=(), image="", packages=(), holds={}, holds_apt=())
     with pytest.raises(NodeError) as caught:
-        resolve_bootstrap_debs(base, "x86_64-unknown-linux-gnu", archives, {}, "")
+        resolve_bootstrapped_base_debs(base, "x86_64-unknown-linux-gnu", archives, {}, "")
     assert caught.value.what.startswith(what)
     assert caught.value.next_step

@@ -14,7 +14,7 @@ from rlbox.artifacts.egress import (
     list_host_contacts,
     list_source_urls,
     list_unclosed_hosts_by_phase,
-    probe_redirect_hosts,
+    probe_redirect_and_listed_hosts,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import HiddenHost, MirrorRule, Profile, load_implicitly_contacted_hosts
@@ -131,7 +131,9 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
 
 def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
     local = MachineSourceSettings(
-        network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
+        network_settings=NetworkSettings(
+            index_url="https://index.example", wheels_by_find_links_folder={"/w": (TORCH.file,)}
+        )
     )
     assert [one.host for one in plan(target, (SIX, TORCH), machine=local)] == ["index.example"]
     away = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://index.example"))
@@ -152,7 +154,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 
 def test_a_proxy_is_a_host(target: Target) -> None:
-    site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
+    site = NetworkSettings(proxy_env={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
     (first, *_) = plan(target, (), machine=MachineSourceSettings(network_settings=site))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
@@ -244,8 +246,8 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
             network_settings=NetworkSettings(index_url=f"{here}/simple"),
             url_by_apt_archive={"debian": f"{here}/debian"},
         )
-        assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine) == {
+        assert probe_redirect_and_listed_hosts(target, (SIX, DEB), NONE, machine) == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),
             f"{here}/debian/pool/p.deb": ("localhost", "127.0.0.1"),
         }
-    assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine) == {}
+    assert probe_redirect_and_listed_hosts(target, (SIX, DEB), NONE, machine) == {}

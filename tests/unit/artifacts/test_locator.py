@@ -79,7 +79,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / SIX.file).write_bytes(BODY)
     site = NetworkSettings(
-        find_links={str(tmp_path / "wheels"): (SIX.file,)},
+        wheels_by_find_links_folder={str(tmp_path / "wheels"): (SIX.file,)},
         index_url=f"{hosts[0].url}/simple",
     )
     hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 from rlbox.artifacts.egress import HostContact, list_host_contacts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
-from rlbox.cli.lock import load_target_with_fix_env
+from rlbox.cli.lock import load_target_with_fix_env_and_locked_files
 from rlbox.config.project import Project
 from rlbox.image.context import list_hashed_entries
 from rlbox.image.plan import load_image_plan
@@ -52,7 +52,7 @@ def test_no_file_of_another_target_names_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_nothing_in_the_environment_of_another_target_names_one(name: str) -> None:
-    assert named(str(load_target_with_fix_env(PROJECT, name)[0].env)) == set()
+    assert named(str(load_target_with_fix_env_and_locked_files(PROJECT, name)[0].env)) == set()
 
 
 @pytest.mark.parametrize("name", IN_CHINA)
@@ -64,7 +64,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 
 
 def contacts(name: str) -> tuple[HostContact, ...]:
-    target, files = load_target_with_fix_env(PROJECT, name)
+    target, files = load_target_with_fix_env_and_locked_files(PROJECT, name)
     found = list_host_contacts(
         target,
         files,

@@ -11,8 +11,8 @@ from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
     list_file_urls,
-    list_git_urls,
-    list_http_urls,
+    list_git_mirror_urls_or_original,
+    list_http_mirror_urls_or_original,
     list_image_urls,
     map_archive_names_to_urls,
 )
@@ -40,7 +40,7 @@ def urls(found: Any) -> list[str]:
 
 def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() -> None:
     site = NetworkSettings(
-        find_links={"/w": ("six-1.16.0-py2.py3-none-any.whl", "other.whl")},
+        wheels_by_find_links_folder={"/w": ("six-1.16.0-py2.py3-none-any.whl", "other.whl")},
         index_url="https://lan.example/simple/",
         extra_index_urls=("file:///opt/index", "https://extra.example"),
     )
@@ -97,7 +97,7 @@ def test_torch_wheels_stand_in_their_channel() -> None:
         rule("torch-wheels", "index", "https://b.example/whl"),
         rule("torch-wheels", "direct"),
     )
-    site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
+    site = NetworkSettings(wheels_by_find_links_folder={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
     assert [
         (p.url, p.page_at_url, p.named_by)
         for p in list_file_urls(TORCH, mine, MachineSourceSettings(network_settings=site))
@@ -152,15 +152,15 @@ GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
     ],
 )
 def test_addresses_of_files(one: MirrorRule, url: str) -> None:
-    (place,) = list_http_urls(GITHUB, profile(one))
+    (place,) = list_http_mirror_urls_or_original(GITHUB, profile(one))
     assert place.url == url
     assert place.named_by == ("profile" if url != GITHUB else "target")
 
 
 def test_the_original_is_a_last_resort_only_when_a_rule_says_so() -> None:
     prefix = rule("http", "url-prefix", "https://p.example")
-    assert urls(list_http_urls(GITHUB, profile(prefix))) == [f"https://p.example/{GITHUB}"]
-    assert urls(list_http_urls(GITHUB, profile(prefix, rule("http", "direct")))) == [
+    assert urls(list_http_mirror_urls_or_original(GITHUB, profile(prefix))) == [f"https://p.example/{GITHUB}"]
+    assert urls(list_http_mirror_urls_or_original(GITHUB, profile(prefix, rule("http", "direct")))) == [
         f"https://p.example/{GITHUB}",
         GITHUB,
     ]
@@ -173,9 +173,13 @@ def test_addresses_of_repositories() -> None:
         rule("git", "url-prefix", "https://p.example", match="https://github.com/"),
         rule("git", "direct"),
     )
-    assert urls(list_git_urls(url, mine)) == ["https://g.example/github.com/o/r.git", f"https://p.example/{url}", url]
-    assert urls(list_git_urls("https://codeberg.org/o/r", mine)) == ["https://codeberg.org/o/r"]
-    assert urls(list_git_urls(url, NONE)) == [url]
+    assert urls(list_git_mirror_urls_or_original(url, mine)) == [
+        "https://g.example/github.com/o/r.git",
+        f"https://p.example/{url}",
+        url,
+    ]
+    assert urls(list_git_mirror_urls_or_original("https://codeberg.org/o/r", mine)) == ["https://codeberg.org/o/r"]
+    assert urls(list_git_mirror_urls_or_original(url, NONE)) == [url]
 
 
 def test_references_of_images() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.locator import choose_probe_file, drop_dead_mirrors, probe_mirrors
+from rlbox.artifacts.locator import choose_probe_file, drop_dead_mirrors_unless_all_dead, probe_mirrors
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -48,7 +48,9 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     hosts[0].file(f"/{SIX.file}", BODY)
     torch = artifact(b"torch", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
     folder.write("torch-2+cpu-x.whl", "torch")
-    site = NetworkSettings(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
+    site = NetworkSettings(
+        index_url=f"{hosts[0].url}/simple", wheels_by_find_links_folder={str(folder.path): ("torch-2+cpu-x.whl",)}
+    )
     machine = MachineSourceSettings(network_settings=site, url_by_apt_archive={"debian": f"{hosts[0].url}/debian"})
     probes = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch])
     assert sorted((probe.kind, probe.mirror, probe.reason) for probe in probes) == [
@@ -78,8 +80,8 @@ def test_the_rules_before_the_first_that_answers_are_dropped(hosts: list[MirrorS
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    live, dead = drop_dead_mirrors(profile(*rules, last), NetworkSettings(), [SIX])
+    live, dead = drop_dead_mirrors_unless_all_dead(profile(*rules, last), NetworkSettings(), [SIX])
     assert live.rule == (rules[3], last)
     assert [probe.mirror for probe in dead] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert drop_dead_mirrors(profile(*rules[:2]), NetworkSettings(), [SIX]) == (profile(*rules[:2]), [])
+    assert drop_dead_mirrors_unless_all_dead(profile(*rules[:2]), NetworkSettings(), [SIX]) == (profile(*rules[:2]), [])

@@ -29,14 +29,14 @@ def test_messages(case: Path, folder: Folder) -> None:
 def test_direct_has_no_rule(folder: Folder) -> None:
     profile = load_profile(folder.project, "direct")
     assert profile == Profile(name="direct", title="The machine's own settings")
-    assert profile.rules_or_direct_default_for("python") == (create_machine_default_rule("python"),)
+    assert profile.rules_or_machine_default_for("python") == (create_machine_default_rule("python"),)
 
 
 def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
     profile = load_profile(folder.project, "cn")
     assert {rule.kind for rule in profile.rule} == set(PROTOCOLS)
     for kind in ("apt", "python", "torch-wheels", "git", "http", "oci"):
-        assert len(profile.rules_or_direct_default_for(kind)) > 1, kind
+        assert len(profile.rules_or_machine_default_for(kind)) > 1, kind
     mirrors = [rule for rule in profile.rule if rule.protocol != "direct"]
     assert [rule.title for rule in mirrors if not (rule.checked and rule.expires and rule.checked < rule.expires)] == []
 
@@ -60,7 +60,7 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
     assert load_profile(folder.project, "cn").title == "mine"
     lan = load_profile(folder.project, "lan")
     (rule,) = lan.rule
-    assert (rule.title, rule.mirror_base_url, rule.expires) == (
+    assert (rule.title, rule.url_without_trailing_slash, rule.expires) == (
         "lan",
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),

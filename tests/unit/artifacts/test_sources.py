@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.artifacts.mirrors import PackageIndexSettings, filter_find_links_wheel_paths, plan_package_indexes
+from rlbox.artifacts.mirrors import PackageIndexSettings, list_find_links_wheel_files_of_group, plan_package_indexes
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import TorchGroup
@@ -26,16 +26,21 @@ BOTH = TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cp
     [
         ([], {}, {}, ()),
         ([CPU], {}, FROM_PYTORCH, ()),
-        ([CPU], {"find_links": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
-        ([CPU], {"find_links": {"/w": ("torch-2.12.0+cpu-x.whl", "torch-2.13.0+cu128-x.whl")}}, FROM_PYTORCH, ()),
+        ([CPU], {"wheels_by_find_links_folder": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
+        (
+            [CPU],
+            {"wheels_by_find_links_folder": {"/w": ("torch-2.12.0+cpu-x.whl", "torch-2.13.0+cu128-x.whl")}},
+            FROM_PYTORCH,
+            (),
+        ),
         ([CPU], {"index_url": "https://mirror/simple"}, {**FROM_MIRROR, **FROM_PYTORCH}, ()),
         ([], {"extra_index_urls": ("file:///opt/index", "https://e")}, {"UV_INDEX": "https://e", **BEST}, ()),
         ([], {"extra_index_urls": ("file:///opt/index",)}, {}, ()),
         # one of two packages lies here: the other must still be found
-        ([BOTH], {"find_links": {"/w": (WHEEL,)}}, FROM_PYTORCH, (f"/w/{WHEEL}",)),
+        ([BOTH], {"wheels_by_find_links_folder": {"/w": (WHEEL,)}}, FROM_PYTORCH, (f"/w/{WHEEL}",)),
         # two groups of one channel: the index is named once, a wheel of both once
         ([CPU, TorchGroup(packages=("x==1",), channel="cpu")], {}, FROM_PYTORCH, ()),
-        ([CPU, CPU], {"find_links": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
+        ([CPU, CPU], {"wheels_by_find_links_folder": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
     ],
 )
 def test_plan_sources(
@@ -68,7 +73,11 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
             {"UV_INDEX": "https://m/whl/cpu", **BEST},
         ),
         (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(), {"UV_FIND_LINKS": "https://m/whl/cpu/"}),
-        (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(find_links={"/w": (WHEEL,)}), {}),
+        (
+            mirror("torch-wheels", "flat", "https://m/whl"),
+            NetworkSettings(wheels_by_find_links_folder={"/w": (WHEEL,)}),
+            {},
+        ),
         (mirror("torch-wheels", "direct", ""), NetworkSettings(), FROM_PYTORCH),
     ],
 )
@@ -87,19 +96,19 @@ def test_flat_pages_are_parted_by_commas() -> None:
 
 def test_local_wheels_by_name() -> None:
     site = NetworkSettings(
-        find_links={
+        wheels_by_find_links_folder={
             "/b": ("torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0%2bcpu-cp312-x.whl"),
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert filter_find_links_wheel_paths(CPU, site) == (
+    assert list_find_links_wheel_files_of_group(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert filter_find_links_wheel_paths(
-        dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})
+    assert list_find_links_wheel_files_of_group(
+        dashed, NetworkSettings(wheels_by_find_links_folder={"/a": ("flash_attn-1.0+cu128-x.whl",)})
     ) == ("/a/flash_attn-1.0+cu128-x.whl",)
 
 
@@ -137,7 +146,7 @@ def test_folders_of_wheels(tmp_path: Path) -> None:
         pip_conf(tmp_path / "wheels" / name, "")
     found = read_pip_and_proxy_settings(
         {"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}
-    ).find_links
+    ).wheels_by_find_links_folder
     assert found == {f"{tmp_path}/wheels": ("b.whl", WHEEL)}
 
 
@@ -146,7 +155,7 @@ def test_certificates_and_proxies(tmp_path: Path) -> None:
     other = pip_conf(tmp_path / "other.crt", "x")
     environ = {"HOME": str(tmp_path), "https_proxy": "http://p:3128", "NO_PROXY": "localhost", "HTTP_PROXY": ""}
     assert read_pip_and_proxy_settings(environ) == NetworkSettings(
-        proxies={"https_proxy": "http://p:3128", "NO_PROXY": "localhost"}
+        proxy_env={"https_proxy": "http://p:3128", "NO_PROXY": "localhost"}
     )
     pip_conf(tmp_path / ".pip/pip.conf", f"[global]\ncert = {bundle}\n")
     assert read_pip_and_proxy_settings(environ).ca_bundle == str(bundle)

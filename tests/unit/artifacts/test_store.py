@@ -27,7 +27,7 @@ from rlbox.artifacts.store_upkeep import (
     list_fetched_locks,
     map_sha256_to_recorded_file,
     record_fetched_lock,
-    remove_objects_and_records_without_lock,
+    remove_objects_and_records_of_gone_locks,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
@@ -71,13 +71,17 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_object(store: ObjectStore) -> None:
-    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_intact(FILE.sha256)) == ([], False, False)
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_sealed_or_intact(FILE.sha256)) == (
+        [],
+        False,
+        False,
+    )
     assert put(store, DATA) == FILE.sha256
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.is_intact(FILE.sha256, len(DATA))
-    assert not store.is_intact(FILE.sha256, len(DATA) + 1)
+    assert store.is_sealed_or_intact(FILE.sha256, len(DATA))
+    assert not store.is_sealed_or_intact(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
@@ -163,10 +167,10 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.import_if_sha256_matches(source, FILE.sha256) == FILE.sha256
-    assert store.is_intact(FILE.sha256, len(DATA))
+    assert store.link_if_sha256_matches(source, FILE.sha256) == FILE.sha256
+    assert store.is_sealed_or_intact(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.import_if_sha256_matches(source, "f" * 64) == FILE.sha256
+    assert store.link_if_sha256_matches(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]
     assert list(store.list_partials()) == []
 
@@ -240,7 +244,7 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         busy.write(b"half")
         unused = find_objects_unused_by_any_project(store, target.project)
         assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
-        remove_objects_and_records_without_lock(store, unused)
+        remove_objects_and_records_of_gone_locks(store, unused)
         assert [path.name for path in store.list_partials()] == ["c" * 64]
     assert list(store.list_digests()) == [keep]
     assert [known.target for known in list_fetched_locks(store)] == ["kept"]

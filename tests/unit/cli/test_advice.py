@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT
 from following import ADVISED
 
-from rlbox.cli.help import ListingGroup
+from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.root import root
 
 _CODE = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -91,7 +91,7 @@ def wrong_in(typed: str) -> str:
     context = click.Context(root)
     while isinstance(command, click.Group) and words and (below := command.get_command(context, words[0])):
         command, words = below, words[1:]
-    if isinstance(command, ListingGroup):
+    if isinstance(command, DefaultLsGroup):
         command = command.commands["ls"]
     first = next((param for param in command.params if isinstance(param, click.Argument)), None)
     if isinstance(command, click.Group) and not command.invoke_without_command and words:

@@ -25,7 +25,7 @@ TOGETHER = AllReduceResult(nodes=("a", "b"), ranks=4, bytes_s=11e9, link_mbit_s=
 
 def test_sound_nodes_have_no_finding() -> None:
     assert check_all_reduce(TOGETHER, 12.5e9) == []
-    assert "11.0 GB/s (88% of its link)" in BurnInResult([TOGETHER], [], []).text()
+    assert "11.0 GB/s (88% of its link)" in BurnInResult([TOGETHER], [], []).all_reduce_table()
     assert TOGETHER.as_json().keys() == {"nodes", "ranks", "bytes_s", "wrong", "said", "speed"}
     assert check_all_reduce(TOGETHER) == []  # neither nodes nor link tell what they can do
 

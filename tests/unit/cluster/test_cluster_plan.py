@@ -72,7 +72,7 @@ def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([], []) == PORTS
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
     assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
-    assert choose_ports([], [], forced_base=9000).base == 9000
+    assert choose_ports([], [], unchecked_base=9000).base == 9000
     assert choose_ports(range(8100, 8500, 20), [], lowest_base=8500).base == 8500
     with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
         choose_ports(range(8100, 8500, 20), [])
@@ -89,8 +89,8 @@ def test_no_port_of_the_plan_is_another_parts() -> None:
     ports = PORTS.listened(head=True)
     assert len(set(ports)) == len(ports)
     assert set(ports) < PORTS.all()
-    assert PORTS.of("dashboard") not in PORTS.reached(head=True)
-    assert set(PORTS.reached(head=False)) < set(PORTS.reached(head=True))
+    assert PORTS.of("dashboard") not in PORTS.ports_to_try_from_others(head=True)
+    assert set(PORTS.ports_to_try_from_others(head=False)) < set(PORTS.ports_to_try_from_others(head=True))
 
 
 def test_ray_is_started_with_these_words() -> None:

@@ -69,7 +69,7 @@ USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), g
         (survey(facts("b", machine=facts("b").machine._replace(memory=64 * GIB))), "memory-small", "68.7 GB"),
         (survey(clock_offsets_s={"a": 0.0, "b": 3600.0}), "clock-skew", "1 h 00 min ahead of them"),
         (survey(addresses=HEAD), "no-address", ""),
-        (survey(facts("b", paths=())), "path-missing", ""),
+        (survey(facts("b", existing_paths=())), "path-missing", ""),
         (survey(connection_attempts=(LOST,)), "ports-closed", "10.0.0.2:8110 Connection refused"),
         (survey(taken_ports={"b": {8110: "process 5 (nginx)"}}), "ports-taken", "8110 by process 5 (nginx)"),
         (survey(addresses=SMALL), "mtu-differs", "ib0: MTU 1400, there 1500"),
@@ -103,7 +103,7 @@ def test_nodes_with_the_same_fault_share_a_row() -> None:
 
 
 def test_path_on_a_missing_disk_is_not_reported() -> None:
-    planted = survey(facts("b", disk=DISK._replace(there=False), paths=()))
+    planted = survey(facts("b", disk=DISK._replace(there=False), existing_paths=()))
     for path, ids in (("/data/m", ["disk-missing"]), ("/database/m", ["disk-missing", "path-missing"])):
         findings = check_nodes(context(), replace(planted, facts={"b": planted.facts["b"]}), [path])
         assert sorted(one.id for one in findings) == ids

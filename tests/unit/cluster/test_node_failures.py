@@ -9,7 +9,7 @@ from clusterfacts import DISK
 
 from rlbox.cluster.context import ConnectionAttempt, Endpoint
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.status import MemberFacts, find_failure, list_failure_findings
+from rlbox.cluster.status import MemberFacts, find_failure, sort_failure_findings
 from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -31,7 +31,7 @@ def way(said: str, port: int = 22) -> ConnectionAttempt:
 
 
 def findings(*members: MemberFacts) -> tuple[Finding, ...]:
-    return list_failure_findings(filter(None, map(find_failure, members)))
+    return sort_failure_findings(filter(None, map(find_failure, members)))
 
 
 SOUND = MemberFacts(name="b", instance=container(), disk=DISK)

@@ -18,7 +18,13 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster.connection import Node, NodePool, lock_nodes
-from rlbox.cluster.context import Endpoint, ExistingCluster, attempt_connections, probe_instances, probe_nodes
+from rlbox.cluster.context import (
+    Endpoint,
+    ExistingCluster,
+    attempt_connections_from_nodes,
+    probe_instances,
+    probe_nodes,
+)
 from rlbox.cluster.node import facts as node_facts
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, NodeSpec
@@ -99,7 +105,7 @@ def test_report_is_complete(node: Node, tmp_path: Path) -> None:
         probe = probe_nodes(NodePool({"local": node}), [node.spec], "mine", [str(tmp_path), "/none"])
         found = probe.facts["local"]
         assert server.getsockname()[1] in found.listening
-    assert (found.machine.uid, found.disk.there, found.paths) == (os.getuid(), True, [str(tmp_path)])
+    assert (found.machine.uid, found.disk.there, found.existing_paths) == (os.getuid(), True, [str(tmp_path)])
     assert not any(one.address.startswith("127.") for one in found.addresses)
 
 
@@ -108,12 +114,12 @@ def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
         port = server.getsockname()[1]
     endpoints = {"local": [Endpoint("other", "127.0.0.1", port)]}
     pool = NodePool({"local": node})
-    assert [one.error for one in attempt_connections(pool, endpoints)] == ["Connection refused"]
+    assert [one.error for one in attempt_connections_from_nodes(pool, endpoints)] == ["Connection refused"]
     with closing(node.stream("listen_on_ports", ports=[port])) as stream:
-        assert stream.next() == {}
-        assert [one.error for one in attempt_connections(pool, endpoints)] == [""]
+        assert stream.next_or_raise() == {}
+        assert [one.error for one in attempt_connections_from_nodes(pool, endpoints)] == [""]
         with closing(node.stream("listen_on_ports", ports=[port])) as second:
-            assert "process" in second.next()[str(port)]
+            assert "process" in second.next_or_raise()[str(port)]
 
 
 def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> None:
@@ -143,7 +149,7 @@ def test_processes_whose_leader_was_killed_still_count(node: Node) -> None:
 def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> None:
     name = start(node, "echo 'raylet [exit code=-9]'; exit 1")
     until(lambda: instances(node)[0].status == "exited")
-    assert [(one.exit_code, one.first_ended_part) for one in instances(node)] == [(1, "raylet -9")]
+    assert [(one.exit_code, one.first_ended_part_with_code) for one in instances(node)] == [(1, "raylet -9")]
     assert "raylet" in output(node, name)
     stop(node, name, 0)
     assert instances(node) == []
@@ -196,10 +202,10 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
     (logs / "raylet.err").symlink_to(tmp_path / "secret")
     cluster = ExistingCluster(plan=member(node)[0], instances={"local": RayInstance("1", "n", "i", {}, "running")})
     with closing(cluster.start_log_stream(node, ["raylet.*"], follow=True)) as stream:
-        assert [text for __, text, ___ in stream.next()[2]] == ["one\ntwo\n"]
+        assert [text for __, text, ___ in stream.next_or_raise()[2]] == ["one\ntwo\n"]
         with (logs / "raylet.out").open("a") as file:
             file.write("ee\n")
-        assert [text for __, text, ___ in stream.next()[2]] == ["three\n"]
+        assert [text for __, text, ___ in stream.next_or_raise()[2]] == ["three\n"]
 
 
 def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:

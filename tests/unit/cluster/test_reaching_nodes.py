@@ -14,7 +14,7 @@ from clusterfacts import NO_ENGINE, PLACE, context, facts, plan, survey
 from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_installation
 from rlbox.cluster.connection import NodePool
-from rlbox.cluster.context import ExistingCluster, choose_configured_or_ssh_addresses
+from rlbox.cluster.context import ExistingCluster, choose_unchecked_configured_or_ssh_addresses
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.plan import NodeSpec
 from rlbox.cluster.status import NodeMonitor
@@ -50,16 +50,16 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
     rows = {"a": facts("a"), "b": facts("b", addresses=two)}
     specs = (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/data"))
-    assert choose_configured_or_ssh_addresses(specs, rows)["b"] == two[0]
+    assert choose_unchecked_configured_or_ssh_addresses(specs, rows)["b"] == two[0]
     named = (specs[0], replace(specs[1], cluster_address="10.0.1.2"))
-    assert choose_configured_or_ssh_addresses(named, rows)["b"] == two[1]
+    assert choose_unchecked_configured_or_ssh_addresses(named, rows)["b"] == two[1]
     assert (
-        choose_configured_or_ssh_addresses((specs[0], replace(specs[1], cluster_address="192.0.2.7")), rows)[
+        choose_unchecked_configured_or_ssh_addresses((specs[0], replace(specs[1], cluster_address="192.0.2.7")), rows)[
             "b"
         ].address
         == "192.0.2.7"
     )
-    assert choose_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
+    assert choose_unchecked_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
 def test_a_node_without_engine_needs_an_installation() -> None:
@@ -139,5 +139,5 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
     nodes["a"].reached = answers
     nodes["b"].error = NodeError("the connection broke")
     assert words in said.get(timeout=60)
-    (one,) = monitor.probe_and_list_findings()
-    assert (one.where, monitor.get_liveness_by_node()) == ("b", {"a": True, "b": False})
+    (one,) = monitor.stop_and_show_findings()
+    assert (one.where, monitor.answered_so_far_by_node()) == ("b", {"a": True, "b": False})

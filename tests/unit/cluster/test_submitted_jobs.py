@@ -11,7 +11,7 @@ from rlbox.cluster.jobs import (
     LogLine,
     LogLineTimestamper,
     find_upload_file_sizes,
-    is_excluded,
+    is_excluded_itself,
     parse_leading_utc_time,
     read_job,
 )
@@ -31,7 +31,7 @@ from rlbox.errors import SpecError
     ],
 )
 def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
-    assert is_excluded(path, [pattern]) is out
+    assert is_excluded_itself(path, [pattern]) is out
 
 
 def test_what_is_too_large_names_its_largest_file(tmp_path: Path) -> None:

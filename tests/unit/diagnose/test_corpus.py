@@ -14,7 +14,7 @@ from rlbox.config.project import Project
 from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.first_fatal import find_first_fatal
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
-from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.lines import strip_ansi_escapes
 
 CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
 LEAST_CAUSES, LEAST_LINES = 0.95, 0.96
@@ -38,7 +38,7 @@ def log_of(case: dict[str, Any]) -> Path:
 
 
 def is_line(case: dict[str, Any], number: int, text: str) -> bool:
-    return number == case["first_fatal_line"] or text == strip_terminal_codes(case["first_fatal"]).strip()
+    return number == case["first_fatal_line"] or text == strip_ansi_escapes(case["first_fatal"]).strip()
 
 
 def test_the_first_fatal_line_is_named(answers: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:

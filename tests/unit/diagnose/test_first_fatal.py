@@ -16,11 +16,11 @@ from rlbox.diagnose.first_fatal import (
     FirstFatalFinder,
     Grade,
     LogFailure,
+    find_earliest_related_failure_or_read_last_line,
     find_first_fatal,
-    find_or_read_responsible_failure,
     read_last_line,
     read_log_failure,
-    sort_failures_by_time,
+    sort_failures_by_time_services_first,
 )
 from rlbox.logs.lines import LineSplitter, make_line_block
 from rlbox.logs.log_file import LogTimes
@@ -299,8 +299,8 @@ def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "")
     ],
 )
 def test_order(found: tuple[LogFailure, ...], first: str) -> None:
-    assert sort_failures_by_time(found)[0].log == first
-    assert sort_failures_by_time(tuple(reversed(found)))[0].log == first
+    assert sort_failures_by_time_services_first(found)[0].log == first
+    assert sort_failures_by_time_services_first(tuple(reversed(found)))[0].log == first
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,9 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
     ids=["the earliest", "one that only noticed", "one that only wraps", "one of long ago"],
 )
 def test_which_failure_is_behind_the_cause(found: tuple[LogFailure, ...], log: str) -> None:
-    chosen = find_or_read_responsible_failure(EXIT, sort_failures_by_time(found), Path("none"))
+    chosen = find_earliest_related_failure_or_read_last_line(
+        EXIT, sort_failures_by_time_services_first(found), Path("none")
+    )
     assert chosen in found
     assert chosen.log == log
 
@@ -323,6 +325,6 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = find_or_read_responsible_failure(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_earliest_related_failure_or_read_last_line(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.number, chosen.text) == (VLLM, 2, "bye")

@@ -84,7 +84,11 @@ def test_a_traceback_may_be_written_as_one_line(tmp_path: Path, form: Callable[[
     log.write_text(form("\n".join(TRACE[:-1])) + "\n")
     found = diagnose_paths([log], CATALOGUE)
     assert found.root is not None
-    assert (found.root.text, found.root.line_number, len(found.root.event.frames)) == (TRACE[-2], 1, 2)
+    assert (found.root.text, found.root.line_number, len(found.root.event.frames_of_all_exceptions)) == (
+        TRACE[-2],
+        1,
+        2,
+    )
     assert found.as_json()["first_fatal"]["text"] == TRACE[-2]
 
 

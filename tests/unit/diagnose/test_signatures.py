@@ -52,7 +52,9 @@ def test_each_is_found_by_a_scan() -> None:
     assert len(ROWS) > 400
     for one, example, _ in ROWS:
         if one.role != "benign":  # what is harmless need not be found
-            assert find_matching_line_indexes(SignatureSet([one]).scan_expressions, make_line_block([example])), (
+            assert find_matching_line_indexes(
+                SignatureSet([one]).line_prefilter_expressions, make_line_block([example])
+            ), (
                 one.fix,
                 example,
             )
@@ -88,8 +90,10 @@ def test_none_ties_with_one_of_another_cause() -> None:
 
 def test_each_fits_its_example_and_not_what_it_is_unlike() -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
-    assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_fitting(example)] == []
-    assert [one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_fitting(unlike)] == []
+    assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_fitting_in_catalogue_order(example)] == []
+    assert [
+        one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_fitting_in_catalogue_order(unlike)
+    ] == []
 
 
 def test_each_is_the_best_match_of_its_own_example() -> None:
@@ -143,7 +147,7 @@ def test_what_libraries_say_of_something_else_is_no_cause() -> None:
     rows = [row.split(" | ", 1) for row in NEAR_MISSES.read_text("utf-8").splitlines() if not row.startswith("#")]
     assert len(rows) > 40
     found = [
-        (cause, line, classify_event(make_line_event(parse_line(1, line), 3), catalogue).cause_id)
+        (cause, line, classify_event(make_line_event(parse_line(1, line), 3), catalogue).cause_id_or_empty)
         for cause, line in rows
     ]
     assert [row for row in found if row[0] == row[2]] == []

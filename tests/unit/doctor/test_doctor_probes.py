@@ -153,9 +153,9 @@ def test_checks_that_hang_or_fail_are_named() -> None:
         return [fine]
 
     threads = CheckThreads({"fine": lambda: [fine], "fails": fail, "hangs": hang}, time.monotonic() + 0.2)
-    found = threads.wait()
+    found = threads.wait_and_get_findings_so_far()
     assert found == {"fine": (fine,), "fails": (fine,), "hangs": ()}
-    assert sorted(threads.list_unfinished()) == [
+    assert sorted(threads.describe_unfinished()) == [
         "fails: ValueError: no such thing (fail)", "hangs: not done in time",
     ]  # fmt: skip
     while threads.is_running("hangs"):

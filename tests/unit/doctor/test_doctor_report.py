@@ -56,7 +56,7 @@ def test_a_report_survives_json() -> None:
 def test_notes_and_what_follows_are_said_on_demand() -> None:
     report = Report(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
     assert format_report(report) == ""
-    assert format_report(report, with_notes=True).splitlines() == [
+    assert format_report(report, with_notes_and_follows=True).splitlines() == [
         "note: shm-too-small: shared memory is too small",
         "follows: extension-load: a compiled extension cannot be loaded",
     ]

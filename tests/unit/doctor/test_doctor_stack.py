@@ -10,7 +10,7 @@ from fakes import h200
 
 from rlbox.doctor.fix_checks import (
     TIMEOUT_EXIT_CODE,
-    let_findings_explain_fix_checks,
+    add_fix_check_ids_to_breaks,
     parse_failed_checks,
     select_fix_checks,
 )
@@ -93,7 +93,7 @@ class Linker(StackProbe):
     def __init__(self, compiler: str | None = "/cc", **errors: str) -> None:
         self.compiler, self.errors = compiler, errors
 
-    def find_compiler(self) -> str | None:
+    def find_compiler_on_path(self) -> str | None:
         return self.compiler
 
     def find_link_error(self, compiler: str, library: str | None = None) -> str | None:
@@ -180,7 +180,7 @@ def test_driver() -> None:
 def test_engine_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], names: list[str]
 ) -> None:
-    monkeypatch.setattr("rlbox.doctor.host.is_engine_local", lambda: True)
+    monkeypatch.setattr("rlbox.doctor.host.is_engine_on_unix_socket", lambda: True)
     monkeypatch.setattr("rlbox.doctor.host.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
     monkeypatch.setattr("rlbox.doctor.host.get_free_bytes", lambda path: 1 << 30)
     assert ids(check_engine_gpus_and_disk(ENGINE | changes, TARGET)) == names
@@ -206,7 +206,7 @@ def test_fix_checks() -> None:
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
     row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
     checks = select_fix_checks({"fixes": [ROW, row]}, "doctor")
-    (disk, other) = let_findings_explain_fix_checks(
+    (disk, other) = add_fix_check_ids_to_breaks(
         [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
     )
     assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlbox.doctor.gpu_inventory import GpuInventory, LocalGpu, RayNode, find_gpu_problems, format_inventory
+from rlbox.doctor.gpu_inventory import (
+    GpuInventory,
+    LocalGpu,
+    RayNode,
+    find_gpu_problems_all_free_if_unasked,
+    format_inventory,
+)
 
 GIB = 1 << 30
 FREE = tuple(LocalGpu(index=number, name="A800", used_bytes=GIB, total_bytes=80 * GIB) for number in range(8))
@@ -12,16 +18,18 @@ EIGHT = GpuInventory(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpu
 
 
 def test_more_than_there_are() -> None:
-    assert find_gpu_problems(EIGHT, actor=2, rollout=2, total=8) == []
-    assert find_gpu_problems(EIGHT, actor=6, rollout=4, total=8) == ["actor and rollout want 10 GPUs of 8"]
+    assert find_gpu_problems_all_free_if_unasked(EIGHT, actor=2, rollout=2, total=8) == []
+    assert find_gpu_problems_all_free_if_unasked(EIGHT, actor=6, rollout=4, total=8) == [
+        "actor and rollout want 10 GPUs of 8"
+    ]
     two_nodes = tuple(RayNode(address=f"10.0.0.{number}", alive=True, gpus=8) for number in range(2))
-    assert find_gpu_problems(replace(EIGHT, ray=two_nodes), actor=8, rollout=8, total=16) == []
+    assert find_gpu_problems_all_free_if_unasked(replace(EIGHT, ray=two_nodes), actor=8, rollout=8, total=16) == []
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
     held = replace(FREE[1], used_bytes=70 * GIB, holders={42: "ann: python serve.py"})
     facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U")
-    problems = find_gpu_problems(facts, actor=1, rollout=1)
+    problems = find_gpu_problems_all_free_if_unasked(facts, actor=1, rollout=1)
     assert problems == [
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container"
     ]
@@ -33,15 +41,15 @@ def test_a_gpu_that_someone_holds_is_named() -> None:
 
 
 def test_a_variable_that_hides_gpus() -> None:
-    problems = find_gpu_problems(replace(EIGHT, visible_devices="0,1"), total=8)
+    problems = find_gpu_problems_all_free_if_unasked(replace(EIGHT, visible_devices="0,1"), total=8)
     assert problems == ["CUDA_VISIBLE_DEVICES=0,1 shows 2 GPUs to programs, 8 are to be used: unset it"]
-    assert find_gpu_problems(replace(EIGHT, visible_devices="0,1,-1,2"), total=2) == []
+    assert find_gpu_problems_all_free_if_unasked(replace(EIGHT, visible_devices="0,1,-1,2"), total=2) == []
 
 
 def test_a_ray_that_counts_fewer() -> None:
     lost = RayNode(address="10.0.0.2", alive=False, gpus=8)
     facts = replace(EIGHT, ray=(RayNode(address="10.0.0.1", alive=True, gpus=4), lost))
-    assert find_gpu_problems(facts, actor=4, rollout=4, total=8) == [
+    assert find_gpu_problems_all_free_if_unasked(facts, actor=4, rollout=4, total=8) == [
         "Ray has lost node 10.0.0.2",
         "Ray counts 4 GPUs (10.0.0.1: 4), 8 are to be there: start it with --num-gpus",
     ]
@@ -50,9 +58,9 @@ def test_a_ray_that_counts_fewer() -> None:
 def test_a_machine_without_gpus() -> None:
     none = GpuInventory(gpus=(), ray_error="no head answers at U")
     no_gpu = "no GPU here: there is no driver, or it does not answer"
-    assert find_gpu_problems(none) == [no_gpu]
+    assert find_gpu_problems_all_free_if_unasked(none) == [no_gpu]
     assert format_inventory(none, [no_gpu]) == f"wrong: {no_gpu}"
-    assert find_gpu_problems(none, actor=2, rollout=2, total=8) == [
+    assert find_gpu_problems_all_free_if_unasked(none, actor=2, rollout=2, total=8) == [
         no_gpu,
         "8 GPUs are to be on this machine, 0 are visible",
     ]

@@ -16,7 +16,7 @@ from rlbox.engine.container import (
     format_own_network_commands,
     plan_container,
 )
-from rlbox.engine.data_disk import require_devices
+from rlbox.engine.data_disk import require_device_paths_of_local_engine
 from rlbox.engine.gpu_access import GpuAccess
 from rlbox.errors import NodeError
 from rlbox.values import Mount
@@ -134,10 +134,12 @@ def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
 
 
 def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rlbox.engine.data_disk.is_engine_local", lambda: True)
+    monkeypatch.setattr("rlbox.engine.data_disk.is_engine_on_unix_socket", lambda: True)
     app = App(project=Project(folder=tmp_path))
-    require_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
+    require_device_paths_of_local_engine(app, replace(LIMITS, devices={"/dev/null": "rw"}))
     with pytest.raises(NodeError) as refused:
-        require_devices(app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"}))
+        require_device_paths_of_local_engine(
+            app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"})
+        )
     assert refused.value.what.startswith("this machine has no /dev/no-such-adapter")
     assert "[run.devices]" in refused.value.next_step

@@ -108,8 +108,8 @@ def test_what_a_container_gets(wish: GpuRequest, given: GpuSupport, access: GpuA
 
 
 def test_doctor_counts_by_what_the_user_said() -> None:
-    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, set_rlbox_gpus_env=True).env == {"RLBOX_GPUS": "2"}
-    assert choose_gpu_access(GpuRequest(), GpuSupport(), set_rlbox_gpus_env=True).env == VOID | {"RLBOX_GPUS": "none"}
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, set_gpu_count_env=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_gpu_access(GpuRequest(), GpuSupport(), set_gpu_count_env=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
     assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
         2,

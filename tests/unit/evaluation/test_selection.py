@@ -9,7 +9,7 @@ import pytest
 
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
-from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference
+from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference_of_common_problems
 from rlbox.evaluation.selection import check_regression, select_best
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
@@ -104,16 +104,16 @@ def test_regressions_are_flagged_and_equals_are_not(flips: float) -> None:
 
 def test_two_that_never_differ_are_not_equal_for_certain() -> None:
     same = {str(number): [1.0] for number in range(20)}
-    pair = compute_paired_difference(same, same)
+    pair = compute_paired_difference_of_common_problems(same, same)
     assert pair.low < 0 < pair.high
     assert not pair.won
     assert not pair.lost
 
 
 def test_problems_won_and_lost_are_named() -> None:
-    pair = compute_paired_difference(
+    pair = compute_paired_difference_of_common_problems(
         {"a": [1.0], "b": [0.0], "c": [1.0], "x": [1.0]}, {"a": [0.0], "b": [1.0], "c": [1.0]}
     )
     assert (pair.won, pair.lost, pair.problems) == (("a",), ("b",), 3)
     with pytest.raises(ValueError, match="no common problem"):
-        compute_paired_difference({"a": [1.0]}, {"b": [1.0]})
+        compute_paired_difference_of_common_problems({"a": [1.0]}, {"b": [1.0]})

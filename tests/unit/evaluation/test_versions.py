@@ -17,7 +17,7 @@ PROGRAMS = Path(response.__file__).parent / "programs"
 KNOWN = {
     "extraction": (
         sandbox_client.EXTRACTION_VERSION,
-        (sandbox_client.extract_longest_code_block, sandbox_client._CODE_BLOCK, sandbox_client._CODE_LINE),
+        (sandbox_client.extract_code_block_or_bare_code, sandbox_client._CODE_BLOCK, sandbox_client._CODE_LINE),
     ),
     "scoring": (
         sandbox_client.SCORING_VERSION,
@@ -43,9 +43,9 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "e75f35236b1c0b44",
-    ("scoring", 1): "de95341b822b8a38",
-    ("sandbox", 3): "4863dd33b0bcd994",
+    ("extraction", 1): "f3d7782a68fe2e46",
+    ("scoring", 1): "de4f4eade48cca14",
+    ("sandbox", 3): "b9e1673ff645a3cd",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
 

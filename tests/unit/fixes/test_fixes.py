@@ -13,10 +13,10 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_packages
-from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_versions
+from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_fix_manifest_json, select_and_render_fixes, select_fixes
+from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_fixes
 from rlbox.image.plan import build_container_defaults, build_image_labels
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
@@ -78,7 +78,7 @@ def target(folder: Folder, text: str = "") -> Target:
 )
 def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
     spec = target(folder, text)
-    verdict = evaluate_fix(fix(applies=applies), spec, list_stack_versions(spec, None))
+    verdict = evaluate_fix(fix(applies=applies), spec, list_stack_package_versions(spec, None))
     assert (verdict.applies, reason in map(str, verdict.reasons)) == (holds, True), verdict
 
 
@@ -92,10 +92,10 @@ def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> N
     spec = target(folder, STACK)
     rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
     lock = replace(fitting_lock(spec, ()), groups=(LockedGroup(name="engine", packages=rows),))
-    assert list_stack_versions(spec, lock) == {
+    assert list_stack_package_versions(spec, lock) == {
         "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
     }  # fmt: skip
-    assert check_package_requirement("ray>=9", list_stack_versions(spec, lock))[0]
+    assert check_package_requirement("ray>=9", list_stack_package_versions(spec, lock))[0]
     holds, why = check_package_requirement("a==1", {"a": "no version"})
     assert (holds, why) == (False, "a has the version 'no version', which cannot be compared")
 
@@ -151,7 +151,7 @@ def test_lcudart_is_the_runtime_that_torch_is_built_with(
 def test_the_manifest_has_the_checks(folder: Folder) -> None:
     spec = target(folder)
     checked = fix("checked", heals=["a-cause"], check={"run": "test -d {{ site }}", "when": ["run"]})
-    data = json.loads(render_fix_manifest_json((checked, fix("plain")), spec, {}, {"disk": {}}))
+    data = json.loads(render_fix_check_manifest_json((checked, fix("plain")), spec, {}, {"disk": {}}))
     assert data["fixes"][0]["check"] == {"run": "test -d /opt/venv/lib/python3.11/site-packages", "when": ["run"]}
     assert (data["fixes"][1]["check"], data["facts"], data["target"]) == (None, {"disk": {}}, "mine")
 
@@ -216,9 +216,9 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
     text = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in TEXT.items())
     folder.write("templates/fixes/needs-git.toml", text + '\n[applies]\nstack = ["six"]\n[bake]\npackages = ["git"]\n')
     folder.target("mine")
-    assert "git" in load_target_with_fix_packages(folder.project, "mine").target.base.packages
+    assert "git" in load_target_with_fix_apt_packages(folder.project, "mine").target.base.packages
     folder.target("mine", TARGET.replace("six==1.16.0", "rich"))
-    assert "git" not in load_target_with_fix_packages(folder.project, "mine").target.base.packages
+    assert "git" not in load_target_with_fix_apt_packages(folder.project, "mine").target.base.packages
 
 
 @pytest.mark.parametrize(

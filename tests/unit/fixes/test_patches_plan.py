@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix, FixPatch
 from rlbox.fixes.patches import (
     ResolvedPatch,
-    format_patch_summaries,
+    format_grouped_patch_summaries,
     has_patches_to_apply,
     render_patch_manifest_json,
     resolve_patches_with_skipped,
@@ -84,18 +84,18 @@ def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -
     found = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions=versions)
     assert found[0].skip == why
     assert not has_patches_to_apply(found)
-    assert format_patch_summaries(found) == (f"f/p: left out: {why}",)
+    assert format_grouped_patch_summaries(found) == (f"f/p: left out: {why}",)
 
 
 def test_a_target_has_patches_of_its_own() -> None:
     own = 'patches = [{file = "six.patch", into = "/srv", package = ["six"], made_for = "1.16.0", reason = "r"}]'
     found = resolve_patches_with_skipped([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
     assert [(row.name, row.fix, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
-    assert format_patch_summaries(found) == ("f/p: it is bad", "six.patch: r")
+    assert format_grouped_patch_summaries(found) == ("f/p: it is bad", "six.patch: r")
     plain = resolve_patches_with_skipped(
         [], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF}
     )
-    assert format_patch_summaries(plain) == ("six.patch: changes /srv",)
+    assert format_grouped_patch_summaries(plain) == ("six.patch: changes /srv",)
 
 
 def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from test_gates import forbid_rule, line_rule, stage, states
 from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateChecker
 from rlbox.job.gate import ForbidRule, MetricRule, ModelText
-from rlbox.logs.lines import make_line_block, strip_terminal_codes
+from rlbox.logs.lines import make_line_block, strip_ansi_escapes
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = forbid_rule("CUDA out of memory")
@@ -45,7 +45,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)
     assert OOM in seen
-    assert gate.is_harmless_line("stage", 3, strip_terminal_codes(mark + OOM))
+    assert gate.is_harmless_line_so_far("stage", 3, strip_ansi_escapes(mark + OOM))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_steps_of_a_metric() -> None:
 
 def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
-    finder = FirstFatalFinder(lambda number, text: gate.is_harmless_line("stage", number, text))
+    finder = FirstFatalFinder(lambda number, text: gate.is_harmless_line_so_far("stage", number, text))
     finder.feed(make_line_block(lines))
     return finder.first_fatal.number if finder.first_fatal else 0
 
@@ -123,7 +123,7 @@ def test_a_text_of_several_lines() -> None:
     assert feed(gate, *text) == []
     assert feed(gate, "(D pid=1) INFO: update done.") == []
     assert states(gate, "require")[0][0] == "waiting"
-    assert gate.is_harmless_line("stage", 2, text[1])
+    assert gate.is_harmless_line_so_far("stage", 2, text[1])
     assert feed(gate, f"(D pid=1) {OOM}") == [6]
 
 
@@ -136,7 +136,7 @@ def test_a_text_of_several_lines_in_another_lane() -> None:
 def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     gate = judge(model_texts=SPAN)
     assert feed(gate, "DEBUG: answer", OOM) == []
-    assert not gate.is_harmless_line("stage", 2, OOM)
+    assert not gate.is_harmless_line_so_far("stage", 2, OOM)
     feed(gate, *rest, *([OOM] if rest else []))
     gate.close_logs()
     assert gate.events.forbidden[0].line.number == 2

@@ -65,7 +65,7 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "phase"), LINES, ids=[f"{phase}-{n}" for n, (_, phase) in enumerate(LINES)])
 def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
-    found = FINDER.find_phase_change(line)
+    found = FINDER.parse_phase_change(line)
     assert found
     assert (found.phase.name if found.phase else None) == phase
 
@@ -83,17 +83,20 @@ def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
     ],
 )
 def test_lines_that_only_look_like_it(line: str) -> None:
-    assert FINDER.find_phase_change(line) is None
+    assert FINDER.parse_phase_change(line) is None
 
 
 def test_a_block_is_searched_as_a_whole() -> None:
     block = "\n".join(["noise"] * 2000 + ["init_model START"] + ["noise"] * 2000 + ["[SYNC] x", "more"]).encode()
-    assert [line.phase.name for line in FINDER.find_phase_changes(block) if line.phase] == ["actor-init", "weight-sync"]
+    assert [line.phase.name for line in FINDER.parse_phase_changes(block) if line.phase] == [
+        "actor-init",
+        "weight-sync",
+    ]
 
 
 def test_of_a_flood_of_markers_the_last_counts() -> None:
     block = "\n".join(["[ROLLOUT] x"] * 1_000 + ["[ACTOR] y"]).encode()
-    found = FINDER.find_phase_changes(block)
+    found = FINDER.parse_phase_changes(block)
     assert found[-1].phase
     assert found[-1].phase.name == "update"
 

@@ -14,7 +14,7 @@ from rlbox.hang.ranks import (
     RankSample,
     classify_activity,
     find_deadlock,
-    stacks_confirm_deadlock,
+    stacks_confirm_waits,
 )
 from rlbox.hang.waits import Frame
 from rlbox.system.counters import ActivityRates
@@ -263,4 +263,4 @@ def test_a_stack_tells_whether_an_unclear_rank_waits(
     found = find_deadlock(look(text, *activities))
     assert found
     stacks = {578 + rank: (frame,) for rank, frame in enumerate(frames) if frame}
-    assert stacks_confirm_deadlock(found, stacks) is is_shown
+    assert stacks_confirm_waits(found, stacks) is is_shown

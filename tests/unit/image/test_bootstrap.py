@@ -8,12 +8,12 @@ from fakes import DEB, Folder
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.bootstrap import (
-    deb_file_name,
+    deb_path_basename,
     ensure_cached_rootfs_archive,
     render_packages_index,
     rootfs_archive_path,
 )
-from rlbox.image.plan import compute_rootfs_checksum
+from rlbox.image.plan import hash_rootfs_debs_and_epoch
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)
 
@@ -27,18 +27,18 @@ def test_the_package_list() -> None:
         f"SHA256: {DEB.sha256}\n\n"
     )
     assert render_packages_index((), {}) == ""
-    assert deb_file_name(DEB) == "python3_3.11.2-1+b1_amd64.deb"
+    assert deb_path_basename(DEB) == "python3_3.11.2-1+b1_amd64.deb"
 
 
 def test_what_decides_the_bytes(folder: Folder) -> None:
     folder.target("mine")
     lock = replace(folder.fitting_lock("mine"), debs=(BASH, DEB))
-    one = compute_rootfs_checksum(lock, 7)
-    assert compute_rootfs_checksum(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
+    one = hash_rootfs_debs_and_epoch(lock, 7)
+    assert hash_rootfs_debs_and_epoch(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
     others = [
-        compute_rootfs_checksum(lock, 8),
-        compute_rootfs_checksum(replace(lock, debs=(DEB,)), 7),
-        compute_rootfs_checksum(replace(lock, base="debian:trixie"), 7),
+        hash_rootfs_debs_and_epoch(lock, 8),
+        hash_rootfs_debs_and_epoch(replace(lock, debs=(DEB,)), 7),
+        hash_rootfs_debs_and_epoch(replace(lock, base="debian:trixie"), 7),
     ]
     assert len({one, *others}) == 4
 

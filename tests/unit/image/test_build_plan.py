@@ -39,7 +39,7 @@ def test_buildx() -> None:
 
 def test_without_network_and_cache() -> None:
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
-    request = replace(REQUEST, network="none", use_cache=False, network_settings=NetworkSettings(proxies=proxies))
+    request = replace(REQUEST, network="none", use_cache=False, network_settings=NetworkSettings(proxy_env=proxies))
     argv = plan_build_command(request, "/p/docker-buildx", "").argv
     assert {"--network=none", "--build-arg=NO_PROXY", "--build-arg=https_proxy", "--no-cache"} < set(argv)
     assert "--secret" not in argv

@@ -18,7 +18,7 @@ from rlbox.artifacts.relock import (
     require_known_packages,
 )
 from rlbox.errors import SpecError
-from rlbox.target.artifact import list_all_artifacts, list_compile_inputs, list_install_artifacts
+from rlbox.target.artifact import list_all_artifacts_with_repeats, list_compile_inputs, list_install_artifacts
 from rlbox.target.compiled import build_arch_env
 from rlbox.target.lock import (
     CompileInputs,
@@ -235,13 +235,13 @@ def test_what_is_fetched_and_from_where(folder: Folder) -> None:
 def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     """So that no care for the store removes it, and the lock can be asked to move it."""
     lock, _ = locked(target(folder))
-    known = {file.sha256 for file in list_all_artifacts(lock)}
+    known = {file.sha256 for file in list_all_artifacts_with_repeats(lock)}
     assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
     require_known_packages(["torch", "g++", "flash-attn"], None, lock)
     assert map_groups_to_file_sizes(lock)["compile"] == [9, 9, 9]
     plain = replace(lock, toolchain=(), compiled=())
     assert "compile" not in map_groups_to_file_sizes(plain)
-    assert list_all_artifacts(plain) == list_install_artifacts(plain)
+    assert list_all_artifacts_with_repeats(plain) == list_install_artifacts(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:

@@ -62,8 +62,8 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
     plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
-    assert plan.context_files["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement()
-    assert plan.context_files["wheels/torch/torch/requirements.txt"] == UV.requirement()
+    assert plan.context_files["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement_line_with_hash()
+    assert plan.context_files["wheels/torch/torch/requirements.txt"] == UV.requirement_line_with_hash()
     text = plan.context_files["Dockerfile"]
     begin = "\n\n# torch: torch==2.13.0\n# large: torch==2.13.0+cpu\nFROM rlbox.tools AS torch.large\nRUN --mount="
     assert begin in text

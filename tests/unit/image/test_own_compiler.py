@@ -12,7 +12,7 @@ from locks import WHOLE
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_target_with_fix_packages
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.image import compile_env as rooms
 from rlbox.target.lock import Deb
 from rlbox.values import Outcome
@@ -25,13 +25,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.hash_host_compiler_unless_locked(WHOLE))
+        marks.append(rooms.host_compiler_suffix_unless_locked(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.hash_host_compiler_unless_locked(replace(WHOLE, toolchain=(gcc,))) == ""
+    assert rooms.host_compiler_suffix_unless_locked(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_this_machine_lacks_to_compile(
     there: tuple[str, ...], next_step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
-    target = load_target_with_fix_packages(Project(folder=CHECKOUT), "a800-cn").target
+    target = load_target_with_fix_apt_packages(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
         rooms.unpack_rootfs_or_use_host(target, WHOLE, ObjectStore(tmp_path))

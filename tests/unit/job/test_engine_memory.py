@@ -10,7 +10,7 @@ from rlbox.config.project import Project
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, RunPlan, plan_run
-from rlbox.supervise.supervisor import find_inference_gpu_memory_percent
+from rlbox.supervise.supervisor import estimate_inference_gpu_memory_percent
 
 SHIPPED = Project(folder=Path(__file__).parents[3])
 PATHS = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
@@ -35,7 +35,7 @@ def planned(job: Job, profile: str = "") -> RunPlan:
     ],
 )
 def test_shipped_jobs(job: str, profile: str, percent: int) -> None:
-    assert find_inference_gpu_memory_percent(planned(load_job(SHIPPED, job), profile)) == percent
+    assert estimate_inference_gpu_memory_percent(planned(load_job(SHIPPED, job), profile)) == percent
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_shipped_jobs(job: str, profile: str, percent: int) -> None:
 def test_a_command(command: list[str], percent: int) -> None:
     stage = {"name": "one", "title": "t", "command": command}
     job = Job.model_validate({"name": "mine", "title": "t", "target": "local", "stages": [stage]})
-    assert find_inference_gpu_memory_percent(planned(job)) == percent
+    assert estimate_inference_gpu_memory_percent(planned(job)) == percent

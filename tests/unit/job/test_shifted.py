@@ -10,7 +10,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, plan_run
-from rlbox.supervise.ports import is_port_allowed
+from rlbox.supervise.ports import is_port_declared
 
 
 def shipped(name: str) -> Job:
@@ -26,7 +26,7 @@ def test_what_follows_the_head_moves_with_it(name: str) -> None:
     stage = next(stage for stage in plan.stages if stage.services)
     ray = next(service for service in stage.services if service.name == "ray")
     assert "--port=8200" in ray.argv
-    reached = [port for port in range(8090, 8230) if is_port_allowed(ray.listens, port, range(0))]
+    reached = [port for port in range(8090, 8230) if is_port_declared(ray.listens, port, range(0))]
     assert reached == list(range(8200, 8216))
     assert stage.ray is not None
     assert stage.ray.dashboard == "http://127.0.0.1:8201"

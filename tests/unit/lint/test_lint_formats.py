@@ -6,7 +6,7 @@ import pytest
 
 from rlbox.errors import SpecError
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.formats import detect_format, read_document
+from rlbox.lint.formats import detect_format_or_shell, read_document
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import Position
 
@@ -165,7 +165,7 @@ def test_a_format_is_read(name: str, text: str, expected: str) -> None:
     ],
 )
 def test_the_format_is_known_by_the_name_or_the_first_lines(name: str, text: str, kind: str) -> None:
-    assert detect_format(name, text) == kind
+    assert detect_format_or_shell(name, text) == kind
 
 
 def test_a_byte_order_mark_does_not_matter() -> None:

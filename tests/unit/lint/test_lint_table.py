@@ -39,11 +39,18 @@ def test_every_row_can_be_matched() -> None:
 
 def test_the_state_in_a_version() -> None:
     ranged = rule(package="a", works="<2", warns=">=2,<3")
-    states = [ranged.judge_versions({"a": version}) for version in ("1.0", "2.5", "3.0", "x")]
+    states = [ranged.judge_versions_fails_outside_ranges({"a": version}) for version in ("1.0", "2.5", "3.0", "x")]
     assert states == ["works", "warns", "fails", "unknown"]
-    assert (ranged.judge_versions({}), rule().judge_versions({})) == ("unknown", "fails")
+    assert (ranged.judge_versions_fails_outside_ranges({}), rule().judge_versions_fails_outside_ranges({})) == (
+        "unknown",
+        "fails",
+    )
     only = rule(package="a", fails=">=2,<3")
-    assert [only.judge_versions(versions) for versions in ({}, {"a": "1"}, {"a": "2.1"})] == ["works", "works", "fails"]
+    assert [only.judge_versions_fails_outside_ranges(versions) for versions in ({}, {"a": "1"}, {"a": "2.1"})] == [
+        "works",
+        "works",
+        "fails",
+    ]
 
 
 # Texts that a reader with a slow regular expression, or one that goes back, would not come to an end with.

@@ -12,9 +12,9 @@ from rlbox.logs.lines import (
     LINE_LIMIT,
     LineSplitter,
     count_omitted_ray_repeats,
-    list_prefix_stripped_variants,
+    list_variants_without_ray_rank_and_bar,
+    strip_ansi_escapes,
     strip_ray_prefix_and_repeat,
-    strip_terminal_codes,
 )
 
 PIECES = st.sampled_from(
@@ -44,10 +44,10 @@ def naive(data: bytes) -> list[str]:
     shown = []
     for line in lines:
         states = [state[:LINE_LIMIT] for state in line.split(b"\r")]
-        seen = [state for state in states if strip_terminal_codes(state.decode("latin-1")).strip(" \t\n\r\x0b\x0c")]
+        seen = [state for state in states if strip_ansi_escapes(state.decode("latin-1")).strip(" \t\n\r\x0b\x0c")]
         blank = [state for state in states if state]
         last = seen[-1] if seen else blank[-1] if blank else b""
-        shown.append(strip_terminal_codes(last.decode("utf-8", "replace")))
+        shown.append(strip_ansi_escapes(last.decode("utf-8", "replace")))
     return shown
 
 
@@ -76,7 +76,7 @@ def test_overwritten_states_are_told_at_once() -> None:
     ],
 )
 def test_views(text: str, ways: list[str]) -> None:
-    assert list_prefix_stripped_variants(text) == ways
+    assert list_variants_without_ray_rank_and_bar(text) == ways
 
 
 @pytest.mark.parametrize(

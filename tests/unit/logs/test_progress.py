@@ -62,8 +62,8 @@ def test_a_line_that_tells_of_progress(
 ) -> None:
     found = parse_progress(line)
     assert found
-    assert (found.step, found.total) == (step, total)
-    assert dict(found.rates) == pytest.approx(rates)
+    assert (found.step, found.total_or_0) == (step, total)
+    assert dict(found.rate_by_unit) == pytest.approx(rates)
     assert metrics.items() <= found.metrics.items()
     assert [text for _, text in find_progress_lines(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
 
@@ -94,7 +94,7 @@ def test_candidates_have_the_offset_of_their_line() -> None:
 
 def test_the_latest_of_each_name_and_the_time_that_is_left() -> None:
     now = merge_readings(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := parse_progress(line)))
-    assert (now.step, now.total, now.metrics["loss"], now.rates["tokens/s out"]) == (51, 160, 0.6, 104.5)
+    assert (now.step, now.total_or_0, now.metrics["loss"], now.rate_by_unit["tokens/s out"]) == (51, 160, 0.6, 104.5)
     assert estimate_remaining_s(now) == pytest.approx((160 - 51) * 20)
     assert estimate_remaining_s(ProgressReading(step=3)) is None
 

@@ -15,13 +15,13 @@ from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.planner.stack_check import (
     StackVerdict,
     conflict_lines,
-    format_changes_resolving_conflict,
+    format_advice_to_resolve_conflict,
     format_stack_verdict,
     solve_problem,
     stack_json,
     unknown_version_lines,
 )
-from rlbox.planner.stack_facts import load_compat, plan_problem
+from rlbox.planner.stack_facts import build_stack_problem, load_compat
 from rlbox.planner.stack_solver import Condition, Fact, solve
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
@@ -50,7 +50,7 @@ def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str 
 
 
 def verdict(*packages: str, **over: Any) -> StackVerdict:
-    return solve_problem(plan_problem(TABLE, target(*packages, **over), None))
+    return solve_problem(build_stack_problem(TABLE, target(*packages, **over), None))
 
 
 def ways(found: StackVerdict) -> list[dict[str, str]]:
@@ -92,12 +92,12 @@ def test_a_machine_that_contradicts_itself_is_said_before_its_packages() -> None
     assert {rule.id for rule in found.conflicting_facts} == {"sm-120-driver"}
     assert {one.name for one in found.conflicting_constraints} == {"arch", "driver"}
     assert ways(found)[0] == {"driver": "570"}
-    assert format_changes_resolving_conflict("t", found).startswith("take a machine with driver 570 or newer")
+    assert format_advice_to_resolve_conflict("t", found).startswith("take a machine with driver 570 or newer")
 
 
 def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     """Without any one line of it, the rest fits."""
-    problem = plan_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
+    problem = build_stack_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
     found = solve_problem(problem)
     assert found.conflicting_constraints
     assert found.conflicting_facts
@@ -145,20 +145,20 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.own_or_shipped_lock_file(name))
-    assert solve_problem(plan_problem(TABLE, spec, lock)).fits
+    assert solve_problem(build_stack_problem(TABLE, spec, lock)).fits
 
 
 def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
     packages = ("torch==2.9.0", "openrlhf==0.8.11")
     found = verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]})
     assert "openrlhf-compiles" in {rule.id for rule in found.conflicting_facts}
-    assert "a base image that has the compiler of CUDA 12.8" in format_changes_resolving_conflict("t", found)
+    assert "a base image that has the compiler of CUDA 12.8" in format_advice_to_resolve_conflict("t", found)
     off = {"openrlhf-compiles": "tried elsewhere"}
     assert verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]}, compat={"off": off}).fits
 
 
 def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
-    problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
+    problem = build_stack_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
     assert unknown_version_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
     text = format_stack_verdict("t", problem, solve_problem(problem), False)
@@ -204,7 +204,7 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
         target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
         runtime=LockedGroup(name="runtime", packages=()),
     )  # fmt: skip
-    found = solve_problem(plan_problem(TABLE, spec, lock))
+    found = solve_problem(build_stack_problem(TABLE, spec, lock))
     assert {rule.id for rule in found.conflicting_facts} == {"nvcc-wheels-13-0"}
 
 
@@ -225,7 +225,7 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
     hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
     found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
     assert found.fits is fits
-    assert fits or "580" in " ".join([*conflict_lines(found), format_changes_resolving_conflict("t", found)])
+    assert fits or "580" in " ".join([*conflict_lines(found), format_advice_to_resolve_conflict("t", found)])
 
 
 DEEPSPEED = {"name": "deepspeed", "version": "0.19.6", "cuda": "13.0"}
@@ -237,7 +237,7 @@ def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -
     spec = target(*packages, hardware=GPU_A800).model_dump()
     compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
     return solve_problem(
-        plan_problem(TABLE, validate_spec(Target, merge_tables_and_named_lists(compiling, over), "t"), None)
+        build_stack_problem(TABLE, validate_spec(Target, merge_tables_and_named_lists(compiling, over), "t"), None)
     )
 
 
@@ -269,12 +269,12 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
 
 def test_what_would_help_is_to_compile_it() -> None:
     assert {"transformer-engine-torch-compiled": "1"} in ways(verdict("torch==2.11.0", "transformer-engine==2.12.0"))
-    told = format_changes_resolving_conflict("t", verdict("torch==2.11.0", "transformer-engine==2.12.0"))
+    told = format_advice_to_resolve_conflict("t", verdict("torch==2.11.0", "transformer-engine==2.12.0"))
     assert (
         "compile transformer-engine-torch beforehand ([[stack.compile]], https://github.com/rlbox-dev/rlbox/blob/main/docs/compile.md)"
         in told
     )
-    told = format_changes_resolving_conflict(
+    told = format_advice_to_resolve_conflict(
         "t", verdict("torch==2.9.1", "transformer-engine==2.12.0", hardware=GPU_A800)
     )
     assert "a devel image" in told

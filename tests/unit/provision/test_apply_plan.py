@@ -25,7 +25,7 @@ from rlbox.provision.plan import (
     PathState,
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
-    plan_apply,
+    plan_apply_skipping_conflicts,
 )
 
 HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", fix_id_or_rlbox="a", text="hook\n")
@@ -85,12 +85,12 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
 
 
 def kinds(facts: MachineState, desired: DesiredState = WANTED) -> list[tuple[str, str]]:
-    return [(step.kind, step.path) for step in plan_apply(desired, facts).steps]
+    return [(step.kind, step.path) for step in plan_apply_skipping_conflicts(desired, facts).steps]
 
 
 def test_a_machine_at_the_lock_has_nothing_to_change() -> None:
     for desired in (WANTED, replace(WANTED, parts=(WORDS,), patch_manifest="{}")):
-        plan = plan_apply(desired, at_lock(desired))
+        plan = plan_apply_skipping_conflicts(desired, at_lock(desired))
         assert (plan.steps, plan.skipped) == ((), ())
 
 
@@ -112,7 +112,7 @@ def test_an_empty_machine_gets_everything_in_order() -> None:
     ],
 )
 def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> None:
-    plan = plan_apply(WANTED, at_lock(**changes))
+    plan = plan_apply_skipping_conflicts(WANTED, at_lock(**changes))
     assert [step.old_description for step in plan.steps] == [old]
     assert plan.recreates_venv == fresh
     assert plan.steps[0].keeps_backup == ("is_foreign_venv" in changes)
@@ -121,7 +121,7 @@ def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> N
 def test_other_patches_make_the_environment_anew() -> None:
     desired = replace(WANTED, patch_manifest='{"patches": [1]}')
     assert [kind for kind, _ in kinds(at_lock(), desired)] == ["environment", "patches"]
-    assert plan_apply(desired, at_lock()).recreates_venv
+    assert plan_apply_skipping_conflicts(desired, at_lock()).recreates_venv
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
@@ -135,10 +135,12 @@ def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
     theirs = at_lock(
         record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathState(kind="link", to=LINK.link_target)}
     )
-    assert [step.keeps_backup for step in plan_apply(WANTED, theirs).steps] == [True]
+    assert [step.keeps_backup for step in plan_apply_skipping_conflicts(WANTED, theirs).steps] == [True]
     ours = at_lock()
     changed = replace(WANTED, files=(replace(HOOK, text="a new hook\n"), LINK))
-    assert [(step.path, step.keeps_backup) for step in plan_apply(changed, ours).steps] == [(HOOK.path, False)]
+    assert [(step.path, step.keeps_backup) for step in plan_apply_skipping_conflicts(changed, ours).steps] == [
+        (HOOK.path, False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,9 @@ def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
     ],
 )
 def test_what_cannot_be_replaced_is_named(path_state: PathState, reason: str) -> None:
-    plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: path_state}))
+    plan = plan_apply_skipping_conflicts(
+        WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: path_state})
+    )
     assert plan.steps == ()
     assert [(row.item, reason in row.reason) for row in plan.skipped] == [(LINK.path, True)]
 
@@ -165,7 +169,7 @@ def test_what_an_earlier_lock_laid_is_taken_away() -> None:
 def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
     desired = replace(WANTED, parts=(WORDS,))
     facts = at_lock()
-    step = plan_apply(desired, facts).steps[0]
+    step = plan_apply_skipping_conflicts(desired, facts).steps[0]
     assert (step.kind, step.keeps_backup) == ("part", True)
     torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.install_path: InstalledPart()}))  # type: ignore[type-var]
     assert kinds(torn, desired) == [("part", WORDS.install_path)]
@@ -173,7 +177,7 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
 
 def test_apt_packages_that_cannot_be_installed_are_named() -> None:
     desired = replace(WANTED, apt_packages=("git", "tmux"))
-    plan = plan_apply(
+    plan = plan_apply_skipping_conflicts(
         desired, at_lock(installed_apt_packages=frozenset(["git"]), apt_unavailable_reason="only root can install them")
     )
     assert plan.steps == ()
@@ -184,12 +188,12 @@ def test_apt_packages_that_cannot_be_installed_are_named() -> None:
 def test_a_platforms_file_keeps_its_lines() -> None:
     desired = replace(WANTED, files=(ENVIRONMENT,))
     facts = at_lock(record=None, paths={ENVIRONMENT.path: file("ID=4\nPATH=/conda/bin:/bin\n", "0600")})
-    (step,) = plan_apply(desired, facts).steps
+    (step,) = plan_apply_skipping_conflicts(desired, facts).steps
     assert step.file
     assert step.file.text == 'ID=4\nPATH="/opt/venv/bin:/bin:/conda/bin"\n'
     assert step.file.mode == "0600"
     again = at_lock(record=None, paths={ENVIRONMENT.path: file(step.file.text, "0600")})
-    assert plan_apply(desired, again).steps == ()
+    assert plan_apply_skipping_conflicts(desired, again).steps == ()
 
 
 LINES = some.lists(

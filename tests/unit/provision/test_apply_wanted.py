@@ -10,8 +10,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_with_fix_packages
-from rlbox.fixes.conditions import list_stack_versions
+from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
+from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
 from rlbox.image.plan import build_container_defaults, container_limits_and_disk_json, load_image_plan
 from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
@@ -27,16 +27,16 @@ def planned(
 ) -> tuple[DesiredState, Target, RenderedFixes]:
     """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
     project = Project(folder=CHECKOUT)
-    loaded, lock = load_target_with_fix_packages(project, name), load_lock(project.own_or_shipped_lock_file(name))
+    loaded, lock = load_target_with_fix_apt_packages(project, name), load_lock(project.own_or_shipped_lock_file(name))
     assert lock
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_versions(target, lock))
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
 
 def text_of(desired: DesiredState, path: str) -> str:
-    return next(row.text for row in desired.files if row.path == desired.layout.map_path(path))
+    return next(row.text for row in desired.files if row.path == desired.layout.add_prefix(path))
 
 
 @pytest.mark.allow("processes")
@@ -93,7 +93,7 @@ def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
 
 def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
-    target = load_target_with_fix_packages(project, "local").target
+    target = load_target_with_fix_apt_packages(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
     moved = replace_data_mount(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"

@@ -14,7 +14,7 @@ from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.provision.layout import Layout
 from rlbox.provision.provision import describe_host_environment
-from rlbox.provision.shell_environment import SYSTEM_PATH, filter_environment
+from rlbox.provision.shell_environment import SYSTEM_PATH, keep_allowed_variables_and_system_path
 
 HOSTILE = {
     "BASH_ENV": "/srv/.bashrc",
@@ -46,14 +46,19 @@ KEPT = {
 
 
 def test_what_is_of_the_shell_stays_there_and_what_is_of_the_machine_comes_along() -> None:
-    found = filter_environment({**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
+    found = keep_allowed_variables_and_system_path(
+        {**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."}
+    )
     assert found == {**KEPT, "PATH": f"/usr/local/cuda/bin:/usr/bin:{SYSTEM_PATH.replace(':/usr/bin:', ':')}"}
 
 
 def test_of_the_loaders_path_the_folder_of_the_driver_alone_stays() -> None:
     shell = {"LD_LIBRARY_PATH": "/srv/micromamba/lib:/usr/local/nvidia/lib64:"}
-    assert filter_environment(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
-    assert "LD_LIBRARY_PATH" not in filter_environment(shell)
+    assert (
+        keep_allowed_variables_and_system_path(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"]
+        == "/usr/local/nvidia/lib64"
+    )
+    assert "LD_LIBRARY_PATH" not in keep_allowed_variables_and_system_path(shell)
 
 
 def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import StageState, create_run_state, find_run_cause, load_run_state, write_run_state
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.masks import SecretMasker
 
 pytestmark = pytest.mark.allow("processes")
@@ -51,7 +51,7 @@ class Fake:
     def status(self) -> RuntimeStatus:
         return self.state
 
-    def find_ended_exit_info_unless_removed(self) -> SupervisorExit | None:
+    def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
     def stop(self, grace_s: int) -> None:
@@ -63,7 +63,7 @@ class Fake:
 
 def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_store = RunStore(data_dir=data, open_runtime=lambda note: fake)
-    run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
+    run_dir = run_store.create_run_dir(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
     run_store.update_host_record(NOTE, PLAN)
@@ -82,7 +82,7 @@ def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     fake = Fake("living")
     run_store = ledger_with(tmp_path, fake)
-    found = run_store.clean_up_dead_runs(ME)
+    found = run_store.clean_up_dead_runs_unless_disk_locked(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
     assert run_store.load_container_refs() == {"r-1": NOTE}
     assert run_store.is_running("r-1")
@@ -92,7 +92,7 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
-    assert run_store.clean_up_dead_runs(ME).alive == ()
+    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).alive == ()
     assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
     assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
 
@@ -101,14 +101,14 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", SupervisorExit(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.update_host_record(NOTE, PLAN)
-    assert run_store.clean_up_dead_runs(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs_newest_first()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
-    run_store.clean_up_dead_runs(ME)
+    run_store.clean_up_dead_runs_unless_disk_locked(ME)
     ended = load_run_state(run_store.find_run("r-1"))
     assert ended.state == "passed"  # no stage was left to do
 
@@ -119,13 +119,15 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
     ledger_with(tmp_path, Fake("living"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
-    assert run_store.clean_up_dead_runs(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
+    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {
+        "r-1": "cannot be settled now: there does not answer"
+    }
     assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
 def test_a_place_of_another_rlbox() -> None:
     with pytest.raises(SpecError, match="unknown place 'there'") as refused:
-        open_runtime(NOTE)
+        open_container_runtime(NOTE)
     assert refused.value.next_step == "use the newer rlbox that started it"
 
 
@@ -137,7 +139,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
-    assert run_store.clean_up_dead_runs(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan_preferring_host_record(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
@@ -146,7 +148,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
     run_store.update_host_record(NOTE)
-    run_store.clean_up_dead_runs(ME)
+    run_store.clean_up_dead_runs_unless_disk_locked(ME)
     assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
 
@@ -158,7 +160,7 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
-    run_store.clean_up_dead_runs(ME)
+    run_store.clean_up_dead_runs_unless_disk_locked(ME)
     cause = find_run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
@@ -172,13 +174,13 @@ FORGED = ("../../x", "/etc/passwd", "", "..", "r-2", "r-1\n", "x" * 300)
 def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: str) -> None:
     fake = Fake("living")
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
-    run_dir = run_store.create_run(PLAN, None, {})
+    run_dir = run_store.create_run_dir(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan belongs to"):
         run_store.load_plan_preferring_host_record(run_dir)
     assert run_store.find_container_runtime("r-1") is None
-    run_store.clean_up_dead_runs(ME)
+    run_store.clean_up_dead_runs_unless_disk_locked(ME)
     assert fake.asked == []
 
 
@@ -191,5 +193,5 @@ def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("name", ["a\nfake  passed", "a\rb", "\x1b]0;x\x07", "a b", "-x", ".r", "é"])
 def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: Fake("gone"))
-    shutil.copytree(run_store.create_run(PLAN, None, {}), tmp_path / "runs" / name)
+    shutil.copytree(run_store.create_run_dir(PLAN, None, {}), tmp_path / "runs" / name)
     assert [run.name for run in run_store.list_run_dirs_newest_first()] == ["r-1"]

@@ -17,7 +17,7 @@ from rlbox.record.run_store import (
     format_removals,
     sum_file_sizes,
 )
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.system.files import write_atomic
 
 pytestmark = pytest.mark.allow("processes")
@@ -92,7 +92,7 @@ def run_store(tmp_path: Path) -> RunStore:
     write_atomic(run / "plan.json", "{}")
     write_atomic(run / "stages/1-a/stage.log", "y" * 10)
     (run / "link").symlink_to(tmp_path / "outside")
-    return RunStore(data_dir=tmp_path / "disk", open_runtime=open_runtime)
+    return RunStore(data_dir=tmp_path / "disk", open_runtime=open_container_runtime)
 
 
 def test_links_are_neither_counted_nor_followed(run_store: RunStore) -> None:

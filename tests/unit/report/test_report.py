@@ -12,7 +12,7 @@ from reportbox import FATAL, Page, iso, write_run, write_wide_run
 
 from rlbox.errors import SpecError
 from rlbox.record.state import RunState, write_run_state
-from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range
+from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range_of_bars_and_run
 from rlbox.report.read import load_run_record
 from rlbox.secrets.masks import SecretMasker
 
@@ -244,11 +244,11 @@ def test_attempts_and_phases_have_bars(tmp_path: Path) -> None:
         ("train", 120, 150),
     ]
     assert [row.name for row in rows if row.service] == ["reward", "vllm", "ray"]
-    assert time_range(rows, None, None) == (began, rows[1].bars[0].end_unix_s)
+    assert time_range_of_bars_and_run(rows, None, None) == (began, rows[1].bars[0].end_unix_s)
 
 
 def test_a_run_without_events_has_the_times_of_its_state(tmp_path: Path) -> None:
     [stage, *services] = make_timeline(smoke_alone(tmp_path), [], 1e10)
     assert stage.total_bar_seconds == 20000 - 5400
     assert all(service.bars for service in services)
-    assert time_range([], None, None) == (0.0, 1.0)
+    assert time_range_of_bars_and_run([], None, None) == (0.0, 1.0)

@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import resource_plots, thin_points
+from rlbox.report.plots import resource_plots, thin_points_to_extremes
 
 
 def sample(number: int) -> Sample:
@@ -27,11 +27,11 @@ def sample(number: int) -> Sample:
 def test_thinning_keeps_what_stands_out() -> None:
     points = [(float(x), 0.0) for x in range(10_000)]
     points[1234], points[5678] = (1234.0, 9.0), (5678.0, -9.0)
-    thin = thin_points(points, 100)
+    thin = thin_points_to_extremes(points, 100)
     assert len(thin) <= 100
     assert {(1234.0, 9.0), (5678.0, -9.0)} <= set(thin)
     assert list(thin) == sorted(thin)
-    assert thin_points(points[:50], 100) == tuple(points[:50])
+    assert thin_points_to_extremes(points[:50], 100) == tuple(points[:50])
 
 
 def test_what_others_had_is_drawn() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from reportbox import Page
 
-from rlbox.evaluation.files import AnswerStore, compute_cache_key_by_suite, write_result
+from rlbox.evaluation.files import AnswerStore, compute_cache_key_by_suite, write_result_with_sample_answers
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.scores_page import load_results_with_folders, read_answers, render_scores
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_answers, render_scores
 from rlbox.secrets.masks import SecretMasker
 
 NO_MASKS = SecretMasker({})
@@ -37,12 +37,12 @@ def write_results(
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
                 rows.append(kept.write_with_cache_key("adding", row))
         result = build_result(f"step_{step}", step, lock, {"adding": rows})
-        write_result(out / f"step_{step}", result, {"adding": rows}, {})
+        write_result_with_sample_answers(out / f"step_{step}", result, {"adding": rows}, {})
     return out
 
 
 def page(out: Path, masks: SecretMasker = NO_MASKS) -> str:
-    found = load_results_with_folders(out)
+    found = load_own_or_subfolder_results(out)
     results, problems = [result for _, result in found], list(read_answers(found, masks))
     return render_scores(out.name, results, problems, made_at=MADE)
 

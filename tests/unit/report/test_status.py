@@ -18,7 +18,7 @@ from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state
 from rlbox.report.status import write_passed_run_status_markdown
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.run.launch import reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
 
@@ -64,9 +64,9 @@ def test_all_that_a_snapshot_says(tmp_path: Path, mounted: bool) -> None:
 
 @pytest.mark.parametrize("status", ["passed", "failed"])
 def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
-    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
     plan, state = passed(tmp_path / "runs/h-1")
-    run_dir = run_store.create_run(plan, None, {})
+    run_dir = run_store.create_run_dir(plan, None, {})
     code = 0 if status == "passed" else 1
     write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), SecretMasker({}))
     app = App(project=PROJECT)

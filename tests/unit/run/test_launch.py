@@ -16,9 +16,9 @@ from rlbox.config.project import Project
 from rlbox.errors import LockHeld, WorkFailed
 from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
-from rlbox.record.run_store import ReconcileResult, RunStore
+from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
-from rlbox.run.backend import open_runtime
+from rlbox.run.backend import open_container_runtime
 from rlbox.run.data_disk import create_lock_owner
 from rlbox.run.launch import _detach, reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
@@ -53,8 +53,8 @@ PLAN = RunPlan(
 )
 def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict[str, Any], code: int) -> None:
     """Its record can be changed by programs of later runs; of an exit code a shell sees the last eight bits."""
-    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
-    run_dir = run_store.create_run(PLAN, None, {})
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
+    run_dir = run_store.create_run_dir(PLAN, None, {})
     stages = (StageState(name="a", title="a", directory="stages/1-a"),)
     state: RunState = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
     write_run_state(run_dir, state, SecretMasker({}))
@@ -73,9 +73,11 @@ def test_lock_of_a_busy_command_line_says_whose_it_is_and_since_when(tmp_path: P
 
 def test_end_of_a_detached_run_is_settled_in_the_callers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owners: list[LockOwner] = []
-    monkeypatch.setattr(RunStore, "clean_up_dead_runs", lambda _, owner: owners.append(owner) or ReconcileResult())
-    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
-    run_store.create_run(PLAN, None, {})
+    monkeypatch.setattr(
+        RunStore, "clean_up_dead_runs_unless_disk_locked", lambda _, owner: owners.append(owner) or RunsNotReconciled()
+    )
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
+    run_store.create_run_dir(PLAN, None, {})
     with pytest.raises(WorkFailed, match="did not begin"):
         _detach(App(project=Project(folder=CHECKOUT)), run_store, PLAN, lambda: False)
     assert [(owner.uid, owner.host) for owner in owners] == [(os.getuid(), socket.gethostname())]

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
-from rlbox.sandbox.plan import Outcome, ProgramExit, format_strength, has_walls
+from rlbox.sandbox.plan import Outcome, ProgramExit, format_layers_or_limits_only, has_landlock_and_seccomp
 from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
-from rlbox.sandbox.response import build_check_response, build_run_response
+from rlbox.sandbox.response import build_run_response, build_verdict_response
 
 
 def _wire() -> ModuleType:
@@ -119,22 +119,22 @@ PROGRAM = ProgramExit(return_code=0, stdout="o", stderr="")
 def test_check_response_accepts_the_checkers_line_alone(limit: str, line: str, verdict: str) -> None:
     """A program under test that ended well, as here, says nothing."""
     outcome = Outcome(limit=limit, verdict=line, programs=[PROGRAM, PROGRAM])
-    assert build_check_response(outcome)["verdict"] == verdict
+    assert build_verdict_response(outcome)["verdict"] == verdict
 
 
 @pytest.mark.parametrize("limit", ["start", "cancelled"])
 def test_response_without_a_run_is_no_verdict(limit: str) -> None:
     outcome = Outcome(limit=limit, message="no wall")
-    assert build_run_response(outcome)["status"] == build_check_response(outcome)["status"] == "SandboxError"
-    assert "verdict" not in build_check_response(outcome)
+    assert build_run_response(outcome)["status"] == build_verdict_response(outcome)["status"] == "SandboxError"
+    assert "verdict" not in build_verdict_response(outcome)
 
 
 def test_what_a_wall_is() -> None:
     layers: tuple[str, ...]
     for layers in (("landlock", "seccomp", "forks", "group"), ("landlock", "seccomp")):
-        assert (has_walls(layers), format_strength(layers)) == (True, "+".join(layers))
+        assert (has_landlock_and_seccomp(layers), format_layers_or_limits_only(layers)) == (True, "+".join(layers))
     for layers in (("landlock", "forks"), ("seccomp", "forks"), ()):
-        assert (has_walls(layers), format_strength(layers)) == (False, "limits only")
+        assert (has_landlock_and_seccomp(layers), format_layers_or_limits_only(layers)) == (False, "limits only")
 
 
 # -------------------------------------------------------------------------------------------------------------- filter

@@ -21,7 +21,7 @@ from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
-from rlbox.supervise.services import RunningService, StartLimit, find_readiness_problem
+from rlbox.supervise.services import ActivityExtendedStartLimit, RunningService, find_port_or_url_problem
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.values import Command
 
@@ -103,20 +103,20 @@ def wait_for(service: RunningService, answer: str) -> None:
     ],
 )
 def test_a_request_proves_it_only_with_a_good_answer(port: int, path: str, said: str) -> None:
-    assert find_readiness_problem(Ready(url=f"http://127.0.0.1:{port}/{path}")) == said
+    assert find_port_or_url_problem(Ready(url=f"http://127.0.0.1:{port}/{path}")) == said
 
 
 def test_a_head_with_a_token_gets_it(port: int) -> None:
     ready = Ready(url=f"http://127.0.0.1:{port}/token")
-    assert find_readiness_problem(ready) == "HTTP 404"
-    assert find_readiness_problem(ready, {"Authorization": "Bearer mine"}) == ""
+    assert find_port_or_url_problem(ready) == "HTTP 404"
+    assert find_port_or_url_problem(ready, {"Authorization": "Bearer mine"}) == ""
 
 
 def test_a_port_proves_it_when_it_takes_a_connection(port: int) -> None:
-    assert find_readiness_problem(Ready(url="", port=port)) == ""
+    assert find_port_or_url_problem(Ready(url="", port=port)) == ""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
-    assert find_readiness_problem(Ready(url="", port=free)) == f"port {free}: Connection refused"
+    assert find_port_or_url_problem(Ready(url="", port=free)) == f"port {free}: Connection refused"
 
 
 def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> None:
@@ -235,8 +235,8 @@ def test_start_limit_of_30_s_lasts_while_the_service_gets_on(
             time_s=now[0], received_bytes=0, sent_bytes=0, loopback_bytes=0, gpus=(), processes=(process,)
         )
 
-    monkeypatch.setattr("rlbox.supervise.services.probe_activity", probe)
-    limit = StartLimit(30.0, lambda: (1,))
-    while limit.elapsed_s < 305 and not limit.is_exceeded():
+    monkeypatch.setattr("rlbox.supervise.services.probe_machine_and_process_activity", probe)
+    limit = ActivityExtendedStartLimit(30.0, lambda: (1,))
+    while limit.elapsed_s < 305 and not limit.is_exceeded_without_progress():
         now[0] += 1
-    assert (limit.elapsed_s if limit.is_exceeded() else None) == stopped_at_s
+    assert (limit.elapsed_s if limit.is_exceeded_without_progress() else None) == stopped_at_s

@@ -91,9 +91,12 @@ def test_text_has_one_file_a_line() -> None:
 
 
 def test_requirements_demand_the_hash() -> None:
-    assert PACKAGE.requirement() == f"six==1.16.0 --hash=sha256:{A}\n"
+    assert PACKAGE.requirement_line_with_hash() == f"six==1.16.0 --hash=sha256:{A}\n"
     other = replace(PACKAGE, name="rich", version="15+x", sha256=B)
-    assert format_requirements([PACKAGE, other]) == PACKAGE.requirement() + f"rich==15+x --hash=sha256:{B}\n"
+    assert (
+        format_requirements([PACKAGE, other])
+        == PACKAGE.requirement_line_with_hash() + f"rich==15+x --hash=sha256:{B}\n"
+    )
     assert format_requirements([]) == ""
 
 

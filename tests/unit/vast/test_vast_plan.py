@@ -24,7 +24,7 @@ from rlbox.vast.offers import (
     parse_offer,
     require_fitting_offers,
 )
-from rlbox.vast.rental import parse_docker_options
+from rlbox.vast.rental import parse_vast_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
@@ -78,7 +78,7 @@ def test_another_platform_has_no_such_field() -> None:
 
 
 def options(text: str, mode: str = "ssh") -> dict[str, str]:
-    return parse_docker_options(target(vast={"options": text, "mode": mode}))
+    return parse_vast_options(target(vast={"options": text, "mode": mode}))
 
 
 def test_options_become_the_platforms_object() -> None:
