@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 import shlex
@@ -162,9 +163,10 @@ def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> 
 
 
 def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scalar]) -> Iterator[RunCommand]:
-    """Yield one parameter changed, then other profiles, then fewer settings, at last the job's defaults."""
+    """Yield one parameter changed, other profiles, fewer settings, the defaults, at last two parameters changed."""
     # those that the command line set come last
-    for name in sorted(job.fits.turn if job.fits else (), key=lambda name: name in requested.settings):
+    turned = sorted(job.fits.turn if job.fits else (), key=lambda name: name in requested.settings)
+    for name in turned:
         for value in _list_other_values(job.params[name], before[name]):
             yield replace(requested, settings={**requested.settings, name: format_scalar(value)})
     others = [name for name in job.profiles if name not in requested.profiles and not requested.resumed_params]
@@ -174,9 +176,16 @@ def _list_candidates(job: Job, requested: RunCommand, before: Mapping[str, Scala
         rest = {other: text for other, text in requested.settings.items() if other != name}
         yield replace(requested, settings=rest)
     yield from (replace(requested, settings={}), replace(requested, profiles=(), settings={}))
+    halves_and_doubles = [
+        [(name, format_scalar(value)) for value in _list_other_values(job.params[name], before[name], near_steps=0)]
+        for name in turned
+    ]
+    for first, second in itertools.combinations(halves_and_doubles, 2):
+        for pair in itertools.product(first, second):
+            yield replace(requested, settings={**requested.settings, **dict(pair)})
 
 
-def _list_other_values(param: Param, now: Scalar) -> Iterable[Scalar]:
+def _list_other_values(param: Param, now: Scalar, near_steps: int = _NEAR_STEPS) -> Iterable[Scalar]:
     if isinstance(now, bool):
         return (not now,)
     if param.choices or isinstance(now, str):
@@ -185,7 +194,7 @@ def _list_other_values(param: Param, now: Scalar) -> Iterable[Scalar]:
     if param.kind == "fraction":
         numbers = [round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1)]
     elif isinstance(now, int):
-        numbers = [now + sign * step for step in range(1, _NEAR_STEPS) for sign in (-1, 1)]
+        numbers = [now + sign * step for step in range(1, near_steps) for sign in (-1, 1)]
         numbers += [now // 2**power for power in range(1, 12)] + [now * 2**power for power in range(1, 6)]
     return sorted((value for value in numbers if value > 0), key=lambda value: abs(value - now))
 
