@@ -64,7 +64,8 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
         stop_ray(node, one, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
     paths = sorted(cluster_directory_relative_to_disk(uid, context.name, name) for name in names)
-    removed = node.call("kill_and_remove_clusters", _DOWN_S, disk=node.spec.data, paths=paths)
+    arguments = {"paths": paths, "remove_empty_cache_dirs": any(not one.is_inplace for one in own)}
+    removed = node.call("kill_and_remove_clusters", _DOWN_S, disk=node.spec.data, **arguments)
     return [*(one.name for one in own), *removed]
 
 

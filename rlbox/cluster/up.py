@@ -239,11 +239,13 @@ def _undone_on_error(
     context: ClusterContext, plan: ClusterPlan, names: Sequence[str], *, is_new: bool
 ) -> Iterator[None]:
     def undo(node: Node) -> None:
-        for one in _list_instances(node, plan):
+        own = _list_instances(node, plan)
+        for one in own:
             stop_ray(node, one)
         if is_new:
             paths = [plan.directory_relative_to_disk(node.name)]
-            node.call("kill_and_remove_clusters", disk=node.spec.data, paths=paths)
+            arguments = {"disk": node.spec.data, "paths": paths, "remove_empty_cache_dirs": bool(own)}
+            node.call("kill_and_remove_clusters", **arguments)
 
     try:
         yield

@@ -336,7 +336,7 @@ def run_installed_program(argv: List[str], inherited_name: str, variables: Dict[
         raise ValueError("a program of the target has not ended in time") from None
 
 
-def kill_and_remove_clusters(disk: str, paths: List[str]) -> List[str]:
+def kill_and_remove_clusters(disk: str, paths: List[str], remove_empty_cache_dirs: bool) -> List[str]:
     """Remove clusters' directories from the data disk, with what their processes left; return what there was."""
     has_sessions, existed = False, False
     for path in paths:
@@ -349,9 +349,10 @@ def kill_and_remove_clusters(disk: str, paths: List[str]) -> List[str]:
         has_sessions = has_sessions or any(map(_SESSION.match, _list_or_empty(full + "/ray")))
         existed = remove_with_empty_parents(disk, path) or existed
     _remove_dead_sessions(disk)
-    for folder, __, __ in os.walk(os.path.join(disk, "cache"), topdown=False):  # where Ray's programs compile
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
+    if remove_empty_cache_dirs:  # where programs in containers compile
+        for folder, __, __ in os.walk(os.path.join(disk, "cache"), topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
     return ["logs of Ray"] * has_sessions + ["its folder"] * existed
 
 

@@ -52,7 +52,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def clear(node: Node) -> None:
-    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY])
+    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY], remove_empty_cache_dirs=False)
 
 
 def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
