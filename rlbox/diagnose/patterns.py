@@ -114,7 +114,7 @@ def find_log_activities(log_head: bytes) -> frozenset[str]:
     return frozenset(kind for kind in _tables()["spoken"] if _kind_pattern(kind).search(log_head))
 
 
-def format_text_for_near_regex(program_kinds: frozenset[str]) -> str:
+def format_program_kinds_to_match_near_regex(program_kinds: frozenset[str]) -> str:
     """Return the text that signatures' `near` is matched with; training counts more than serving."""
     told = program_kinds - {"serving"} if "training" in program_kinds else program_kinds
     return f"spoken {' '.join(sorted(told))}"

@@ -22,7 +22,12 @@ from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.location import find_reported_missing_or_mismatched, parse_rank_calls
-from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_text_for_near_regex, is_never_fatal
+from rlbox.diagnose.patterns import (
+    CausalRole,
+    classify_causal_role,
+    format_program_kinds_to_match_near_regex,
+    is_never_fatal,
+)
 from rlbox.diagnose.signatures import SignatureSet
 
 SIMULTANEOUS_S = 1.0
@@ -140,7 +145,7 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
     noise: list[Candidate] = []
     timeline = CrossLogTimeline(logs, log_names)
     for read in logs:
-        words = format_text_for_near_regex(read.program_kinds)
+        words = format_program_kinds_to_match_near_regex(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
             candidate.time = timeline.get_own_or_nearest_time(event)

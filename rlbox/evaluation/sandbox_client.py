@@ -31,7 +31,9 @@ _SILENT_S = 3600.0
 """For a reply: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 _STOP_TIMEOUT_S = 30.0
 EXTRACTION_VERSION = 1
-"""Counts up when `extract_code_block_or_bare_code` changes: other code out of the same answer is another score."""
+"""Counts up when `extract_longest_code_block_or_likely_code` changes: other code out of the same answer is another
+score.
+"""
 SCORING_VERSION = 1
 """Counts up when a verdict may be another for the same answer."""
 SANDBOX_ERROR = "SandboxError"
@@ -64,7 +66,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_code_block_or_bare_code(answer: str) -> str:
+def extract_longest_code_block_or_likely_code(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
@@ -142,7 +144,7 @@ class SandboxClient:
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(request, limits))
-        code = extract_code_block_or_bare_code(answer)
+        code = extract_longest_code_block_or_likely_code(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:

@@ -148,7 +148,7 @@ class GateChecker:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
         self.events.is_stopping = False
         for metric in self._metrics:
-            metric.finish()
+            metric.record_verdict()
         for line in self._required:
             if line.state.state == "waiting":
                 self.set_broken(line.state, self.last_nonblank_line(line.rule.log))

@@ -44,7 +44,7 @@ class MetricChecker:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
 
-    def finish(self) -> None:
+    def record_verdict(self) -> None:
         """Decide the rule: no further point comes."""
         rule, points = self.rule, self.state.count
         if not points:

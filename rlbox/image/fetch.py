@@ -21,7 +21,7 @@ from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_install_artifacts, list_install_artifacts_without_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,11 @@ class _TargetFetch:
         self._store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
         self._profile = options.sources_profile or plan.sources_profile
         self._has_base_image = "@" in self._lock.base and not options.inplace_only
-        files = list_inplace_artifacts(self._lock) if options.inplace_only else list_install_artifacts(self._lock)
+        files = (
+            list_install_artifacts_without_image(self._lock)
+            if options.inplace_only
+            else list_install_artifacts(self._lock)
+        )
         # each once, without those that have the bytes of an earlier one
         self._files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 

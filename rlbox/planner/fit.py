@@ -87,8 +87,8 @@ def _part_lines(needs: RunNeeds) -> list[str]:
     return columns(rows) if rows else []
 
 
-def format_shortages(lacks: Sequence[Shortage]) -> str:
-    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
+def format_shortages(nonempty_shortages: Sequence[Shortage]) -> str:
+    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in nonempty_shortages]
     return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} things do not fit", *lines])
 
 

@@ -125,7 +125,7 @@ def find_existing_parent(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def require_writable_prefix_outside_image(layout: Layout) -> None:
+def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
     folder = find_existing_parent(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:

@@ -42,7 +42,7 @@ from rlbox.provision.probe import (
     list_installed_apt_packages,
     probe_machine,
     read_record,
-    require_writable_prefix_outside_image,
+    require_writable_prefix_and_not_in_image,
 )
 from rlbox.provision.shell_environment import keep_allowed_variables_and_system_path
 from rlbox.secrets.masks import value_looks_like_secret
@@ -175,7 +175,7 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
 
 
 def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
-    require_writable_prefix_outside_image(prepared.desired.layout)
+    require_writable_prefix_and_not_in_image(prepared.desired.layout)
     return plan_apply_skipping_conflicts(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 

@@ -17,7 +17,11 @@ PROGRAMS = Path(response.__file__).parent / "programs"
 KNOWN = {
     "extraction": (
         sandbox_client.EXTRACTION_VERSION,
-        (sandbox_client.extract_code_block_or_bare_code, sandbox_client._CODE_BLOCK, sandbox_client._CODE_LINE),
+        (
+            sandbox_client.extract_longest_code_block_or_likely_code,
+            sandbox_client._CODE_BLOCK,
+            sandbox_client._CODE_LINE,
+        ),
     ),
     "scoring": (
         sandbox_client.SCORING_VERSION,
@@ -43,8 +47,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "f3d7782a68fe2e46",
-    ("scoring", 1): "de4f4eade48cca14",
+    ("extraction", 1): "5f71eb8d3ea4c70b",
+    ("scoring", 1): "4286999413929527",
     ("sandbox", 3): "b9e1673ff645a3cd",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
