@@ -80,7 +80,9 @@ def test_eval_check_cast_of_complete_tensors_is_accepted(trained: Path, check: A
 
 
 def test_eval_check_deepspeed_partitions_are_merged(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
-    environ = os.environ | {"PATH": f"{Path(python).parent}:{os.environ['PATH']}"}  # DeepSpeed compiles with its ninja
+    # DeepSpeed compiles with its ninja; a killed run leaves a lock in the home folder's cache, for which others wait
+    path = f"{Path(python).parent}:{os.environ['PATH']}"
+    environ = os.environ | {"PATH": path, "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
     subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_deepspeed.py"), trained], check=True, env=environ)
     base = ("--model", str(trained / "base"))
     for stage in (1, 2, 3):
