@@ -131,8 +131,9 @@ class HangMonitor:
             return
         before, self._bar_bytes = self._bar_bytes, logs.bytes_read_per_log.get(STAGE_LOG, 0)
         self._bar_s = self._now_s
-        if before is not None and self._bar_bytes != before:
-            self._feed_partial_line(logs.get_partial_line(STAGE_LOG))
+        # None: the first look, or the first since lines came; what stands behind them has not been fed either
+        if self._bar_bytes != before and (text := logs.get_partial_line(STAGE_LOG)):
+            self._feed_partial_line(text)
 
     def _feed_partial_line(self, text: str) -> None:
         self._phase_change = self._detector.feed_partial_line(text, self._now_s) or self._phase_change
