@@ -33,12 +33,26 @@ nodes = [{", ".join(f'"{name}"' for name in NODES)}]
 """
 
 
+NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+
+
+@contextmanager
+def room_for_neighbours() -> Iterator[None]:
+    """Sixty-four hosts know 4,032 neighbours; the kernel's table, one for all namespaces, holds 1,024."""
+    before = NEIGHBOURS.read_text()
+    NEIGHBOURS.write_text(str(max(int(before), 8192)))
+    try:
+        yield
+    finally:
+        NEIGHBOURS.write_text(before)
+
+
 @contextmanager
 def many_up(project: Path) -> Iterator[Hosts]:
     """Start the hosts, to each of which the target was brought; end them."""
     (project / "images/many").mkdir(parents=True)
     (project / "images/many/target.toml").write_text(TARGET)
-    with started(COUNT + 1, CLUSTER_HOSTS_DISK="64M", CLUSTER_HOSTS_ENGINES="none"):
+    with room_for_neighbours(), started(COUNT + 1, CLUSTER_HOSTS_DISK="64M", CLUSTER_HOSTS_ENGINES="none"):
         for name in NODES:
             place(name)
         yield Hosts(project=project)
