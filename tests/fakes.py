@@ -22,6 +22,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
+from rlbox.logs.lines import LineBlock
 from rlbox.system.gpu import GpuStatus
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
@@ -376,3 +377,7 @@ def h200(power_w: float, *shares: tuple[int, int, int]) -> GpuStatus:
         processes=(),
         shares=shares,
     )
+
+
+def make_line_block(lines: Sequence[str], first_number: int = 1, first_byte: int = 0) -> LineBlock:
+    return LineBlock("\n".join(lines).encode(), len(lines), first_number, first_byte)

@@ -111,10 +111,6 @@ class LineBlock:
         return (line.decode("utf-8", "replace") for line in self._lines)
 
 
-def make_line_block(lines: Sequence[str], first_number: int = 1, first_byte: int = 0) -> LineBlock:
-    return LineBlock("\n".join(lines).encode("utf-8", "replace"), len(lines), first_number, first_byte)
-
-
 class LineSplitter:
     """Turns chunks, cut anywhere, into lines; the same bytes give the same lines however they were cut.
 

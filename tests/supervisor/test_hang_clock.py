@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import make_line_block
 from supervised import Bench as Made
 from supervised import python
 
 from rlbox.diagnose.cause import Cause
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
-from rlbox.logs.lines import make_line_block
 from rlbox.record.journal import Journal
 from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants

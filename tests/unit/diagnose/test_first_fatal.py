@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from fakes import make_line_block
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from rlbox.diagnose.first_fatal import (
     read_log_failure,
     sort_failures_by_time_services_first,
 )
-from rlbox.logs.lines import LineSplitter, make_line_block
+from rlbox.logs.lines import LineSplitter
 from rlbox.logs.log_file import LogTimes
 
 TRACEBACK = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, make_line_block
 
 from rlbox.config.project import Project
 from rlbox.diagnose.first_fatal import (
@@ -17,7 +17,6 @@ from rlbox.diagnose.first_fatal import (
 from rlbox.diagnose.signatures import LogSignature
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_signatures_json
-from rlbox.logs.lines import make_line_block
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 

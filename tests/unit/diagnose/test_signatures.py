@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, make_line_block
 
 from rlbox.config.project import Project
 from rlbox.diagnose.candidates import classify_event
@@ -18,7 +18,6 @@ from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import decode_toml
-from rlbox.logs.lines import make_line_block
 from rlbox.logs.patterns import find_matching_line_indexes
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"

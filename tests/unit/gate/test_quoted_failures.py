@@ -6,12 +6,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+from fakes import make_line_block
 from test_gates import forbid_rule, line_rule, stage, states
 
 from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateChecker
 from rlbox.job.gate import ForbidRule, MetricRule, ModelText
-from rlbox.logs.lines import make_line_block, strip_ansi_escapes
+from rlbox.logs.lines import strip_ansi_escapes
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = forbid_rule("CUDA out of memory")
