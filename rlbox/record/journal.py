@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from rlbox.system.safe_files import remove_file, replace_file, stat_path
 
 _RESERVE_FILE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
-_LOOK_S = 1.0
 
 Event = dict[str, Any]
 """One event: `t` (UTC), `stage` (empty for the run), `event` and what belongs to it."""
@@ -44,16 +42,12 @@ class Journal:
         self._events = OpenPerLineAppender(run_dir / EVENTS_FILE)
         self._inode = _inode(run_dir)
         self._there = True
-        self._looked_at = time.monotonic()
         self._attempt(lambda: reserve_disk_space_for_record(run_dir))
         self._write_state()
 
-    def directory_exists(self, *, now: bool = False) -> bool:
-        """Whether the run directory is still the one that the run began in; looked at once a second, or `now`."""
-        # whoever removes it is not met half-way, and one that is made anew may get the same inode
-        if now or time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at = time.monotonic()
-            self._there = self._there and _inode(self.run_dir) == self._inode
+    def directory_exists(self) -> bool:
+        """Whether the run directory was there all the time; one that is made anew may get the same inode."""
+        self._there = self._there and _inode(self.run_dir) == self._inode
         return self._there
 
     def record_run_change(self, event: str, **changes: Any) -> None:

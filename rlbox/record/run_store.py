@@ -95,9 +95,7 @@ class RunStore:
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
     def find_run(self, id_or_unique_prefix: str | None) -> Path:
-        """Return the run directory named `id_or_unique_prefix` (a unique beginning will do), or the latest; raises
-        `SpecError`.
-        """
+        """Return that run's directory, or the latest one. Raises `SpecError`."""
         runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
         if id_or_unique_prefix is None:
             if not runs:

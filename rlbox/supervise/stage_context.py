@@ -154,7 +154,7 @@ class StageContext:
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
-        if not self.journal.directory_exists(now=problem is not None):
+        if not self.journal.directory_exists():
             raise StageAborted(make_removed_run_directory_cause(str(self.run_dir)))
         if problem:
             raise StageAborted(problem)
@@ -163,7 +163,7 @@ class StageContext:
         return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
 
     def explain_disk_error(self, error: OSError) -> Cause:
-        if not self.journal.directory_exists(now=True):
+        if not self.journal.directory_exists():
             return make_removed_run_directory_cause(str(self.run_dir))
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
@@ -178,7 +178,7 @@ class StageContext:
             raise StageAborted(self.explain_disk_error(error) if is_enospc_or_edquot(error) else cause) from error
 
     def refine_cause_by_memory_and_disk(self, cause: Cause, kills_before: int) -> Cause:
-        if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
+        if cause.kind != "interrupted" and not self.journal.directory_exists():
             return make_removed_run_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
