@@ -105,14 +105,11 @@ def fetch_and_commit_git_tree(
 
     A mirror that has not copied the commit yet is passed over. `AllMirrorsFailedError` when none has it.
     """
-    tries = []
+    tries, wanted = [], artifact.origin.rpartition(" ")[2]
     for place in clone_urls:
         partial.reset()
         try:
-            with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (
-                repository,
-                commit,
-            ):
+            with _fetched(place.url, wanted, ca_bundle) as (repository, commit):
                 for block in _read_tree_tar(repository, commit):
                     partial.write(block)
             if partial.digest == artifact.sha256:

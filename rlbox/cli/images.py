@@ -227,9 +227,7 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
 def render_export(
     app: App, target_name: str, form: Literal["compose", "apptainer"], image_reference_archive_or_empty: str
 ) -> str:
-    """Return the target as another tool's file; `SpecError` when `image_reference_archive_or_empty` is no image that
-    this tool takes.
-    """
+    """Return the target as another tool's file; `SpecError` when the image is none that this tool takes."""
     if form == "compose" and image_reference_archive_or_empty.endswith(".tar"):
         raise SpecError(
             _("{image} is an archive, and Compose starts none").format(image=image_reference_archive_or_empty),

@@ -90,9 +90,7 @@ def _drop_repeated(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def format_report(report: Report, *, with_notes_and_follows: bool = False) -> str:
-    """Return the findings as text, nothing when there is none; notes and what follows only when
-    `with_notes_and_follows`.
-    """
+    """Return the findings as text, nothing when there is none; `with_notes_and_follows`: all of them."""
     lines = []
     for finding in report.findings:
         if finding.level != "note" or with_notes_and_follows:

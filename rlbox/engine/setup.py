@@ -109,9 +109,7 @@ def install_and_start_engine_and_build_tools(say: Callable[[str], None]) -> None
 
 
 def describe_missing_setup_steps() -> tuple[str, ...]:
-    """Return what `install_and_start_engine_and_build_tools` would do, a line each, or raise what it would, as far
-    as that is known.
-    """
+    """Return what the set-up would do, a line each, or raise what it would, as far as that is known."""
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
         raise _script_error(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)

@@ -31,9 +31,7 @@ _SILENT_S = 3600.0
 """For a reply: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 _STOP_TIMEOUT_S = 30.0
 EXTRACTION_VERSION = 1
-"""Counts up when `extract_longest_code_block_or_likely_code` changes: other code out of the same answer is another
-score.
-"""
+"""Counts up when extraction changes: other code out of the same answer is another score."""
 SCORING_VERSION = 1
 """Counts up when a verdict may be another for the same answer."""
 SANDBOX_ERROR = "SandboxError"

@@ -293,10 +293,8 @@ class HangDetector:
 
     def find_hang(self, now_s: float) -> Stall | None:
         longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
-        limit_s, silent_s = (
-            max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s),
-            now_s - self.last_progress_s,
-        )
+        limit_s = max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)
+        silent_s = now_s - self.last_progress_s
         seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
         if self._steps and self._timer.is_interval_known and seen_idle and silent_s > limit_s:
             return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)

@@ -46,9 +46,7 @@ class WatchContext:
 
 
 def make_hang_cause(stage: StagePlan, stall: Stall, suspect_wait_description: str) -> Cause:
-    """The stage showed no sign of life for too long; `suspect_wait_description` says what its first process waits
-    for.
-    """
+    """The stage showed no sign of life for too long. `suspect_wait_description`: what its first process waits for."""
     phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
     advice = f"if that was no hang, raise limits.silence_s of stage {name}"
     if stall.deadlock:

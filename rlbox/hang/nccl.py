@@ -44,9 +44,8 @@ class PendingCall(NamedTuple):
 class UnhealthyCommunicator:
     """One communicator that is not well.
 
-    `launch_counts_of_named_ranks`: for each operation (`AllReduce`) up to which call each rank has launched it, of
-    ranks that are
-    named; `highest_launch_counts`: the highest count of each operation, ranks that are not named have it.
+    `launch_counts_of_named_ranks`: for each operation (`AllReduce`) up to which call each rank that NCCL names has
+    launched it; `highest_launch_counts`: the highest count of each operation, which all other ranks have.
     `pid_of_rank`: process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
     """
 
@@ -101,10 +100,8 @@ class _CommunicatorReader:
         communicator, operation = self.communicator, self._operation
         if kind := _KIND.match(line):
             self._operation = kind[1] if kind[1] != "collective" else UNNAMED_OPERATION
-            (
-                communicator.launch_counts_of_named_ranks[self._operation],
-                communicator.highest_launch_counts[self._operation],
-            ) = {}, 0
+            communicator.launch_counts_of_named_ranks[self._operation] = {}
+            communicator.highest_launch_counts[self._operation] = 0
         elif _HEADING.match(line):
             self._operation, self._lists_missing = "", bool(_MISSING.match(line))
         elif operation and (launched := _MANY.match(line) or _ONE.match(line)):

@@ -40,9 +40,7 @@ class TargetAndProject(NamedTuple):
 
 
 def parse_image_tag_or_empty(tag: str) -> TargetAndProject:
-    """Return target and project of an image's name; two empty words for one that `format_target_colon_project_tag`
-    did not make.
-    """
+    """Return target and project of an image's name; two empty words for one that rlbox did not make."""
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
     is_foreign = target == name or "/" in target or not project

@@ -227,10 +227,8 @@ def plan_image(
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
 
-    stages, versions = (
-        group_layers_into_large_and_small_stages(plan_python_layers(target, lock)),
-        list_stack_package_versions(target, lock),
-    )
+    stages = group_layers_into_large_and_small_stages(plan_python_layers(target, lock))
+    versions = list_stack_package_versions(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patches = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)

@@ -98,9 +98,7 @@ class PlaceholderFiller:
     def fill_env(
         self, path_for_errors: str, table: Mapping[str, str], *, adds_source_folder_to_pythonpath: bool = False
     ) -> dict[str, str]:
-        """Return variables filled in; `[source]` comes first in a PYTHONPATH, one made for it with
-        `adds_source_folder_to_pythonpath`.
-        """
+        """Return variables filled in; `[source]` comes first in a PYTHONPATH, which may be made for it."""
         env = {key: self.fill_text(f"{path_for_errors}.{key}", value) for key, value in table.items()}
         folders = [folder for folder in env.get(_PYTHONPATH, "").split(":") if folder]
         if self._source and self._source not in folders and (adds_source_folder_to_pythonpath or _PYTHONPATH in env):

@@ -82,9 +82,7 @@ LOWEST_RANK = len(_RANKS)
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReading:
-    """What one line tells: `step` of `total_or_0` (0: not said), `rate_by_unit` by unit (`tokens/s`), and `metrics`
-    by name.
-    """
+    """What a line tells: `step` of `total_or_0`, `rate_by_unit` by unit (`tokens/s`), and `metrics` by name."""
 
     step: int | None = None
     total_or_0: int = 0

@@ -69,8 +69,7 @@ class PackageSource:
     """Where Python packages come from.
 
     `uv_env` are uv's settings, `wheel_dirs` folders with local wheels. `store_wheel_by_file_name` maps file names to
-    the store's
-    objects: all of them when it is `is_offline`, and nothing else is asked then, else those that no index has.
+    the store's objects: all when `is_offline`, and nothing else is asked then, else those that no index has.
     """
 
     uv_env: Mapping[str, str] = field(default_factory=dict)

@@ -68,11 +68,8 @@ class PortAuditor:
     def _judge(self, new: Sequence[TcpSocket]) -> None:
         members = {process.pid: process.name for process in self._context.processes.list_members()}
         pids = {each.inode: each.find_holder_pid(members) for each in new}
-        parts, still, ports = (
-            self._context.processes.reap_orphans_and_list_pids_by_part(),
-            _listening(),
-            read_ephemeral_ports(),
-        )
+        parts = self._context.processes.reap_orphans_and_list_pids_by_part()
+        still, ports = _listening(), read_ephemeral_ports()
         shared = self._context.plan.network == "host"  # with processes that are none of the run's
         for each in new:
             pid = pids[each.inode]

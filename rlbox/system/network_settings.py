@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """`wheels_by_find_links_folder` are local folders with the wheels in them; `ca_bundle` is empty when the
-    system's own is used.
-    """
+    """`wheels_by_find_links_folder`: local folders and their wheels; an empty `ca_bundle`: the system's own."""
 
     wheels_by_find_links_folder: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_url: str = ""

@@ -60,9 +60,7 @@ def open_regular_file(path: Path, *, follow_links: bool = False) -> BinaryIO:
 
 
 def read_bytes(path: Path, raise_above_bytes: int = MAX_BYTES, *, follow_links: bool = False) -> bytes:
-    """Return what a file holds; raises as `open_regular_fd`, and `EFBIG` when that is more than `raise_above_bytes`
-    bytes.
-    """
+    """Return what a file holds; raises as `open_regular_fd`, and `EFBIG` for more than `raise_above_bytes`."""
     with open_regular_file(path, follow_links=follow_links) as file:
         data = file.read(raise_above_bytes + 1)
     if len(data) > raise_above_bytes:

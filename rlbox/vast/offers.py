@@ -84,8 +84,8 @@ def make_offer_filter(target: Target, docker_options: Mapping[str, str], price: 
     """Return what a target needs of an offer; a `price` above 0, in dollars an hour, overrides its own limit.
 
     `docker_options` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram`
-    is of one
-    card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b, f0df910, 0cf5daf).
+    is that of one card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b,
+    f0df910, 0cf5daf).
     """
     hardware = target.hardware
     name = target.vast.gpu_name or convert_to_vast_gpu_name(hardware.gpu)

@@ -59,9 +59,7 @@ class ProcessStat(NamedTuple):
 
 
 class MachineFacts(NamedTuple):
-    """`identity_until_restart` is the same for two names of one machine, different after each start, and in each
-    container.
-    """
+    """`identity_until_restart` is the same for all names of a machine, another after a start and in each container."""
 
     identity_until_restart: str
     uid: int
