@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import re
 import socket
 import stat
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,7 +125,8 @@ class _CommunicatorReader:
 
 NCCL_FOLDER = "nccl"
 RAS_FILE = "ras.txt"
-_RAS_ADDRESS = "127.0.0.1:28028"
+_RAS_VARIABLE, _RAS_ADDRESS = "NCCL_RAS_ADDR", "127.0.0.1:28028"
+_RAS_PORTS = range(28029, 32768)  # beside NCCL's own, and below those that Linux gives to connections
 _PROTOCOL = 2
 _ANSWER_S = 12.0
 _RANKS_S = 5
@@ -157,6 +160,13 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     return {"files": list(contents), "trouble": trouble}
 
 
+def make_ras_environment(run_id: str) -> dict[str, str]:
+    """Give a run a port of its own: several jobs may listen on NCCL's default, and any of them answers there."""
+    if _RAS_VARIABLE in os.environ:
+        return {}
+    return {_RAS_VARIABLE: f"127.0.0.1:{_RAS_PORTS[zlib.crc32(run_id.encode()) % len(_RAS_PORTS)]}"}
+
+
 class RasAddress(NamedTuple):
     host: str
     port: int
@@ -164,7 +174,7 @@ class RasAddress(NamedTuple):
 
 def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress | None:
     """Return where one of the processes offers NCCL's RAS."""
-    named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
+    named = next((e[_RAS_VARIABLE] for e in environments if e.get(_RAS_VARIABLE)), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
     host, number = host or "127.0.0.1", whole_number(port, digits=5)
     if number is None or find_server_pid(pids, f"{host}:{number}") is None:  # another job may listen there

@@ -62,13 +62,14 @@ class Rank:
 class RankSample:
     """What the ranks do at one moment; `missing_ranks` are those of a world of this machine that no process is.
 
-    `is_whole_world`: no rank is on another machine. `has_working_non_rank_process`: processes of the stage that are no
-    ranks work. `unhealthy_communicators` are those that are not well.
+    `is_whole_world`: no rank is on another machine; `has_remote_ranks`: some are; neither where no size of the world is
+    told. `has_working_non_rank_process`: processes of the stage that are no ranks work.
     """
 
     ranks: tuple[Rank, ...]
     missing_ranks: tuple[RankNumber, ...] = ()
     is_whole_world: bool = False
+    has_remote_ranks: bool = False
     has_working_non_rank_process: bool = False
     unhealthy_communicators: tuple[UnhealthyCommunicator, ...] = ()
 
@@ -124,7 +125,7 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     elif missing:
         what = f"{_names(missing)} of {len(missing) + len(ranks)} never started, or ended; {_waiting(ranks)} for it"
         deadlock = Deadlock(description=what, is_collective_seen=False)
-    elif spinning:
+    elif spinning and not sample.has_remote_ranks:  # they may wait for one that computes there
         idle = [rank for rank in ranks if rank.activity == "idle"]
         missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one"
         deadlock = Deadlock(
@@ -409,6 +410,7 @@ def _sample_ranks(
         ranks=found,
         missing_ranks=absent,
         is_whole_world=all(pid in members and members[pid].world_size == len(alive) for pid in alive),
+        has_remote_ranks=any(member.world_size > len(alive) + len(absent) for member in members.values()),
         has_working_non_rank_process=work,
         unhealthy_communicators=communicators,
     )

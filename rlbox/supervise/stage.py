@@ -11,6 +11,7 @@ from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_
 from rlbox.doctor.ray_state import read_ray_auth_headers
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.http_probe import wait_for_expected_response
+from rlbox.hang.nccl import make_ras_environment
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
@@ -254,7 +255,8 @@ class _StageRun:
 
     def _start_main(self) -> ChildProcess | RayJob:
         stage = self._stage
-        environment = {**self._context.plan.env, **stage.env}
+        plan = self._context.plan
+        environment = {**make_ras_environment(plan.run_id), **plan.env, **stage.env}
         given = self._context.grants.make_environment(stage.secrets)
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}

@@ -19,7 +19,7 @@ from test_hang_ranks import NO_END_OF_SLEEP
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
-from rlbox.hang.nccl import collect_nccl_evidence
+from rlbox.hang.nccl import collect_nccl_evidence, make_ras_environment
 from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
 from rlbox.hang.waits import probe_tolerated_sleep_s, probe_waits
 from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
@@ -73,6 +73,15 @@ def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], t
     facts = collect_nccl_evidence([sleeper.pid], tmp_path / "nccl", time.time())
     assert (facts["files"], (tmp_path / "nccl").exists()) == ([], False)
     assert "no process of the run offers NCCL's RAS" in facts["trouble"]
+
+
+def test_runs_have_ports_of_their_own_for_ras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
+    ports = {int(make_ras_environment(f"smoke-{i}")["NCCL_RAS_ADDR"].removeprefix("127.0.0.1:")) for i in range(20)}
+    assert len(ports) == 20
+    assert all(28028 < port < 32768 for port in ports)
+    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:12345")
+    assert make_ras_environment("smoke-0") == {}
 
 
 @pytest.mark.parametrize("sleeper", [{"TORCH_FR_DUMP_TEMP_FILE": "TMP/trace-"}], indirect=True)

@@ -191,6 +191,7 @@ def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
         pytest.param(look(WELL, "unclear", "unclear"), id="others may be on other machines"),
         pytest.param(look("", missing_ranks=(1,)), id="no rank is left"),
         pytest.param(look(BEHIND.replace("process 579", "process 99"), "spins", "idle"), id="of another machine"),
+        pytest.param(look("", "spins", "spins", has_remote_ranks=True), id="they may wait for one of another machine"),
     ],
 )
 def test_who_works_waits_for_nobody(seen: RankSample) -> None:
