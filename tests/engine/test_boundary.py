@@ -259,11 +259,11 @@ def test_three_runs_that_are_started_at_once_on_three_disks(tiny: Box, tmp_path:
 
 
 SSH = """#!/bin/bash
-while [ $# -gt 1 ]; do
+until [ "$1" = -- ]; do
     [ "$1" = -L ] && ln -s "${2#*:}" "${2%%:*}"
     shift
 done
-exec sh -c "$1"
+[ $# -lt 3 ] || exec sh -c "$3"  # after `--` the host, and a command but for `-O forward`
 """
 
 
