@@ -15,13 +15,6 @@ def test_components_of_a_target_are_those_of_its_image(tiny: Box) -> None:
     assert {part["state"] for part in said["parts"]} <= {"ok", "absent", "no-gpu"}
 
 
-def test_files_of_a_layer_are_known_to_be_in_memory(tiny: Box) -> None:
-    """An overlay's own file has no pages: what is asked must be the file below."""
-    result = tiny("shell", "tiny", "--", "rlbox", "warm", "/opt/venv", "--json")
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["warm"] is True
-
-
 @pytest.mark.slow
 def test_all_parts_of_the_default_target_work(local: Box) -> None:
     result = local("components", "local", "--json", "--timeout", "540")
