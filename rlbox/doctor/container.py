@@ -23,6 +23,7 @@ from rlbox.doctor.gpus import (
     check_all_reduce,
     check_cuda_nvml_gpu_memory,
     check_driver,
+    check_pcie_peers,
     check_torch_and_triton_kernels,
     find_stack_cuda_version,
     probe_cuda_and_nvml,
@@ -139,6 +140,8 @@ class ContainerChecks:
             checks["gpus"] = lambda: check_cuda_nvml_gpu_memory(
                 probe_cuda_and_nvml(stack, self._program_deadline), requirements
             )
+        if has_gpus and self.driver.device_count > 1:
+            checks["gpu peers"] = lambda: check_pcie_peers(self.environ)
         if stack and has_gpus and self.driver.device_count > 1 and requirements.has_package("torch"):
             checks["all-reduce"] = partial(self._check_all_reduce, stack)
         return checks | {

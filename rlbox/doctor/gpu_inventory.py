@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,12 +10,11 @@ from typing import Any, NamedTuple
 from rlbox.amounts import gpu_memory_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_gpus
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _BUSY_SHARE, _BUSY_BYTES = 0.1, 2 << 30  # of its memory; engines claim 90 %
-_DRIVER_TIMEOUT_S = 10.0  # a driver without persistence mode sets eight cards up first
 _MAX_COMMAND = 60
 
 
@@ -120,10 +117,6 @@ def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
 
 
 def probe_local_gpus() -> tuple[LocalGpu, ...]:
-    """Return the GPUs; where there are device files, the driver is given time to answer."""
-    deadline = time.monotonic() + (_DRIVER_TIMEOUT_S if glob.glob("/dev/nvidia[0-9]*") else 0)
-    while not (gpus := probe_gpus()) and time.monotonic() < deadline:
-        time.sleep(0.2)
     return tuple(
         LocalGpu(
             index=gpu.index,
@@ -132,7 +125,7 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
             total_bytes=gpu.total_bytes,
             holders={pid: _describe_process(pid) for pid in gpu.processes},
         )
-        for gpu in gpus
+        for gpu in probe_gpus(FIRMWARE_TIMEOUT_S)
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlbox.amounts import GIB, gpu_memory_text
 from rlbox.doctor.catalogue import load_finding_texts, make_finding
@@ -13,7 +16,8 @@ from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, probe_gpus_or_raise
+from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_peer_bus_ids, probe_gpus_or_raise
+from rlbox.system.process_table import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,9 @@ class DriverRequirements:
 
 
 def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and not driver.is_present:
+    if requirements.wants_gpu and _is_refused_by_device_rules("/dev/nvidiactl"):
+        yield make_finding("gpu-devices-refused")
+    elif requirements.wants_gpu and not driver.is_present:
         yield make_finding("gpu-driver-missing", gpus=requirements.gpus or 1, gpu=requirements.gpu or "GPU")
     elif requirements.wants_gpu and driver.error:
         yield make_finding("gpu-driver-broken", seen=driver.error)
@@ -39,6 +45,15 @@ def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Req
         yield from _check_driver_version(driver, needs, requirements)
         if driver.device_count:
             yield from _check_gpu_count(driver.device_count, requirements)
+
+
+def _is_refused_by_device_rules(device: str) -> bool:
+    """Return whether a container's device rules refuse a device: they answer EPERM, a file's mode EACCES."""
+    try:
+        os.close(os.open(device, os.O_RDWR))
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False
 
 
 def _check_driver_version(
@@ -138,6 +153,20 @@ def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> I
                 memory=gpu_memory_text(gpu.memory_bytes), total=gpu_memory_text(gpu.total_bytes),
                 users=", ".join(f"pid {pid}" for pid in gpu.processes) or _("outside this container"),
             )  # fmt: skip
+
+
+def check_pcie_peers(environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Finding]:
+    """Yield a finding where GPUs copy over PCIe through an IOMMU that translates, which CUDA supports in VMs only.
+
+    Source: CUDA C++ Programming Guide, "IOMMU on Linux"; NVIDIA/nccl#2079; the kernel's sysfs-kernel-iommu_groups.
+    """
+    if environ.get("NCCL_P2P_DISABLE") == "1" or "hypervisor" in read_text(root / "proc/cpuinfo"):
+        return
+    for bus_id in sorted(find_pcie_peer_bus_ids()):
+        file = root / "sys/bus/pci/devices" / bus_id / "iommu_group/type"
+        if (group_type := read_text(file).strip()) in ("DMA", "DMA-FQ"):  # with iommu=pt it is `identity`
+            yield make_finding("gpu-peers-iommu", level="warning", where=str(file), bus_id=bus_id, type=group_type)
+            return
 
 
 def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +27,7 @@ from rlbox.doctor.gpu_choice import (
     load_driver_requirements,
     make_visible_gpus_env,
 )
-from rlbox.doctor.gpus import DriverRequirements, check_driver
+from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_gpu_memory, check_driver, check_pcie_peers
 from rlbox.doctor.network import Endpoint, check_network
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import (
@@ -37,14 +39,14 @@ from rlbox.doctor.report import (
     parse_report,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
-from rlbox.doctor.stack import find_local_stack
+from rlbox.doctor.stack import StackLocation, find_local_stack, open_scratch_dir_stack_probe
 from rlbox.engine.address import is_engine_on_unix_socket, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
-from rlbox.engine.gpu_access import NO_GPUS, parse_gpus_option, probe_gpu_support
+from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, parse_gpus_option, probe_gpu_support
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
-from rlbox.findings import Finding
+from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
@@ -54,6 +56,7 @@ from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.process_table import read_text
 from rlbox.target.target import load_target
 
 _LEAST_ENGINE_BYTES = 5 * GIB
@@ -100,8 +103,11 @@ def _list_checks(
         ),
         "engine": lambda: check_engine(requirements),
         "driver": lambda: check_driver(probe_cuda_driver(), driver_requirements(), requirements),
+        "fabric": check_fabric,
         "tokens": lambda: check_tokens_and_dotenv_files(os.environ, dotenv_dirs, requirements),
     }
+    if requirements.grade != "consumer":  # whose images have NCCL_P2P_DISABLE=1
+        checks["gpu peers"] = lambda: check_pcie_peers({**requirements.env, **os.environ})
     is_made_by_run = image and data_dir and is_usable and would_create_default_data_dir(data_dir, image.container)
     if (image or data_dir) and not is_made_by_run:
         directories = [RunDirectory("data", str(data_dir))] if data_dir else []
@@ -153,10 +159,42 @@ def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requiremen
     address, is_local = open_engine_tunnel_if_remote(), is_engine_on_unix_socket()
     support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
     if requirements.wants_gpu and not support.methods:
-        yield make_finding("gpu-runtime-missing", where=address)
+        yield make_finding("engine-cdi-off" if support.cdi_spec_files else "gpu-runtime-missing", where=address)
+    yield from check_gpu_injection(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
     root = Path(str(info.get("DockerRootDir", "")))
     if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ENGINE_BYTES:
         yield make_finding("engine-disk-full", level="warning", where=str(root), room=decimal_size_text(free))
+
+
+TOOLKIT_CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
+NESTED_MARKS = (
+    "/run/systemd/container",
+    "/.dockerenv",
+)  # of LXC and Docker, where root may not set device rules either
+
+
+def check_gpu_injection(support: GpuSupport, *, is_rootless: bool) -> Iterator[Finding]:
+    """Yield what is wrong in the files by which an engine of this machine gives its GPUs to containers."""
+    method, config = support.methods[:1] if support.is_local else (), read_text(TOOLKIT_CONFIG)
+    has_no_cgroups = bool(re.search(r"^\s*no-cgroups\s*=\s*true", config, re.M))
+    if method == ("gpus",) and config and has_no_cgroups != is_rootless and not any(map(os.path.exists, NESTED_MARKS)):
+        finding_id = "toolkit-no-cgroups" if has_no_cgroups else "toolkit-cgroups-rootless"
+        yield make_finding(finding_id, level="warning", where=str(TOOLKIT_CONFIG))
+    if method == ("cdi",) and support.cdi_spec_files and support.device_nodes:
+        file = support.cdi_spec_files[-1]  # the last folder overrides the others; source: CDI's SPEC.md
+        paths = dict.fromkeys(re.findall(r"""\b(?:hostPath|path)"?:\s*"?(/[^"\s,]+)""", read_text(file)))
+        if gone := [path for path in paths if not os.path.exists(path) and os.access(os.path.dirname(path), os.X_OK)]:
+            yield make_finding("cdi-stale", level="warning", seen=listed(gone), where=file, file=file)
+
+
+def check_fabric() -> Iterator[Finding]:
+    """Start CUDA in a process of its own, and report only error 802: others may come from this shell's variables."""
+    if probe_cuda_driver().device_count:
+        here = StackLocation(python=sys.executable, requirements=Requirements())
+        with open_scratch_dir_stack_probe(here, os.environ) as probe:
+            cuda = probe.run("probe_cuda.py", monotonic_deadline=time.monotonic() + BUDGET_S)
+        found = check_cuda_nvml_gpu_memory(GpuFacts(cuda=cuda), here.requirements)
+        yield from (finding for finding in found if finding.id == "fabric-manager-down")
 
 
 class _ImageCheck:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import importlib
+import itertools
 import threading
 import time
 from dataclasses import dataclass
@@ -130,6 +131,22 @@ def probe_cuda_driver() -> GpuDriver:
     return GpuDriver(
         is_present=True, device_count=devices, max_cuda_version=(version.value // 1000, version.value % 1000 // 10)
     )
+
+
+def find_pcie_peer_bus_ids() -> set[str]:
+    """Return the GPUs, as sysfs names them, that read another one's memory over PCIe, not NVLink; waits for NVML."""
+    nvml: Any = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return {
+            nvml.nvmlDeviceGetPciInfo(device).busId[-12:].lower()
+            for device, peer in itertools.permutations(devices, 2)
+            if nvml.nvmlDeviceGetP2PStatus(device, peer, nvml.NVML_P2P_CAPS_INDEX_READ) == nvml.NVML_P2P_STATUS_OK
+            and nvml.nvmlDeviceGetP2PStatus(device, peer, nvml.NVML_P2P_CAPS_INDEX_NVLINK) != nvml.NVML_P2P_STATUS_OK
+        }
+    except nvml.NVMLError:
+        return set()
 
 
 def _read_gpu(nvml: Any, index: int) -> GpuStatus:

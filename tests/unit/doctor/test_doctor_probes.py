@@ -41,11 +41,11 @@ TWO_GPUS = GpuDriver(is_present=True, device_count=2)
     [
         ({}, None, set()),
         ({"requirements": Requirements(gpu="A800")}, None, {"gpu driver"}),
-        ({"driver": TWO_GPUS}, PROBE, {"link", "gpu driver", "gpus"}),
+        ({"driver": TWO_GPUS}, PROBE, {"link", "gpu driver", "gpu peers", "gpus"}),
         (
             {"requirements": Requirements(packages={"torch": "2", "ray": "2"}), "driver": TWO_GPUS},
             PROBE,
-            {"torch", "ray task", "link", "gpu driver", "gpus", "all-reduce"},
+            {"torch", "ray task", "link", "gpu driver", "gpu peers", "gpus", "all-reduce"},
         ),
     ],
 )

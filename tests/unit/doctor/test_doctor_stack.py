@@ -117,6 +117,7 @@ def test_link() -> None:
     [
         ({}, {"gpus": (GPU,)}, []),
         ({"ok": False, "code": 34}, {}, ["cuda-stubs-order"]),
+        ({"ok": False, "code": 802}, {}, ["fabric-manager-down"]),
         ({"ok": False, "code": 804}, {}, ["cuda-compat-shadows-driver"]),
         ({"ok": False, "code": 100}, {}, ["no-gpu-visible"]),
         ({"ok": False, "code": 999}, {}, ["cuda-after-restart"]),
