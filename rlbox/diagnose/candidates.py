@@ -36,7 +36,7 @@ _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(
 SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""
 # what states a failure at a low level all the same: NCCL only warns of what ends it
-_SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
+_SPEAKS = re.compile(r"NCCL WARN|cluster ID from GCS|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
 class EventTime(NamedTuple):
