@@ -279,7 +279,7 @@ def _create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], 
             count=count, lines=join("\n", (join("", ("  ", line)) for line in lines))
         ),
         next_step=" && ".join(outdated)
-        or _("rlbox fetch {target} goes on where this one stopped").format(target=target),
+        or _("check the network, then continue with: rlbox fetch {target}").format(target=target),
     )
 
 

@@ -338,12 +338,15 @@ def resolve_packages(
     Raises WorkFailed: uv finds no solution (quoted), or an index does not say how large a file is.
     """
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
-    what = f"uv finds no set of packages for the {inputs.name} of target {target.name}"
+    what = _("uv finds no set of packages for the {stack} of target {target}").format(
+        stack=inputs.name, target=target.name
+    )
+    step = _("change the versions that uv names; if an index is not reachable, use mirrors: --sources cn")
     with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as directory:
         for name, text in inputs.files.items():
             Path(directory, name).write_text(text, encoding="utf-8")
         for command in plan_uv_commands(target, inputs, find_uv_bin(), index_settings, directory, upgrade):
-            check_command(replace(command, env={**command.env, **trust}), what)
+            check_command(replace(command, env={**command.env, **trust}), what, next_step=step)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
     urls = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}

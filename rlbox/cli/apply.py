@@ -94,7 +94,8 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     def ask(changes: int) -> None:
         if not layout.prefix:
             _warn_of_machine_paths(app, image.target)
-            require_confirmation(app, yes, f"make {_count_changes(changes)} at / for target {image.target}")
+            question = _("make {changes} at / for target {target}")
+            require_confirmation(app, yes, question.format(changes=_count_changes(changes), target=image.target))
 
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, before_changes=ask)

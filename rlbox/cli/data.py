@@ -94,7 +94,11 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
         open_store_existing_if_named_or_exec_remotely(app, target, data).data_dir
     ]
     if missing := [str(path) for path in paths if not path.is_dir()]:
-        raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
+        raise SpecError(
+            _("there is no such folder"),
+            where=missing[0],
+            next_step=_("pass a folder that contains checkpoints: rlbox ckpt ls PATH"),
+        )
     found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}
     series = [analyze_series(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]

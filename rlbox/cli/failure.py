@@ -69,7 +69,7 @@ def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], objec
         except Exception as error:
             return _report_failure(error, argv)
     except KeyboardInterrupt:
-        sys.stderr.write("rlbox: interrupted\n")
+        _print(_("rlbox: interrupted"))
         return 130
     except BrokenPipeError:
         _discard_output()

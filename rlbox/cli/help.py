@@ -17,6 +17,15 @@ _SENTENCE = re.compile(r"(?<=。)|(?<=\.) ")
 _PIECE = re.compile(r"[!-\u10ff]+|\s+|.[、。，；：？！）」』”]*", re.DOTALL)
 """What is not broken: a word of letters one cell wide, a gap, another letter with signs that begin no line."""
 _MIN_WIDTH = 20
+_NAMES_OF_CLICK = {
+    "integer range": _("an integer"),
+    "float range": _("a number"),
+    "integer": _("an integer"),
+    "float": _("a number"),
+    "File '": _("file") + " '",
+    "Directory '": _("directory") + " '",
+}
+"""What click puts into its messages in English: names of types."""
 
 
 def _set_gettext_of_click(mark: Callable[[str], str], mark_plural: Callable[[str, str, int], str]) -> None:
@@ -31,9 +40,14 @@ def translate_usage_message(error: click.UsageError) -> str:
     vars(error)["message"] = translate(error.message)
     _set_gettext_of_click(lambda text: translate(_(text)), lambda *texts: translate(ngettext(*texts)))
     try:
-        return error.format_message()
+        text = " ".join(error.format_message().split())
     finally:
         _set_gettext_of_click(_, ngettext)
+    if get_language() == "en":
+        return text
+    for english, word in _NAMES_OF_CLICK.items():
+        text = text.replace(english, translate(word))
+    return re.sub(r"(?<=')\.(?: |$)|(?<=。) ", lambda match: "。" if "." in match[0] else "", text)
 
 
 def choose_language(argv: Sequence[str]) -> None:

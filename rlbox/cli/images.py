@@ -96,7 +96,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
         return app.planned(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, f"remove {len(rows)} images, up to {freed}")
+    require_confirmation(app, yes, _("remove {count} images, up to {freed}").format(count=len(rows), freed=freed))
     untag_or_remove_images(rows)
     app.result(data | {"removed": True}, f"freed up to {freed}")
     return 0

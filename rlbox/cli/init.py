@@ -126,7 +126,7 @@ def _require_usable_name(project: Project, name: str) -> None:
             _("{name!r} is not a valid target name: lower-case letters, digits and dashes, 63 at most").format(
                 name=name
             ),
-            next_step="rlbox init NAME",
+            next_step="rlbox init mine --machine cpu",
         )
     shipped = Project(folder=project.roots[-1])
     kinds = [kind for kind, names in (("target", shipped.targets()), ("job", shipped.jobs())) if name in names]
@@ -134,7 +134,7 @@ def _require_usable_name(project: Project, name: str) -> None:
     if kinds and not begun_in_checkout:
         raise SpecError(
             _("{name!r} is a {kind} that rlbox ships, and yours would take its place").format(name=name, kind=kinds[0]),
-            next_step="rlbox init NAME",
+            next_step="rlbox init mine --machine cpu",
         )
 
 

@@ -85,7 +85,9 @@ def lock(
       rlbox lock local --upgrade transformers
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
-        raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
+        raise click.UsageError(
+            _("NAME requires --upgrade, --offline requires --check; --check and --upgrade cannot be combined")
+        )
     if check:
         return _check(app, name, offline, sources_profile)
     moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
@@ -294,7 +296,7 @@ def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
     )
     if dead and not app.as_json:  # one object on stdout: `dead` says it there
         raise WorkFailed(
-            _("no place of profile {profile} gives {dead}").format(profile=profile.name, dead=", ".join(dead)),
+            _("no mirror of profile {profile} offers {dead}").format(profile=profile.name, dead=", ".join(dead)),
             where=", ".join(dict.fromkeys(probe.mirror for probe in probes if probe.kind in dead)),
             next_step=_("check the network, or choose another profile with --sources NAME"),
         )

@@ -88,7 +88,7 @@ def _make_missing_log_error(run_dir: Path) -> SpecError:
     if not logs_by_stage:
         return SpecError(_("no log yet"), where=str(root), next_step="rlbox runs")
     there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in logs_by_stage.items())
-    return SpecError(_("no such log"), where=str(root), next_step=_("there is {there}").format(there=there))
+    return SpecError(_("no such log"), where=str(root), next_step=_("choose one of: {known}").format(known=there))
 
 
 class _LogPrinter:

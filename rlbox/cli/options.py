@@ -17,7 +17,7 @@ from rlbox.cli.failure import UnreportedDryRunError
 from rlbox.config.project import Project
 from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.i18n import LANGUAGES, _, set_fallback
+from rlbox.i18n import LANGUAGES, _, set_fallback, translate
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, SINGLE_MACHINE_PLACES
 from rlbox.terminal import remove_controls
 
@@ -89,7 +89,9 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
         opened = project_from_option_env_or_cwd(project)
         if not opened.folder.is_dir():
             step = _("name another with --project DIR, or in RLBOX_PROJECT")
-            raise SpecError(_("the project folder is missing"), where=str(opened.folder), next_step=step)
+            missing = not opened.folder.exists()
+            what = _("the project folder is missing") if missing else _("the project folder is not a directory")
+            raise SpecError(what, where=str(opened.folder), next_step=step)
         set_fallback(lambda: _read_fix_translations(opened))
         app = App(project=opened, as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
         if rest.get("sources_profile"):  # a name that is none is met before anything else
@@ -98,7 +100,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
             return function(app, *args, **rest)
         except RlboxError as error:
             if isinstance(error, NotAnswered) and error.next_step and rest.get("place", CLUSTER) != CLUSTER:
-                error.next_step += _("; or without: --place here")
+                error.next_step += _(", or run without a container: --place here")
             if not dry_run:
                 raise
             app.dry.add_refusal(error)
@@ -177,7 +179,7 @@ def require_confirmation(app: App, yes: bool, question: str) -> None:
         return
     if app.as_json or not sys.stdin.isatty():
         raise click.UsageError(_("there is no terminal to ask on: pass --yes to {what}").format(what=question))
-    text = remove_controls(question)
+    text = remove_controls(translate(question))
     click.confirm(f"{text[0].upper()}{text[1:]}?", abort=True, err=True)
 
 
@@ -198,7 +200,7 @@ def write_page(
         return 0
     path = Path(out_option or default_path)
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(path, "another with --out")
+        require_writable_file(path, "--out")
     json_result = {**json_result, "report": os.path.abspath(path)}
     for gap in left_out_notes:
         app.print_status(f"left out: {gap}")

@@ -120,7 +120,7 @@ def prune(app: App, yes: bool) -> int:
         for line in lines:
             app.print_status(line)
         counts = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
-        require_confirmation(app, yes, f"remove {counts}, up to {freed}")
+        require_confirmation(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_records_of_gone_locks(store, objects)

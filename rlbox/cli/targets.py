@@ -167,7 +167,7 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     with app.collecting_refusals_if_dry_run("folder"):
-        require_writable_or_creatable_directory(folder, "another with --context")
+        require_writable_or_creatable_directory(folder, "--context")
         require_replaceable_context_dir(folder)
     with app.collecting_refusals_if_dry_run("lock"):
         inputs = BuildInputs(app, plan, BuildOptions(hermetic=hermetic))

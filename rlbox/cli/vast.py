@@ -209,7 +209,8 @@ def _describe_rent(quote: Quote, options: RentalOptions) -> str:
 def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptions) -> int:
     for line in quote.cost_lines():
         app.print_status(line)
-    require_confirmation(app, options.yes, f"rent offer {offer.id} for target {quote.request.target}")
+    question = _("rent offer {offer} for target {target}").format(offer=offer.id, target=quote.request.target)
+    require_confirmation(app, options.yes, question)
     created = create_instance(offer.id, quote.request)
     app.print_status(f"instance {created} is created and billed until: rlbox vast destroy {created}")
     return created
@@ -328,7 +329,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
     home = choose_download_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
-        require_writable_or_creatable_directory(home.path, "another with --to")
+        require_writable_or_creatable_directory(home.path, "--to")
     with SshConnection(ssh_address(instance)) as connection:
         listing = list_files(connection, disk, roots) if roots else list_result_files(connection, disk)
         if app.dry_run:
@@ -385,7 +386,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
         return app.planned(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, f"destroy {count} with everything on the disk")
+    require_confirmation(app, yes, _("destroy {count} with everything on the disk").format(count=count))
     for instance in chosen:
         destroy_instance(instance.id)
     app.result(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))

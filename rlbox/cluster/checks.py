@@ -14,7 +14,7 @@ from rlbox.cluster.node.facts import Gpu, Installation, NodeFacts
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
 from rlbox.errors import NodeError
 from rlbox.findings import LEVELS, Finding, Level, listed
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 
 _OLDEST_ENGINE = (20, 10)
 _SKEW_S, _LARGE_SKEW_S = 1.0, 60.0
@@ -275,7 +275,8 @@ def format_findings(findings: Sequence[Finding]) -> str:
     rows = [("node", "what", "next")]
     for (level, title, seen, remedy), where in nodes.items():
         mark = "" if level == "error" else f"{level}: "
-        rows.append((listed(where), f"{mark}{title}" + (f": {seen}" if seen else ""), remedy))
+        found = translate(title) + (f": {seen}" if seen else "")
+        rows.append((listed(where), f"{mark}{found}", translate(remedy)))
     return "\n".join(columns(rows)) if len(rows) > 1 else ""
 
 

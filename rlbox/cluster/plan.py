@@ -53,7 +53,7 @@ _PARTS = {
     "agent": 15,
     "burn-in": 18,
 }
-_NAME_NODES = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
+_NAME_NODES = _("pass --nodes HEAD,WORKER, or set cluster.nodes in the target")
 _HEAD_PARTS = ("gcs", "dashboard", "client", "autoscaler-metrics", "dashboard-metrics")
 _LOOPBACK_PARTS = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
 

@@ -42,7 +42,7 @@ class Project:
         return self._find("job", name, self.jobs())
 
     def require_sources_profile_file(self, name: str) -> Path:
-        return self._find("sources profile", name, self.source_profiles())
+        return self._find(_("sources profile"), name, self.source_profiles())
 
     def source_profiles(self) -> dict[str, Path]:
         """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
@@ -100,9 +100,9 @@ class Project:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise SpecError(
             _("unknown {kind} {name!r}{near}").format(
-                kind=kind, name=name, near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+                kind=_(kind), name=name, near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
             ),
-            where=" and ".join(str(folder) for folder in self._folders(kind)),
+            where=", ".join(str(folder) for folder in self._folders(kind)),
             next_step=_("choose one of: {known}").format(known=", ".join(known) or _("none")),
         )
 

@@ -65,7 +65,7 @@ _MUST_BE = {
     "float_type": _("a number"),
     "int_type": _("an integer"),
     "model_type": _("a table"),
-    "string_type": "text",
+    "string_type": _("text"),
     "tuple_type": _("a list"),
 }
 

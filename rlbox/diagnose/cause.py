@@ -149,7 +149,7 @@ _LOST: dict[ExitKind, str] = {
     "engine": "the engine lost container {container} (exit code 255: it was restarted or killed) {when}",
     "again": "container {container} was started a second time, not by rlbox; its first start ended {when}",
     "elsewhere": "the supervisor at host {host} is gone {when}",
-    "gone": "the supervisor is gone without a word (killed, with all that watched over it) {when}",
+    "gone": "the supervisor ended without a record (it was killed with its watchdog, or the record is damaged) {when}",
 }
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.lines import LogLine, parse_line
+from rlbox.i18n import _
 
 _WORK = re.compile(r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))")
 _STATE = re.compile(r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: -?\d")
@@ -282,7 +283,7 @@ def _parse_rank_in_name(name: str) -> int | None:
 
 
 def _parse_node(root: Candidate, name: str) -> str:
-    for text in (root.event.log_line.text, root.text, *(line for _, line in root.event.tail)):
+    for text in (root.event.log_line.text, root.text, *(line for __, line in root.event.tail)):
         if found := _NODE_IN_LINE.search(text):
             return next(group for group in found.groups() if group)
     found = _NODE_IN_NAME.search("/".join(name.split("/")[-2:]))
@@ -311,18 +312,19 @@ def describe_log_to_fetch(root: Candidate, location: FailureLocation) -> str:
         return ""
     if location.missing:
         told = ", ".join(map(str, location.missing.ranks[:8]))
-        at = f" on node {location.node}" if location.node else ""
-        return f"stderr of rank {told}{at}, which {location.missing.reason}"
+        at = _(" on node {node}").format(node=location.node) if location.node else ""
+        missing = _("stderr of rank {ranks}{at}, which {reason}")
+        return missing.format(ranks=told, at=at, reason=location.missing.reason)
     text = root.event.log_line.text
     if found := _CHILD.search(text):
-        return f"stderr of local rank {found.group(1)} (pid {found.group(2)})"
+        return _("stderr of local rank {rank} (pid {pid})").format(rank=found.group(1), pid=found.group(2))
     if found := _PEER.search(text):
-        return f"stderr of the process at {found.group(1) or found.group(2)}"
+        return _("stderr of the process at {address}").format(address=found.group(1) or found.group(2))
     if root.causal_role == "victim" and root.event.log_line.rank >= 0:
-        return f"stderr of the ranks other than {root.event.log_line.rank}, on all nodes"
+        return _("stderr of the ranks other than {rank}, on all nodes").format(rank=root.event.log_line.rank)
     if found := _ACTOR.search(text):
-        at = f" on {found.group(2)}" if found.group(2) else ""
-        return f"worker-*-{found.group(1)}.err of Ray's session folder{at}"
+        at = _(" on node {node}").format(node=found.group(2)) if found.group(2) else ""
+        return _("worker-*-{worker}.err in Ray's session folder{at}").format(worker=found.group(1), at=at)
     if _ENGINE.search(text):
-        return "stderr of the engine's own process, from before this line"
-    return "stderr of the process that ended first, from before this line"
+        return _("stderr of the engine's own process, from before this line")
+    return _("stderr of the process that ended first, from before this line")

@@ -17,6 +17,7 @@ _FIRST_WIDTH = 320
 _CHAIN_SHOWN = 12
 _ALSO_SHOWN = 4
 _NOISE_SHOWN = 6
+ROLES = {"root": _("root"), "relayed": _("relayed"), "victim": _("victim")}
 LINK_REASONS = {
     "": _("it broke first"),
     "same-lane": _("same process, later"),
@@ -134,19 +135,20 @@ def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
     times = _(" ({count} times)").format(count=candidate.event.count) if candidate.event.count > 1 else ""
     of = f" {link.cause_index + 1}" if link.cause_index > 0 else ""
     start = f"  {place + 1}. {_format_line(diagnosis, candidate)}"
-    return join("", (start, times, f" [{link.role_in_chain}, ", LINK_REASONS[link.reason], of, "]"))
+    return join("", (start, times, " [", ROLES[link.role_in_chain], ", ", LINK_REASONS[link.reason], of, "]"))
 
 
 def _list_damage(diagnosis: Diagnosis) -> list[str]:
     return [
-        _("not all was read: {file}: {problem}").format(file=one.name, problem=one.problem)
+        _("not read completely: {file}: {problem}").format(file=one.name, problem=one.problem)
         for one in diagnosis.damaged_files
     ]
 
 
 def _format_healthy(diagnosis: Diagnosis) -> str:
     if damage := _list_damage(diagnosis):
-        return join("\n", (_("no verdict: a log was not read as a whole"), *damage))
+        step = _("next:  rlbox diagnose LOG, with the complete log as text")
+        return join("\n", (_("no result: a log was not read completely"), *damage, step))
     ending = _format_stall(diagnosis, diagnosis.stall) if diagnosis.stall else ENDINGS[diagnosis.ending]
     lines = sum(one.lines for one in diagnosis.files)
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)

@@ -49,7 +49,7 @@ def write_first_rows(
     path = (target_else_data_output_dir or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(path, "another with --output")
+        require_writable_file(path, "--output")
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {source} to {path}")
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
@@ -75,7 +75,8 @@ def _default_tiny_file(source: Path) -> Path:
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise SpecError(_("there is no such file"), where=str(path), next_step=_("give the file that the job reads"))
+        what = _("this is not a regular file") if path.exists() else _("there is no such file")
+        raise SpecError(what, where=str(path), next_step=_("pass the data file that the job reads"))
 
 
 def _find_stack(python: str) -> StackLocation:

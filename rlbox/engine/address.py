@@ -62,11 +62,11 @@ def create_unreachable_error(address: str, error: BaseException) -> EngineError:
             next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )
     if not address.startswith(("unix:", "ssh:")):
-        return NotAnswered(_("no Docker engine answers"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
+        return NotAnswered(_("cannot connect to Docker"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
     return NotAnswered(
-        _("no Docker engine answers"),
+        _("cannot connect to Docker"),
         where=address,
-        next_step=_("rlbox engine up (starts one; as root it installs it where there is none)"),
+        next_step="rlbox engine up",
     )
 
 

@@ -123,7 +123,7 @@ def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
     if count := whole_number(gpus_option):
         return GpuRequest(count=count)
     if not ids or wrong or gpus_option == "0" or len(set(ids)) < len(ids):
-        raise SpecError(_("--gpus {text!r} does not say which GPUs").format(text=gpus_option), next_step=_SAYS)
+        raise SpecError(_("invalid --gpus {text!r}").format(text=gpus_option), next_step=_SAYS)
     return GpuRequest(ids=ids)
 
 

@@ -40,7 +40,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
     fetch = _TargetFetch(app, load_image_plan(app.project, target_name), options)
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):
-            require_writable_or_creatable_directory(options.export_dir, "another with --export")
+            require_writable_or_creatable_directory(options.export_dir, "--export")
     if app.dry_run:
         return fetch.report_dry_run()
     if options.import_dir:

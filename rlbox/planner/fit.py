@@ -15,7 +15,7 @@ from rlbox.amounts import GIB, columns, decimal_size_text, gpu_memory_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.fits import Fits, StageFits
 from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
@@ -88,8 +88,8 @@ def _part_lines(needs: RunNeeds) -> list[str]:
 
 
 def format_shortages(nonempty_shortages: Sequence[Shortage]) -> str:
-    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in nonempty_shortages]
-    return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} things do not fit", *lines])
+    lines = [join(": ", (lack.stage, lack.text)) if lack.stage else lack.text for lack in nonempty_shortages]
+    return lines[0] if len(lines) == 1 else join("\n  ", [_("{count} problems").format(count=len(lines)), *lines])
 
 
 _IMAGE = "/opt"
@@ -252,7 +252,8 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand
     if fit is None or not fit.shortages:
         return
     if force:
-        app.print_status(f"warning: job {job.name} does not fit: {format_shortages(fit.shortages)}")
+        shown = format_shortages(fit.shortages)
+        app.print_status(_("warning: job {job} does not fit: {shown}").format(job=job.name, shown=shown))
         return
     raise NodeError(
         _("job {job} does not fit: {refusal}").format(job=job.name, refusal=format_shortages(fit.shortages)),
@@ -292,7 +293,7 @@ def _suggest_next_step(job: Job, fit: FitResult, requested: RunCommand) -> str:
     if nearest := suggest_fitting_command(job, requested, fit.capacity):
         return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words_after_rlbox()))
     return _(
-        "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
+        "no profile or tunable parameter of the job fits: use a larger machine, or another target with --target NAME"
     )
 
 
@@ -337,7 +338,7 @@ def parse_price_range(text: str) -> HourlyPrice:
     if low > high:
         raise SpecError(
             _("invalid --price {text!r}").format(text=text),
-            next_step=_("say dollars an hour, a price or a range (1.60-2.40)"),
+            next_step=_("use dollars per hour: 1.60, or a range: 1.60-2.40"),
         )
     return HourlyPrice(low, high, "--price")
 
@@ -400,7 +401,7 @@ def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list
     unknown = [row.stage for row in hours if row.low is None]
     total = f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
     if price is None:
-        return [*columns(rows), total, "cost: no price is known; say dollars an hour: --price 1.60-2.40"]
+        return [*columns(rows), total, "cost: no price is known; pass dollars per hour: --price 1.60-2.40"]
     hourly = _range(price.low, price.high)
     cost = f"cost: ${_range(low * price.low, high * price.high)} at ${hourly} an hour ({price.basis})"
     return [*columns(rows), total, cost]

@@ -246,7 +246,7 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:
-        text = _describe_lack("the data disk", needs.disk_bytes_by_stage_part, room.disk_bytes, decimal_size_text)
+        text = _describe_lack(_("the data disk"), needs.disk_bytes_by_stage_part, room.disk_bytes, decimal_size_text)
         found.append(Shortage("disk", "", text))
     return tuple(found)
 
@@ -276,10 +276,10 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
     if room.bytes_per_gpu and row.card_bytes and row.card_bytes > free:
         total, context, others = map(gpu_memory_text, (room.bytes_per_gpu, CONTEXT, room.used_bytes_of_fullest_gpu))
         held = f" and {others} that other processes hold" if room.used_bytes_of_fullest_gpu else ""
-        text = _describe_lack("a GPU", row.card, max(0.0, free), gpu_memory_text)
+        text = _describe_lack(_("a GPU"), row.card, max(0.0, free), gpu_memory_text)
         yield Shortage("card", row.stage, f"{text} ({total}, less {context} for CUDA's context and NCCL{held})")
     if room.host_bytes_per_node and row.host_bytes > room.host_bytes_per_node:
-        text = _describe_lack("host memory", row.host, room.host_bytes_per_node, decimal_size_text)
+        text = _describe_lack(_("host memory"), row.host, room.host_bytes_per_node, decimal_size_text)
         yield Shortage("host", row.stage, text)
 
 

@@ -235,7 +235,11 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             app.dry.steps_before.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
             _check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
-            app.print_status(f"bringing {layout.prefix} to the lock of target {image.target}")
+            app.print_status(
+                _("installing the lock of target {target} in {prefix}").format(
+                    target=image.target, prefix=layout.prefix
+                )
+            )
             apply_plan_under_lock(app, prepared, plan)
 
 

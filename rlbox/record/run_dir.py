@@ -63,7 +63,9 @@ def load_plan_file(run_dir: Path) -> RunPlan:
         ) from error
     except (OSError, ValueError) as error:
         raise SpecError(
-            _("{plan_file} cannot be read: {error}").format(plan_file=PLAN_FILE, error=error), where=str(path)
+            _("{plan_file} cannot be read: {error}").format(plan_file=PLAN_FILE, error=error),
+            where=str(path),
+            next_step=_("start the job again with `rlbox run`: a damaged run cannot be resumed"),
         ) from error
     return load_run_plan(data)
 

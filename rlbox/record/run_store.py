@@ -99,7 +99,7 @@ class RunStore:
         runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
         if id_or_unique_prefix is None:
             if not runs:
-                step = "rlbox run JOB, or look at another data disk with --data DIR"
+                step = _("rlbox run JOB, or look at another data disk with --data DIR")
                 raise SpecError(_("no run yet"), where=where, next_step=step)
             return runs[0]
         found = [run for run in runs if run.name == id_or_unique_prefix] or [

@@ -174,7 +174,9 @@ def load_run_state(run_dir: Path) -> RunState:
             _("this folder holds no run"), where=str(path), next_step=_("list the runs with: rlbox runs")
         ) from error
     except (OSError, ValueError) as error:
-        raise SpecError(_("run.json cannot be read: {error}").format(error=error), where=str(path)) from error
+        raise SpecError(
+            _("run.json cannot be read: {error}").format(error=error), where=str(path), next_step="rlbox runs"
+        ) from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise SpecError(
             _("run.json was not written by this rlbox (it reads schema {schema})").format(schema=SCHEMA),

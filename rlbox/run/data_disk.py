@@ -47,7 +47,7 @@ def open_store_existing_if_named_or_exec_remotely(app: App, target: str, data_op
         raise NodeError(
             _("there is no such data disk"),
             where=str(run_store.data_dir),
-            next_step=_("name the folder that holds runs/"),
+            next_step=_("pass the folder that contains runs/: --data DIR"),
         )
     return run_store
 

@@ -97,7 +97,7 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
     services = {service.name: service for stage in plan.stages for service in stage.services}.values()
     ports = {name: port for service in services for name, port in service.ports.items()}
     if unknown := sorted({*wanted} - {*ports}):
-        step = _("choose one of: {ports}").format(ports=", ".join(sorted(ports)) or _("it has none"))
+        step = _("choose one of: {known}").format(known=", ".join(sorted(ports))) if ports else _("omit --publish")
         raise SpecError(
             _("no service of job {job} has the port {unknown!r}").format(job=plan.job, unknown=unknown[0]),
             next_step=step,

@@ -58,7 +58,7 @@ class HostBackend:
         ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         chosen = make_visible_gpus_env(app, self._options.gpus)
         app.print_status(
-            "no container: the stages run in place on this machine, as you: they can change the run's own record"
+            _("no container: the stages run directly on this machine, as you; they can change the run's own record")
         )
         environment = bring_host_to_lock(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)

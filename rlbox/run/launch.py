@@ -132,7 +132,7 @@ def start_and_follow(
     code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=plan.run_id)
-        raise Interrupted(what, where=str(run_dir))
+        raise Interrupted(what, where=str(run_dir), next_step=format_resume_command(plan))
     return code
 
 

@@ -103,7 +103,8 @@ def _load(path: Path, *, must: bool) -> _Place:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         if must:
-            raise SpecError(_("the file of --env-file is missing"), where=str(path)) from error
+            step = _("create the file, or pass another with --env-file")
+            raise SpecError(_("the file of --env-file is missing"), where=str(path), next_step=step) from error
         return _Place(title=str(path), values={}, note=_(" (not there)"))
     except OSError as error:
         raise SpecError(

@@ -232,38 +232,38 @@ _RULES = (
     _Rule(
         pattern=r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
         id="host-key-changed",
-        title="its host key is another than the one that is known: somebody may stand between",
-        remedy="ask whoever runs it; if it was installed anew: `ssh {name}` says how to remove its old key",
+        title=_("its host key changed: the connection may be intercepted"),
+        remedy=_("ask its administrator; after a reinstallation, `ssh {name}` shows how to remove the old key"),
     ),
     _Rule(
         pattern=r"Host key verification failed|No \S+ host key is known",
         id="host-key-unknown",
-        title="its host key is not known here",
-        remedy="type `ssh {name}` once, compare the key, and take it",
+        title=_("its host key is unknown on this machine"),
+        remedy=_("run `ssh {name}` once, compare the key, and accept it"),
     ),
     _Rule(
         pattern=r"Could not resolve hostname|Name or service not known|nodename nor servname",
         id="host-unknown",
-        title="there is no host of that name",
-        remedy="correct the name, or give it a Host entry in ~/.ssh/config",
+        title=_("unknown host name"),
+        remedy=_("correct the name, or give it a Host entry in ~/.ssh/config"),
     ),
     _Rule(
         pattern=r"Permission denied|Too many authentication failures|no mutual signature|passphrase",
         id="login-refused",
-        title="ssh would ask for a password: no key of yours is taken there",
-        remedy="ssh-copy-id {name}, or load the key with ssh-add",
+        title=_("ssh would ask for a password: the host accepts none of your keys"),
+        remedy=_("ssh-copy-id {name}, or load the key with ssh-add"),
     ),
     _Rule(
         pattern=r"python3: (command )?not found|python3: No such file|Unknown command: python3",
         id="no-python",
-        title="it has no python3",
-        remedy="install Python 3.6 or newer there: apt-get install python3",
+        title=_("it has no python3"),
+        remedy=_("install Python 3.6 or newer there: apt-get install python3"),
     ),
     _Rule(
         pattern=r"administratively prohibited|streamlocal|forwarding (is )?disabled",
         id="no-forwarding",
-        title="its sshd forwards no sockets",
-        remedy="AllowStreamLocalForwarding yes in its sshd_config",
+        title=_("its sshd forwards no sockets"),
+        remedy=_("set AllowStreamLocalForwarding yes in its sshd_config"),
     ),
 )
 _BEHIND = "open failed: connect failed"
@@ -277,6 +277,6 @@ def explain_ssh_error(name: str, output: str) -> Finding:
         if match := re.search(rule.pattern, output):
             line = next((line for line in lines if match.group() in line), lines[-1])
             return Finding(id=rule.id, title=rule.title, seen=line, where=name, remedy=rule.remedy.format(name=name))
-    last = next((line for line in lines if _BEHIND in line), lines[-1] if lines else "ssh ended without a word")
-    remedy = f"make `ssh {name} true` work: is it on, is its network up, is its sshd there?"
-    return Finding(id="unreachable", title="it does not answer", seen=last, where=name, remedy=remedy)
+    last = next((line for line in lines if _BEHIND in line), lines[-1] if lines else _("ssh ended without output"))
+    remedy = _("make `ssh {name} true` work: check power, network and sshd of the host").format(name=name)
+    return Finding(id="unreachable", title=_("it does not answer"), seen=last, where=name, remedy=remedy)

@@ -112,7 +112,7 @@ def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:
             where=str(out),
             next_step=_("name another place with --out"),
         )
-    require_writable_file(out, "another with --out")
+    require_writable_file(out, "--out")
 
 
 def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:

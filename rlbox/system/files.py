@@ -127,12 +127,12 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
 
 
 def require_writable_file(path: Path, alternative: str) -> None:
-    """Refuse a file that cannot be written or has no folder: a slip makes none. `alternative`: `another with --out`."""
+    """Refuse a file that cannot be written or has no folder: a slip makes none. `alternative`: an option, `--out`."""
     if is_folder_device_or_pipe(path):
         raise NodeError(
-            _("no regular file has this name, and it is not replaced"),
+            _("not a regular file; it is not replaced"),
             where=str(path),
-            next_step=_("name {other}").format(other=alternative),
+            next_step=_("pass another path with {option}").format(option=alternative),
         )
     _require_writable_directory(path.absolute().parent, path, alternative)
 
@@ -144,15 +144,17 @@ def require_writable_or_creatable_directory(folder: Path, alternative: str) -> N
 def _require_writable_directory(directory: Path, path: Path, alternative: str) -> None:
     if not os.path.lexists(directory):
         raise NodeError(
-            _("the folder of this is not there"),
+            _("the folder of this file does not exist"),
             where=str(path),
-            next_step=_("mkdir -p {parent}, or name {other}").format(
-                parent=shlex.quote(str(directory)), other=alternative
+            next_step=_("mkdir -p {parent}, or pass another path with {option}").format(
+                parent=shlex.quote(str(directory)), option=alternative
             ),
         )
     if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
         raise NodeError(
-            _("it is no folder that this user can write to"),
+            _("not a folder that this user can write to"),
             where=str(directory),
-            next_step=_("make the folder writable for you, or name {other}").format(other=alternative),
+            next_step=_("make the folder writable for you, or pass another path with {option}").format(
+                option=alternative
+            ),
         )

@@ -33,7 +33,7 @@ _POLL_S = 10.0
 _SILENT_S = 120.0
 _CREATION = "the creation"
 _SEARCH = _("rlbox vast search TARGET tells what can be rented now")
-_KEYS = _("https://cloud.vast.ai/manage-keys/ makes one")
+_KEYS = "https://cloud.vast.ai/manage-keys/"
 _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 _DEAD_STATES = frozenset({"exited", "unknown", "offline"})
@@ -222,7 +222,7 @@ def require_api_key() -> str:
     for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
         if (path := Path(os.path.expanduser(name))).is_file():
             return path.read_text("utf-8").strip()
-    step = _("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
+    step = _("create a key at {keys}, then: export VAST_API_KEY=KEY").format(keys=_KEYS)
     raise SpecError(_("no API key of vast.ai is set"), next_step=step)
 
 
@@ -281,7 +281,7 @@ def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFai
     reason = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or _("no reason given")
     gone = _SEARCH if what == _CREATION else _("rlbox vast ls tells what instances there are")
     steps = {
-        401: _("the API key is not taken; export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS),
+        401: _("vast.ai rejected the API key; create one at {keys}, then: export VAST_API_KEY=KEY").format(keys=_KEYS),
         404: gone,
         410: gone,
     }

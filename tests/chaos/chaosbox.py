@@ -268,7 +268,7 @@ FAULTS: dict[str, tuple[Callable[[Round], bool], tuple[str, ...], str, tuple[str
     "kill -9 of the command line": (kill_cli, ("here", "docker"), "", ("never started",)),
     "kill -9 of the supervisor": (kill_supervisor, ("here", "docker"), LOST, ("failed",)),
     "kill -9 of the warden": (kill_warden, ("here",), "", ()),
-    "kill -9 of supervisor and warden": (kill_both, ("here",), r"the supervisor is gone without a word", ("failed",)),
+    "kill -9 of supervisor and warden": (kill_both, ("here",), r"the supervisor ended without a record", ("failed",)),
     "docker kill": (docker_kill, ("docker",), rf"{LOST}|the engine lost", ("failed", "never started")),
     "docker rm -f": (
         docker_remove,

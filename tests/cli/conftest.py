@@ -32,7 +32,7 @@ class Away:
     @classmethod
     def connect(cls, address: str = "") -> NoReturn:
         """Refuse as for a socket at which nobody listens."""
-        raise NotAnswered("no Docker engine answers", where="unix:///var/run/docker.sock")
+        raise NotAnswered("cannot connect to Docker", where="unix:///var/run/docker.sock")
 
 
 @pytest.fixture

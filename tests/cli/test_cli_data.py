@@ -84,7 +84,7 @@ def test_a_tiny_set(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatc
     made = folder.path / "out/train_tiny.jsonl"
     refused = rlbox(*words)
     assert (refused.code, rlbox(*words, "--dry-run").code) == (5, 5)
-    assert "the folder of this is not there" in refused.err
+    assert "the folder of this file does not exist" in refused.err
     made.parent.mkdir()
     assert rlbox(*words, "--dry-run").out.endswith(f"# verdict: this would write 2 rows of train.jsonl to {made}\n")
     assert not made.exists()

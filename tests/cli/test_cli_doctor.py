@@ -53,7 +53,7 @@ def test_a_host_without_an_engine(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("rlbox.doctor.host.list_processes_in_same_container", lambda: ())
     said = rlbox("doctor")
     assert said.code == 1
-    assert said.out.startswith("error: engine-missing: the container engine cannot be used: no Docker engine answers\n")
+    assert said.out.startswith("error: engine-missing: the container engine cannot be used: cannot connect to Docker\n")
     assert f"where: unix://{tmp_path}/none.sock" in said.out
 
 

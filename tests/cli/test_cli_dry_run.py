@@ -134,7 +134,7 @@ def test_all_that_is_wrong_is_said_at_once(rlbox: Rlbox, two: Folder, ready: Eng
         line.removeprefix("# refused: ").partition("; looked in")[0] for line in lines if "# refused: " in line
     ] == [
         "secret TOKEN_OF_MINE is missing",
-        "--gpus 'banana' does not say which GPUs",
+        "invalid --gpus 'banana'",
         "there is no such data disk",
         f"the engine has no image {TAG}",
         "no service of job two has the port 'nosuch'",
@@ -189,7 +189,7 @@ def test_an_engine_that_does_not_answer_is_no_refusal(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{two.path}/no.sock")
     found = verdict(rlbox, "run", "two", "--gpus", "2")
-    why = f"no Docker engine answers (unix://{two.path}/no.sock)"
+    why = f"cannot connect to Docker (unix://{two.path}/no.sock)"
     assert found["not_checked"] == [{"what": ["image", "GPUs", "network"], "why": why}]
 
 

@@ -125,7 +125,7 @@ def test_a_slip_of_an_output_makes_no_folder(rlbox: Rlbox, ground: Folder, line:
     words = line.replace("OUT", str(missing)).split()
     (refused,) = [row for row in verdict(rlbox, *words)["refused"] if "folder" in row["what"]]
     assert refused == {
-        "what": "the folder of this is not there",
+        "what": "the folder of this file does not exist",
         "where": words[-1],
         "next": f"mkdir -p {missing}, or name {SLIPS[line]}",
         "exit_code": 5,

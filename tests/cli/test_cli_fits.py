@@ -38,7 +38,7 @@ def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
         return True
     assert said.code == 5, said.out
     (next_step,) = [line for line in said.out.splitlines() if line.startswith("#   next:")]
-    if next_step.startswith("#   next:  no profile of the job and nothing that it lets be turned fits"):
+    if next_step.startswith("#   next:  no profile or tunable parameter of the job fits"):
         return False
     assert next_step.startswith(NEAREST), said.out
     again = rlbox(

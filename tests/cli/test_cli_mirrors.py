@@ -62,7 +62,7 @@ def test_a_kind_that_nobody_gives(rlbox: Rlbox, folder: Folder, hosts: list[Mirr
     said = rlbox("mirrors", "probe", "--sources", "lan")
     assert said.code == 1
     assert said.err == (
-        "rlbox: error: no place of profile lan gives python\n"
+        "rlbox: error: no mirror of profile lan offers python\n"
         "  where: gone, away\n"
         "  next:  check the network, or choose another profile with --sources NAME\n"
     )

@@ -55,7 +55,7 @@ def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> 
 
 @pytest.mark.usefixtures("no_engine")
 def test_dry_run_needs_neither_engine_nor_registry(rlbox: Rlbox, mine: Folder) -> None:
-    unchecked = "# not checked: image: no Docker engine answers (unix:///var/run/docker.sock)\n"
+    unchecked = "# not checked: image: cannot connect to Docker (unix:///var/run/docker.sock)\n"
     assert rlbox("push", "mine", "--to", "registry.example/team/", "--dry-run") == Said(
         code=0,
         out=f"push {TAG} to registry.example/team/mine:latest\n\n{unchecked}"

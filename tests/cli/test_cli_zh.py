@@ -13,7 +13,7 @@ from rlbox.cli.root import root
 
 pytestmark = [pytest.mark.usefixtures("no_engine"), pytest.mark.allow("processes")]
 ENGLISH = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}")
-COMMAND = re.compile(r"`[^`]*`|rlbox [\w -]+|no Docker engine answers|this test uses a socket.*")
+COMMAND = re.compile(r"`[^`]*`|rlbox [\w -]+|cannot connect to Docker|this test uses a socket.*")
 LINE = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"
 
 

@@ -175,7 +175,7 @@ def test_the_same_stages_pass_in_place(tiny: Box) -> None:
     write(tiny)
     result = tiny("run", "two", "--place", "here")
     assert result.code == 0, result.err
-    assert "no container: the stages run in place on this machine" in result.err
+    assert "no container: the stages run directly on this machine" in result.err
     assert states(tiny) == ["passed", "passed"]
     write(tiny, second="echo there; sleep 300")
     process = tiny.start("run", "two", "--place", "here")

@@ -49,7 +49,7 @@ def test_nodes_of_the_target_and_of_the_line() -> None:
 @pytest.mark.parametrize(
     ("own", "told", "data", "what", "step"),
     [
-        (Own(), "", "", "target mine names no nodes", "--nodes gpu005,gpu006, or cluster.nodes of the target"),
+        (Own(), "", "", "target mine names no nodes", "pass --nodes HEAD,WORKER, or set cluster.nodes in the target"),
         (Own(), "a,b,a", "", "node a is named twice", "--nodes"),
         (Own(), "a,-oProxyCommand=x", "", "'-oProxyCommand=x' is not a valid node name", "--nodes"),
         (

@@ -76,9 +76,9 @@ def test_images(engine: EngineSocket) -> None:
 @pytest.mark.parametrize(
     ("error", "what", "step"),
     [
-        (FileNotFoundError(errno.ENOENT, "No such file"), "no Docker engine answers", "rlbox engine up"),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "no Docker engine answers", "rlbox engine up"),
-        (TimeoutError("timed out"), "no Docker engine answers", "rlbox engine up"),
+        (FileNotFoundError(errno.ENOENT, "No such file"), "cannot connect to Docker", "rlbox engine up"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "cannot connect to Docker", "rlbox engine up"),
+        (TimeoutError("timed out"), "cannot connect to Docker", "rlbox engine up"),
         (
             PermissionError(errno.EACCES, "Permission denied"),
             "this user may not speak to the Docker engine",

@@ -24,7 +24,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
     started: list[Any] = []
 
     def gone(name: str) -> None:
-        raise EngineError("no Docker engine answers")
+        raise EngineError("cannot connect to Docker")
 
     engine: Any = SimpleNamespace(
         start_container=lambda plan, secrets: started.append(plan),
