@@ -39,7 +39,7 @@ from rlbox.provision.provision import provision_target, remove_target, run_targe
 @click.option("--no-packages", is_flag=True, help="Do not touch apt.")
 @click.option("--python", metavar="FILE", default="", help="Python interpreter for the environment.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
-@click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
+@click.option("--yes", is_flag=True, help="Change the machine's own paths without confirmation.")
 @force_option
 @sources_option
 @dry_run_option
@@ -59,7 +59,7 @@ def apply(
 ) -> int:
     """Install the lock of TARGET on this machine without Docker: Python stack, fixes, checks.
 
-    As root and without --prefix the machine's own paths are changed, for every shell on it: that is asked before.
+    As root without --prefix, it changes the machine's own paths for all shells, after a confirmation.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
         would = f"make {_count_changes(len(plan.steps))}"
         if plan.steps and not layout.prefix:
             _warn_of_machine_paths(app, image.target)
-            would += " at /" if yes else " at /, once you said yes"
+            would += " at /" if yes else " at / after confirmation"
         return app.planned(*output, would)
     layout = prepared.desired.layout
     checks = run_target_fix_checks(layout)
@@ -124,16 +124,16 @@ def _count_changes(count: int) -> str:
 def _warn_of_machine_paths(app: App, target: str) -> None:
     app.print_status(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
-        f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
+        f"rlbox apply {target} --dry-run shows each change, --remove restores all, --prefix DIR changes one folder only"
     )
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
     state, paths, notes = remove_target(app, name, layout)
-    count = counted(len(paths), "thing", "things")
+    count = counted(len(paths), "path", "paths")
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
-        would = f"lay back {count}" if paths else "change nothing: nothing of it is laid here"
+        would = f"restore {count}" if paths else "change nothing: it is not installed here"
         return app.planned(data, "\n".join(f"remove      {path}" for path in paths), would)
-    app.result(data, "\n".join([f"{name}  {state}: {count} laid back", *notes]))
+    app.result(data, "\n".join([f"{name}  {state}: {count} restored", *notes]))
     return 0

@@ -14,12 +14,13 @@ from rlbox.cli.options import (
     sources_option,
     target_argument,
 )
+from rlbox.i18n import _
 
 
 @click.command()
 @target_argument
 @click.option("--no-cache", is_flag=True, help="Run every step again, ignoring the build cache.")
-@click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
+@click.option("--rebuild", is_flag=True, help="Rebuild even if nothing changed.")
 @click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
 @click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
 @force_option
@@ -42,7 +43,7 @@ def build(app: App, name: str, force: bool, **given: Any) -> int:
     from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 
     if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
-        app.print_status(f"driver: {driver} or newer on the machine that runs it")
+        app.print_status(_("driver: {driver} or newer on the machine that runs it").format(driver=driver))
     conflict = require_consistent_stack_or_forced_conflict(app, name, force=force)
     return build_unless_current_and_report(app, name, BuildOptions(**given, overridden_conflict_text=conflict))
 
@@ -80,7 +81,8 @@ def compile(app: App, name: str, **given: Any) -> int:
 
     results = compile_and_lock_missing_wheels(app, name, CompileOptions(**given))
     data, text = wheel_results_json(name, results), format_wheel_results(results)
-    app.print_status(f"next: rlbox {'compile' if app.dry_run else 'build'} {name}")
+    command = f"rlbox {'compile' if app.dry_run else 'build'} {name}"
+    app.print_status(_("next: {command}").format(command=command))
     if app.dry_run:
         count = sum(result.wheel is None for result in results)
         would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"

@@ -27,7 +27,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     name = click.option(
         "--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes."
     )
-    data = click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
+    data = click.option("--data", default="", metavar="DIR", help="Data disk of all nodes, instead of disk.host.")
     return target(nodes(name(data(function))))
 
 
@@ -55,7 +55,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @dry_run_option
 @pass_app_with_shared_options
 def up(app: App, **given: Any) -> int:
-    """Bring up a cluster: every node is checked, gets the image, and is started with a token of the cluster's own.
+    """Start a cluster: check each node, install the image, and start Ray with the cluster's own token.
 
     If a node has problems, all problems are printed and nothing is started. After a failure, Ctrl-C or a lost
     connection, nothing of this call remains. A running cluster is not changed, except that its dead parts are
@@ -82,9 +82,9 @@ def up(app: App, **given: Any) -> int:
 @_cluster_options
 @pass_app_with_shared_options
 def status(app: App, **given: Any) -> int:
-    """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
+    """Show the state of a cluster: nodes, GPUs, idle GPUs, object store, disks.
 
-    Any machine that reaches the nodes can ask. Exit code 5 where a node is not as it should be.
+    Works from any machine that reaches the nodes. Exit code 5 if a node has a problem.
 
     \b
     Example:
@@ -186,7 +186,7 @@ def stop(app: App, job: str, **given: Any) -> int:
 
 @click.command()
 @_cluster_options
-@click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
+@click.option("--force", is_flag=True, help="Stop the cluster even if a job or run is in progress; it ends too.")
 @pass_app_with_shared_options
 def down(app: App, force: bool, **given: Any) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
@@ -238,7 +238,7 @@ def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
 def cluster() -> None:
     """Start a private Ray cluster on several machines, or stop it.
 
-    Nodes are names that your ssh knows, the head first: cluster.nodes of the target, or --nodes.
+    Nodes are host names of your SSH configuration, the head first: cluster.nodes of the target, or --nodes.
 
     \b
     Examples:

@@ -54,7 +54,7 @@ def doctor(
 ) -> int:
     """Examine this machine or container, and the image of TARGET; prints nothing when nothing is wrong.
 
-    Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
+    With --place here, or on a machine with an applied target, it checks the environment that runs get.
 
     Takes seconds, on a busy machine up to a minute. Checks limits, disks, paths, tokens, ports, mirrors,
     leftover processes, every file of the stack, a calculation, one Ray task, and the checks of all fixes.
@@ -75,11 +75,11 @@ def doctor(
 @dry_run_option
 @pass_app_with_shared_options
 def engine(app: App, action: str) -> int:
-    """Show the state of this machine's Docker engine, or start one where none answers.
+    """Show the state of this machine's Docker engine, or start one if Docker is not reachable.
 
-    An engine that answers is used as it is. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one, with
-    what builds need, and says how to stop it. Exit code 4 where none is possible, or where status finds something to
-    do.
+    A running engine is used unchanged. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one with the
+    packages for builds, and prints how to stop it. Exit code 4 if no engine can run, or if `status` finds a missing
+    step.
 
     \b
     Examples:

@@ -72,7 +72,7 @@ _MODEL_TIMEOUT_S, _SANDBOX_TIMEOUT_S = 1800.0, 3600.0
 
 @click.group(cls=TranslatedGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def eval() -> None:
-    """Judge checkpoints by suites of problems, say how sure a score is, and choose the best.
+    """Evaluate checkpoints on benchmarks, with confidence intervals, and choose the best.
 
     A RESULT is the folder of one checkpoint that `rlbox eval judge` or the job sft wrote, or its summary.json.
 
@@ -163,7 +163,7 @@ def _describe_lock_differences(error: LocksDifferError) -> str:
 @pass_app_with_shared_options
 @_translate_errors()
 def suites(app: App) -> None:
-    """List the suites: those that rlbox brings, and those in suites/ of the project.
+    """List the benchmarks: the shipped ones, and those in suites/ of the project.
 
     \b
     Examples:
@@ -182,7 +182,7 @@ def suites(app: App) -> None:
 @pass_app_with_shared_options
 @_translate_errors()
 def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **given: Any) -> int:
-    """Judge the reference solutions of each SUITE, a name or a TOML file: what fails here, no model can pass here.
+    """Check the reference solutions of each SUITE, a name or a TOML file. No model can pass a problem that fails here.
 
     Exit code 1 where one is not accepted, or a suite has none.
 
@@ -226,7 +226,11 @@ def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **gi
     ),
 )
 @click.option(
-    "--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked of each at a time."
+    "--at-once",
+    type=click.IntRange(1, 4096),
+    default=32,
+    show_default=True,
+    help="Number of parallel requests to each server.",
 )
 @click.option("--out", type=_PATH, default="eval", show_default=True, help="Folder of the results.")
 @_suite_options
@@ -248,9 +252,9 @@ def judge(
     python: str,
     **given: Any,
 ) -> int:
-    """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
+    """Evaluate each EXPORT, a Hugging Face checkpoint, on the problems of benchmarks.
 
-    Answers and verdicts are kept: the same command continues. Code that a model wrote runs only in the sandbox.
+    Answers and scores are saved, so the same command continues. Model-written code runs only in the sandbox.
 
     \b
     Examples:

@@ -143,9 +143,9 @@ def save(app: App, name: str, file: Path) -> int:
 def load(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
-    Every byte is checked against its sha256 first: nothing is loaded from a damaged archive. With --dry-run the archive
-    is verified, and the engine is asked whether it answers. The image gets the name that this project's target has;
-    images of other projects stay as they are.
+    rlbox first checks the archive's sha256 values, and loads nothing from a damaged archive. --dry-run checks the
+    archive and the connection to Docker. The image gets the name of this project's target; images of other projects do
+    not change.
 
     \b
     Examples:

@@ -116,7 +116,8 @@ def init(app: App, name: str, machine: str, arch: str | None, memory_gib: float 
     if app.dry_run:
         return app.planned(data, lines, "write these files")
     app.result(data, lines)
-    app.print_status(f"next: rlbox lock {name} && rlbox build {name} && rlbox run {name}")
+    command = f"rlbox lock {name} && rlbox build {name} && rlbox run {name}"
+    app.print_status(_("next: {command}").format(command=command))
     return 0
 
 

@@ -33,7 +33,7 @@ _SEVERITIES = ("error", "warning", "note")
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(allow_dash=True))
 @click.option(
-    "--target", metavar="NAME", shell_complete=complete_target, help="Judge by the versions this target pins."
+    "--target", metavar="NAME", shell_complete=complete_target, help="Check against the versions that this target pins."
 )
 @pass_app_with_shared_options
 def lint(app: App, files: tuple[str, ...], target: str | None) -> int:

@@ -159,8 +159,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 def fetch(app: App, name: str, place: str, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
-    With --place here it is what `rlbox apply` takes, and no more: no file of the operating system and no base
-    image.
+    With --place here, it fetches only the files that `rlbox apply` uses, without operating system and base image.
 
     \b
     Examples:
@@ -237,15 +236,15 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
     default="local",
     metavar="NAME",
     shell_complete=complete_target,
-    help="Target whose files to ask the mirrors for.",
+    help="Target whose files to request.",
 )
 @sources_option
 @pass_app_with_shared_options
 def mirrors(app: App, action: str, target: str, sources_profile: str) -> int:
-    """List the mirrors of a sources profile in the order in which they are tried, or ask each of them.
+    """List the mirrors of a sources profile in their order, or measure each of them.
 
-    `probe` asks every mirror for the smallest locked file of each kind, and reads the head of the answer. Exit code 1:
-    there is a kind that no mirror offers.
+    `probe` requests the smallest locked file of each kind from all mirrors, and reads the beginning. Exit code 1 if no
+    mirror offers a kind.
 
     \b
     Examples:

@@ -116,8 +116,10 @@ def _read_fix_translations(project: Project) -> dict[str, str]:
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-force_option = click.option("--force", is_flag=True, help="Go on though the stack contradicts itself.")
+yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
+force_option = click.option(
+    "--force", is_flag=True, help="Continue even if the versions of the stack contradict each other."
+)
 data_option = click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 gpus_option = click.option(
     "--gpus",
@@ -135,7 +137,10 @@ sources_option = click.option(
     help="Where files come from: direct, cn, or a file of sources/ [RLBOX_SOURCES].",
 )
 place_option = click.option(
-    "--place", type=click.Choice(SINGLE_MACHINE_PLACES), default=DEFAULT_PLACE, help="In a container, or in place."
+    "--place",
+    type=click.Choice(SINGLE_MACHINE_PLACES),
+    default=DEFAULT_PLACE,
+    help="In a container, or directly on this machine.",
 )
 target_argument = click.argument("name", metavar="TARGET", shell_complete=complete_target)
 optional_target_argument = click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)

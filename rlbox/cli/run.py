@@ -130,7 +130,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     with catch_stop_signals() as left:
         show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
         if left.name and run_store.is_running(plan.run_id):
-            app.print_status(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
+            app.print_status(_("run {run} continues; stop it with: rlbox stop {run}").format(run=plan.run_id))
             return 0
     return reconcile_and_print_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
 
@@ -161,14 +161,14 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     run_dir = run_store.find_run(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_state_summary_json(run_store, run_dir, reconciled)
-        app.print_status(f"run {row['run']} has already ended: there is nothing to stop")
+        app.print_status(_("run {run} has already ended: there is nothing to stop").format(run=row["run"]))
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
         return _print_nothing_to_stop(app, ended, f"{row['run']} {row['state']}")
     if app.dry_run:
         data_json = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
         return app.planned(data_json, "", would)
-    app.print_status(f"stopping run {run_dir.name}")
+    app.print_status(_("stopping run {run}").format(run=run_dir.name))
     run_plan = run_store.load_plan_preferring_host_record(run_dir)
     stop_run(run_store, run_dir, run_plan, user=get_user_name(), via="rlbox stop", grace_s=grace)
     row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))

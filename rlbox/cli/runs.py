@@ -169,7 +169,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 @dry_run_option
 @pass_app_with_shared_options
 def prune(app: App, older: str | None, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
-    """Remove the runs that nothing needs, and say what stays and why.
+    """Remove the runs that nothing needs, and list the others with the reason.
 
     Kept: the latest run of each job, its latest passed run, runs in progress, and runs that hold checkpoints.
 

@@ -60,7 +60,7 @@ def ls(app: App) -> None:
 
 
 @store.command("verify")
-@click.option("--fix", is_flag=True, help="Remove damaged files, so that the next fetch brings them again.")
+@click.option("--fix", is_flag=True, help="Remove damaged files; the next fetch downloads them again.")
 @pass_app_with_shared_options
 def verify(app: App, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
@@ -79,7 +79,7 @@ def verify(app: App, fix: bool) -> None:
     for digest in damaged:
         store.remove(digest)
     data = {"store": str(store.root), "objects": count, "removed": damaged}
-    app.result(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are whole"]))
+    app.result(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are intact"]))
 
 
 UNUSED_S = 30 * 86_400.0

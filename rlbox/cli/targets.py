@@ -35,7 +35,7 @@ from rlbox.target.tested import describe_gpu_test_status
 def targets(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
-    A target for GPUs says where its lock ran; it is untested until a kept run had that lock. `rlbox stack` says more.
+    For a GPU target, the list shows where its lock ran; without a recorded run it is untested. See `rlbox stack`.
 
     \b
     Examples:

@@ -202,7 +202,7 @@ def create(app: App, name: str, **given: Any) -> int:
 
 
 def _describe_rent(quote: Quote, options: RentalOptions) -> str:
-    asking = "without asking" if options.yes else "once you said yes"
+    asking = "without asking" if options.yes else "after confirmation"
     return f"rent offer {quote.offer.id}, {asking}" if quote.offer else "rent"
 
 
@@ -371,7 +371,7 @@ def _fetch_files(
 @dry_run_option
 @pass_app_with_shared_options
 def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
-    """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
+    """Destroy instances with everything on their disks; only those with a label of rlbox.
 
     Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
     """
@@ -450,7 +450,7 @@ def up(
     number: int | None,
     **given: Any,
 ) -> int:
-    """Rent a machine for JOB, bring your specs and data there, run it, and fetch its runs and checkpoints.
+    """Rent a machine for JOB, upload your specs and data, run it, and fetch its runs and checkpoints.
 
     Without an image of the target's own, a plain CUDA image is rented: rlbox is sent there and installs the locked
     packages. The run keeps going when the connection breaks or this command ends; one that was cut off by a stop of the

@@ -17,14 +17,14 @@ _FIRST_WIDTH = 320
 _CHAIN_SHOWN = 12
 _ALSO_SHOWN = 4
 _NOISE_SHOWN = 6
-ROLES = {"root": _("root"), "relayed": _("relayed"), "victim": _("victim")}
+ROLES = {"root": _("root"), "relayed": _("relayed"), "victim": _("victim"), "death": _("death")}
 LINK_REASONS = {
     "": _("it broke first"),
     "same-lane": _("same process, later"),
     "quoted": _("it repeats that line"),
     "collective": _("it waited for it"),
     "kill-order": _("it was ended after it"),
-    "time": _("told later"),
+    "time": _("logged later"),
 }
 BENIGN_REASONS = {
     "signature": _("known to be harmless"),

@@ -14,7 +14,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
 from rlbox.values import Command
 
@@ -50,19 +50,20 @@ class EngineStatus:
         }
 
     def format(self) -> str:
-        title = f"engine {self.version}" if self.version else "no engine answers"
-        lines = [f"{title} at {self.engine_address}"]
+        title = _("engine {version} at {address}") if self.version else _("cannot connect to Docker at {address}")
+        lines: list[str] = [title.format(version=self.version, address=self.engine_address)]
         if self.version:
             store = "the containerd store"
             if not self.has_containerd_store:
                 store = "docker's own store, which keeps no manifests"
             free = "" if self.free_bytes is None else f", {decimal_size_text(self.free_bytes)} free"
             lines.append(f"images in {self.docker_root_dir}{free}: {store} ({self.storage_driver})")
-        lines += [f"to do: {step}" for step in self.missing_setup_steps]
+        lines += [_("to do: {step}").format(step=step) for step in self.missing_setup_steps]
         if self.missing_setup_steps:
             can_be_started = self.version or self.engine_address.startswith("unix:")
-            lines.append("next: rlbox engine up" if can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
-        return "\n".join(lines)
+            step = "rlbox engine up" if can_be_started else REMOTE_ENGINE_NEXT_STEP
+            lines.append(_("next: {command}").format(command=step))
+        return join("\n", lines)
 
 
 def parse_engine_info(

@@ -91,14 +91,15 @@ def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: st
     began = time.monotonic()
     _check_engine(app, options)
     if outdated_reason:
-        app.print_status(f"{plan.tag} is built anew: {outdated_reason}")
+        app.print_status(_("rebuilding {tag}: {reason}").format(tag=plan.tag, reason=outdated_reason))
     find_buildx()  # a missing tool is met before anything is fetched
     with hold_lock(*_build_lock(plan), timeout_s=_MOMENT_S, on_wait=app.print_status):
         request = BuildInputs(app, plan, options).fetch_and_write_context()
         with show_build_progress(app) as on_step:
             log, digest = build_image(plan.target, request, on_step, app.print_status)
         _check_fixes_or_untag_image(plan)
-        app.print_status(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
+        duration = duration_text(time.monotonic() - began)
+        app.print_status(_("built in {duration}; log: {log}").format(duration=duration, log=log))
         _cache_image_sbom(app, plan)
         if options.verify:
             _verify_build_is_reproducible(app, plan, request, digest)
@@ -117,7 +118,8 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
         return app.planned(data, text, "build nothing: the image is what its specs say now")
     record_project_dir(app.project)
     app.result(data, text)
-    app.print_status("next: rlbox run smoke" if plan.target == "local" else f"next: rlbox shell {plan.target}")
+    command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
+    app.print_status(_("next: {command}").format(command=command))
     return 0
 
 

@@ -127,7 +127,7 @@ def start_and_follow(
             return _detach(app, run_store, plan, is_alive)
         show_progress(app, run_dir, lambda: not interrupt.name and is_alive())
         if interrupt.name:
-            app.print_status("stopping the run")
+            app.print_status(_("stopping the run"))
             stop_run(run_store, run_dir, plan, user=get_user_name(), via=interrupt.name)
     code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
     if interrupt.name:
@@ -235,7 +235,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         page = run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE
         if stage.cause and page.is_file():
             app.print_status(f"  page:  {page}")
-    app.print_status(f"run {state.run_id} {state.state}: {run_dir}")
+    app.print_status(_("run {run} {state}: {folder}").format(run=state.run_id, state=state.state, folder=run_dir))
     if not passed:
         _say_next(app, plan, state, cause)
     # the record alone makes no 0 of a run that did not pass
@@ -246,11 +246,11 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
 def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
     run = state.run_id
     if cause and cause.next_step:
-        app.print_status(f"next: {cause.next_step}")
+        app.print_status(_("next: {command}").format(command=cause.next_step))
     elif state.state == "interrupted":
-        app.print_status(f"next: {format_resume_command(plan)}")
+        app.print_status(_("next: {command}").format(command=format_resume_command(plan)))
     else:
-        app.print_status(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
+        app.print_status(_("next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}").format(run=run))
 
 
 def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
@@ -259,7 +259,7 @@ def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) 
         archive = load_target(app.project, plan.target).target.disk.archive
         app.print_status(f"status: {write_passed_run_status_markdown(run_dir, plan, state, archive)}")
     except (SpecError, OSError) as error:  # the target is no longer there, or the disk is full
-        app.print_status(f"status: not written: {error}")
+        app.print_status(_("status: not written: {error}").format(error=error))
 
 
 def _format_cause(cause: Cause) -> str:

@@ -154,7 +154,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         run_dir = run_store.create_run_dir(plan, find_job_programs_dir(app, job), files)
-        app.print_status(f"run {plan.run_id}: {run_dir}")
+        app.print_status(_("run {run}: {folder}").format(run=plan.run_id, folder=run_dir))
         return plan
 
     owner = create_lock_owner_from_plan(plan)
@@ -284,7 +284,8 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         # whoever had the disk until now may have taken it up as well
         current = run_store.load_plan_preferring_host_record(run_dir)
         next_plan = dataclasses.replace(resumed, plan=_set_owner_to_caller(current)).write()
-        app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
+        started = _("run {run}, attempt {attempt}: {folder}")
+        app.print_status(started.format(run=next_plan.run_id, attempt=next_plan.attempt, folder=run_dir))
         return next_plan
 
     owner = create_lock_owner_from_plan(plan)

@@ -17,7 +17,7 @@ from rlbox.errors import RegistryError, SpecError, WorkFailed, get_main_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
 from rlbox.secrets.masks import value_looks_like_secret
@@ -63,7 +63,7 @@ def parse_vast_options(target: Target) -> dict[str, str]:
         problems = [f"{target.vast.options!r}: {error}"]
     if problems:
         raise SpecError(
-            "\n  ".join(problems),
+            join("\n  ", problems),
             where=f"images/{target.name}/target.toml: vast.options",
             next_step=_("change them: {page} says more").format(page=get_main_docs_url("vast")),
         )
@@ -109,11 +109,11 @@ def choose_plain_image(cuda_driver: str) -> str:
 
 
 def _require_image_and_price(target: Target, image: str, needs: OfferFilter) -> None:
-    problems = [] if image else ["no image is named that the platform could pull: --image, or vast.image"]
-    problems += [] if needs.max_hourly_usd else ["no price ceiling: --price, or vast.max_price"]
+    problems = [] if image else [_("no image to pull: pass --image or set vast.image")]
+    problems += [] if needs.max_hourly_usd else [_("no price limit: pass --price or set vast.max_price")]
     if problems:
         raise SpecError(
-            "\n  ".join(problems),
+            join("\n  ", problems),
             where=f"images/{target.name}/target.toml: vast",
             next_step=_("rlbox push {target} --to REGISTRY/NAME:TAG, then --image that; {page}").format(
                 target=target.name, page=get_main_docs_url("vast")

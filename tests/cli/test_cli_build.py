@@ -173,7 +173,7 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Clien
     assert (said.code, said.out) == (0, f"{TAG}  sha256:0123456789ab  built\n")
     lines = said.err.splitlines()
     assert lines[:4] == [
-        f"{TAG} is built anew: its spec has changed",
+        f"rebuilding {TAG}: its spec has changed",
         "✓ [rootfs 1/1] ADD rootfs.tar /  0.9 s",
         "✓ [deps 1/4] RUN cat /run/secrets/tok && echo sde=1735689600  0.3 s",
         "✓ [deps 2/4] RUN date >>/var/cache/x/f; cat /var/cache/x/f  0.1 s",

@@ -15,7 +15,7 @@ def test_status_says_what_up_would_do(rlbox: Rlbox, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     said = rlbox("engine", "status")
     assert said.code == 4
-    assert said.out.startswith(f"no engine answers at unix://{tmp_path}/none.sock\nto do: ")
+    assert said.out.startswith(f"cannot connect to Docker at unix://{tmp_path}/none.sock\nto do: ")
     assert "start" in said.out.splitlines()[1]
     assert said.out.endswith("next: rlbox engine up\n")
     told = json.loads(rlbox("engine", "status", "--json").out)

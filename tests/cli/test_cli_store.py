@@ -81,17 +81,17 @@ def test_ls(rlbox: Rlbox, store: ObjectStore) -> None:
 def test_an_empty_store(rlbox: Rlbox) -> None:
     where = cache_path("store")
     assert rlbox("store", "ls").out == f"0 objects, 0 B in {where}\n"
-    assert rlbox("store", "verify").out == "0 objects are whole\n"
+    assert rlbox("store", "verify").out == "0 objects are intact\n"
     assert not where.exists()
 
 
 def test_verify(rlbox: Rlbox, store: ObjectStore) -> None:
-    assert rlbox("store", "verify") == Said(code=0, out="3 objects are whole\n", err="")
+    assert rlbox("store", "verify") == Said(code=0, out="3 objects are intact\n", err="")
     flip(store.path(sha(TWO)))
     rlbox("store", "verify").check_error(1, "1 of 3 objects are damaged", "rlbox store verify --fix")
     assert store.has(sha(TWO))
     assert rlbox("store", "verify", "--fix") == Said(
-        code=0, out=f"removed {sha(TWO)[:12]}  n1.bin (http, http; mine)\n2 objects are whole\n", err=""
+        code=0, out=f"removed {sha(TWO)[:12]}  n1.bin (http, http; mine)\n2 objects are intact\n", err=""
     )
     assert rlbox("store", "verify", "--json").data == {
         "schema": 1,

@@ -112,7 +112,7 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "no image is named that the platform could pull"),
+        ((), "no image to pull"),
         ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price limit"),
     ],
 )

@@ -114,7 +114,7 @@ def test_build_makes_a_missing_and_an_outdated_image_first(tiny: Box) -> None:
         assert tiny("lock", "made-first").code == 0
         changed = tiny(*asked)
         assert changed.code == 0, changed.err
-        assert f"{own('made-first')} is built anew: " in changed.err
+        assert f"rebuilding {own('made-first')}: " in changed.err
     finally:
         docker("image", "rm", "--force", own("made-first"))
 

@@ -162,7 +162,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     up = ("up", "count", "--image", own("rented"), *data, "--env-file", "my.env", "--then", "stop", "--detach")
     dry = rented.rlbox(*up, "--dry-run")
     assert dry.code == 0, dry.err
-    assert "once you said yes, and run count there" in dry.out.splitlines()[-1]
+    assert "after confirmation, and run count there" in dry.out.splitlines()[-1]
 
     done = rented.rlbox(*up, "--yes", "--json")
     assert done.code == 0, done.err

@@ -43,7 +43,7 @@ def test_a_run_that_is_left_alone(site: Site) -> None:
     while "second: running" not in watching.stderr.readline():
         pass
     watching.send_signal(signal.SIGINT)
-    assert f"left alone: run {run} goes on" in watching.communicate(timeout=60)[1]
+    assert f"run {run} continues" in watching.communicate(timeout=60)[1]
     assert watching.returncode == 0
 
     (site.run_dir() / "go").touch()

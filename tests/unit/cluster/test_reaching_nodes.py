@@ -29,8 +29,8 @@ Host key verification failed."""
 @pytest.mark.parametrize(
     ("output", "id_", "step"),
     [
-        (CHANGED, "host-key-changed", "`ssh b` says how to remove its old key"),
-        ("No ED25519 host key is known for b\nHost key verification failed.", "host-key-unknown", "type `ssh b` once"),
+        (CHANGED, "host-key-changed", "`ssh b` shows how to remove the old key"),
+        ("No ED25519 host key is known for b\nHost key verification failed.", "host-key-unknown", "run `ssh b` once"),
         ("ssh: Could not resolve hostname b: Name or service not known", "host-unknown", "~/.ssh/config"),
         ("ann@b: Permission denied (publickey,password).", "login-refused", "ssh-copy-id b"),
         ("bash: line 1: python3: command not found", "no-python", "apt-get install python3"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from fakes import CHECKOUT
@@ -12,7 +13,8 @@ from fakes import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.lines import parse_clock, parse_line
-from rlbox.diagnose.patterns import classify_causal_role
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role
+from rlbox.diagnose.report import ROLES
 from rlbox.diagnose.signatures import load_signatures
 
 ERRORS = (
@@ -117,3 +119,7 @@ def test_who_heard_of_it_is_a_victim() -> None:
         classify_causal_role("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.")
         == "victim"
     )
+
+
+def test_roles_of_a_chain_all_have_a_name() -> None:
+    assert {*ROLES} == {*get_args(CausalRole)} - {"noise"}
