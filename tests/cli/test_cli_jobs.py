@@ -1,4 +1,4 @@
-"""The job of docs/jobs.md works as its page says, and what is wrong with a command line or a `.env` is said at once."""
+"""The job of docs/jobs.md works as its pages say, and what is wrong with a command line or a `.env` is said at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from following import Follow
 from rlbox.foreign import decode_toml
 from rlbox.job.job import Service, SourceTable, Stage
 
-PAGE = (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8")
+PAGE = "".join((CHECKOUT / f"docs/{name}.md").read_text("utf-8") for name in ("jobs", "fork", "ports", "secrets"))
 EXAMPLE, SOURCE, LISTENS, PUBLISHES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 _, ENV = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
