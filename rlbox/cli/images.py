@@ -120,7 +120,7 @@ def save(app: App, name: str, file: Path) -> int:
     tag = load_image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(file, "another path for FILE")
+        require_writable_file(file, "FILE")
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(tag, name)
@@ -143,9 +143,9 @@ def save(app: App, name: str, file: Path) -> int:
 def load(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
-    rlbox first checks the archive's sha256 values, and loads nothing from a damaged archive. --dry-run checks the
-    archive and the connection to Docker. The image gets the name of this project's target; images of other projects do
-    not change.
+    It first checks the archive's sha256 values, and loads nothing from a damaged archive. --dry-run checks the archive
+    and the connection to Docker. The image gets the name of this project's target; images of other projects do not
+    change.
 
     \b
     Examples:

@@ -205,7 +205,7 @@ def _start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
 
 def _read_last_error_or_placeholder(error_file: Path) -> str:
     lines = error_file.read_text("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "ssh ended without a word"
+    return lines[-1] if lines else "ssh ended without output"
 
 
 def _last_line(outcome: Outcome) -> str:

@@ -132,7 +132,7 @@ def require_writable_file(path: Path, alternative: str) -> None:
         raise NodeError(
             _("not a regular file; it is not replaced"),
             where=str(path),
-            next_step=_("pass another path with {option}").format(option=alternative),
+            next_step=_("use another path: {option}").format(option=alternative),
         )
     _require_writable_directory(path.absolute().parent, path, alternative)
 
@@ -146,7 +146,7 @@ def _require_writable_directory(directory: Path, path: Path, alternative: str) -
         raise NodeError(
             _("the folder of this file does not exist"),
             where=str(path),
-            next_step=_("mkdir -p {parent}, or pass another path with {option}").format(
+            next_step=_("mkdir -p {parent}, or use another path: {option}").format(
                 parent=shlex.quote(str(directory)), option=alternative
             ),
         )
@@ -154,7 +154,5 @@ def _require_writable_directory(directory: Path, path: Path, alternative: str) -
         raise NodeError(
             _("not a folder that this user can write to"),
             where=str(directory),
-            next_step=_("make the folder writable for you, or pass another path with {option}").format(
-                option=alternative
-            ),
+            next_step=_("make the folder writable for you, or use another path: {option}").format(option=alternative),
         )

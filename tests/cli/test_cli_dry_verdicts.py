@@ -21,7 +21,7 @@ __all__ = ["ready", "two"]
 
 WOULD = {
     "apply mine": "make ",
-    "apply mine --remove": "change nothing: nothing of it is laid here",
+    "apply mine --remove": "change nothing: it is not installed here",
     "build mine": "build nothing: the image is what its specs say now",
     "bundle own-1": "write DISK/own-1.tar.gz",
     "cluster submit mine --nodes a,b true": "",
@@ -109,12 +109,12 @@ def test_it_ends_with_a_verdict(rlbox: Rlbox, ground: Folder, tmp_path: Path, li
 
 
 SLIPS = {
-    "save mine OUT/x.tar": "another path for FILE",
-    "bundle own-1 --out OUT/x.tar.gz": "another with --out",
-    "report own-1 --out OUT/x.html": "another with --out",
-    "data tiny text.txt --output OUT/tiny.parquet": "another with --output",
-    "render mine --context OUT/context": "another with --context",
-    "fetch mine --export OUT/export": "another with --export",
+    "save mine OUT/x.tar": "FILE",
+    "bundle own-1 --out OUT/x.tar.gz": "--out",
+    "report own-1 --out OUT/x.html": "--out",
+    "data tiny text.txt --output OUT/tiny.parquet": "--output",
+    "render mine --context OUT/context": "--context",
+    "fetch mine --export OUT/export": "--export",
 }
 
 
@@ -127,7 +127,7 @@ def test_a_slip_of_an_output_makes_no_folder(rlbox: Rlbox, ground: Folder, line:
     assert refused == {
         "what": "the folder of this file does not exist",
         "where": words[-1],
-        "next": f"mkdir -p {missing}, or name {SLIPS[line]}",
+        "next": f"mkdir -p {missing}, or use another path: {SLIPS[line]}",
         "exit_code": 5,
     }
     real = rlbox(*words, "--json")

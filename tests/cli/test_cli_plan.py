@@ -131,7 +131,7 @@ CARD = (
 )
 REFUSALS: list[tuple[tuple[str, ...], str, str]] = [
     (("--set", "rows=8"), CARD, "the nearest that fits: rlbox run one --set rows=5"),
-    (("--gpus", "1"), "train: 2 GPUs of a machine, there are 1", "no profile of the job"),
+    (("--gpus", "1"), "train: 2 GPUs of a machine, there are 1", "no profile or tunable"),
     (
         ("--set", "keep=4"),
         "the data disk: 16.0 GB needed (train.checkpoints 16.0 GB), 12.9 GB there",
@@ -140,7 +140,7 @@ REFUSALS: list[tuple[tuple[str, ...], str, str]] = [
     (
         ("--set", "billions=4.5"),
         "host memory: 18.0 GB needed (copy 18.0 GB), 17.2 GB there",
-        "no profile of the job",
+        "no profile or tunable",
     ),
     (
         ("--set", "model=me/other"),

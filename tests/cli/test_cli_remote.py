@@ -57,7 +57,7 @@ MASTER = 'case "$*" in *" -M "*) echo ready; exec cat >/dev/null ;; *" -O "*) ex
     [
         ("echo 'me@far: Permission denied.' >&2; exit 255", "ssh to me@far failed: me@far: Permission denied."),
         (f"{MASTER}; echo 'no file' >&2; exit 1", "the engine's socket is not found: no file"),
-        ("exit 1", "ssh to me@far failed: ssh ended without a word"),
+        ("exit 1", "ssh to me@far failed: ssh ended without output"),
     ],
 )
 def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: 
         "cost     at most $2.5 an hour (assumed: the ceiling)",
         "",
         "# refused: no API key of vast.ai is set",
-        "#   next:  export VAST_API_KEY=KEY: https://cloud.vast.ai/manage-keys/ makes one",
+        "#   next:  create a key at https://cloud.vast.ai/manage-keys/, then: export VAST_API_KEY=KEY",
         "# verdict: this would be refused: 1 refusal, exit code 2",
     ]
     assert len(platform.asked) == before

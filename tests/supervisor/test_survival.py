@@ -76,7 +76,7 @@ def test_both_killed(disk: Disk) -> None:
     assert disk.states() == ["passed", "running"]
     assert disk.end_dead_runs().unresolved == {}
     assert disk.states() == ["passed", "failed"]
-    assert "gone without a word" in disk.cause().what
+    assert "ended without a record" in disk.cause().what
     assert disk.marked() == []
 
 

@@ -129,7 +129,7 @@ def test_a_bad_mirror_alone(store: ObjectStore, mirror: Mirror, case: str) -> No
         fetch(store, bad=mirror.url)
     assert str(caught.value) == (
         f"1 file cannot be fetched\n  six-1.16.0.whl\n    bad: {why}\n"
-        "  next:  rlbox fetch mine goes on where this one stopped"
+        "  next:  check the network, then continue with: rlbox fetch mine"
     )
     assert list(store.list_digests()) == []
     assert len(list(store.list_partials())) == (case == "stall")
@@ -216,7 +216,7 @@ def test_no_index_answers(store: ObjectStore) -> None:
     locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
     with pytest.raises(WorkFailed, match="    tuna: no connection") as caught:
         fetch_artifacts([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
-    assert caught.value.next_step == "rlbox fetch mine goes on where this one stopped"
+    assert caught.value.next_step == "check the network, then continue with: rlbox fetch mine"
 
 
 def test_all_failures_are_told_together(store: ObjectStore, mirror: Mirror) -> None:
