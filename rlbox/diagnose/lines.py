@@ -39,13 +39,6 @@ _CODES = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _REPEAT = re.compile(r"\s*\[repeated \d{1,7}x across cluster\].*$")
 _WARNING = re.compile(r"(?:^|[\s:])[A-Z]?\w*Warning: ")
 _RANK = re.compile(r"(?i)\b(?:TP|rank)[ _=-]?(\d{1,5})\b")
-_WRITER = re.compile(
-    r"^\s*(?:\((?=[^()]*\bpid=\d)[^()]*\)"  # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2)
-    r"|\[(?:rank|default) ?\d+\]"  # torch, torchrun --tee
-    r"|\[\d+,\d+\]<std(?:err|out)>"  # mpirun --tag-output
-    r"|\d{1,4}:\s"  # srun --label
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: (?:DP|PP|TP|EP)\d+)+)\])"  # SGLang
-)
 _ADDRESS = re.compile(r"\bip=([\w.:-]+)")
 
 
@@ -110,15 +103,6 @@ def rate_failure_certainty(line: LogLine) -> Certainty0To3:
     if line.level >= LEVEL_ERROR or compile_toml_pattern_union("form", "named").search(body):
         return STATED_FAILURE
     return POSSIBLE_FAILURE if compile_toml_pattern_union("form", "perhaps").search(body) else 0
-
-
-def find_writer(text: str) -> str:
-    """Return what a line puts before itself to name the process or rank that wrote it; empty when it names none.
-
-    Of the commonest forms alone, as whoever asks of every line of a log can afford it.
-    """
-    found = _WRITER.match(text)
-    return (found.group(1) or found.group(0)).strip() if found else ""
 
 
 class _PrefixFields:

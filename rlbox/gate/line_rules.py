@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
-from rlbox.diagnose.lines import find_writer
-from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, find_writer
 from rlbox.job.gate import BenignRule, CatalogueLine, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.config.pattern import compile_re2
-from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
 from rlbox.logs.lines import Line, LineBlock, list_variants_without_ray_rank_and_bar
 from rlbox.logs.patterns import (
@@ -22,6 +21,13 @@ from rlbox.logs.patterns import (
 )
 from rlbox.logs.progress import STEP_LINE, parse_progress
 
+_WRITER = re.compile(
+    r"^\s*(?:\((?=[^()]*\bpid=\d)[^()]*\)"  # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2)
+    r"|\[(?:rank|default) ?\d+\]"  # torch, torchrun --tee
+    r"|\[\d+,\d+\]<std(?:err|out)>"  # mpirun --tag-output
+    r"|\d{1,4}:\s"  # srun --label
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: (?:DP|PP|TP|EP)\d+)+)\])"  # SGLang
+)
 _WRITERS = 1024
 """Processes, by kind of step, that one log is followed in."""
 _TEXT_LINES = 10_000
@@ -34,6 +40,15 @@ _STEP_BYTES = 2048
 """Bytes at the end of a block in which steps are read while no line is in doubt: one costs far more than a search."""
 
 _STEP_PATTERNS = (strip_anchors_and_group_names(STEP_LINE),)
+
+
+def find_writer(text: str) -> str:
+    """Return what a line puts before itself to name the process or rank that wrote it; empty when it names none.
+
+    Of the commonest forms alone, which is fast enough for every line of a log.
+    """
+    found = _WRITER.match(text)
+    return (found.group(1) or found.group(0)).strip() if found else ""
 
 
 @dataclass(eq=False)
