@@ -98,10 +98,6 @@ def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
     )
 
 
-def make_unwritable_run_directory_cause(path: str, reason: str) -> Cause:
-    return Cause(kind="disk", what=f"the run directory cannot be written: {reason}", where=path)
-
-
 def make_interrupted_cause(signal_name: str) -> Cause:
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
 
@@ -166,18 +162,3 @@ def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: s
     if exit_info.kind == "ended" and (note := exit_info.stderr_tail.strip()[-500:]):
         what += f": {note}"
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
-
-
-def make_record_contradicts_supervisor_cause(contradiction: str, run_id: str) -> Cause:
-    return Cause(
-        kind="contradiction",
-        what=f"the record is not the supervisor's: {contradiction}",
-        where="run.json",
-        next_step=f"see what its programs write into the run directory; rlbox run --resume {run_id} takes it up again",
-    )
-
-
-def make_removed_run_directory_cause(path: str) -> Cause:
-    return Cause(
-        kind="disk", what="the run directory was removed while the run went on; its logs went with it", where=path
-    )

@@ -22,7 +22,6 @@ from rlbox.diagnose.cause import (
     SupervisorExit,
     describe_exit,
     make_lost_run_cause,
-    make_record_contradicts_supervisor_cause,
 )
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
@@ -96,7 +95,9 @@ def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOu
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    return _failed(state, make_record_contradicts_supervisor_cause(what, state.run_id), stage)
+    step = f"see what its programs write into the run directory; rlbox run --resume {state.run_id} takes it up again"
+    what = f"the record is not the supervisor's: {what}"
+    return _failed(state, Cause(kind="contradiction", what=what, where="run.json", next_step=step), stage)
 
 
 def _failed(state: RunState, cause: Cause, stage: str) -> RunState:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_run_directory_cause
+from rlbox.diagnose.cause import Cause, make_disk_full_cause
 from rlbox.record.state import EVENTS_FILE, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
@@ -103,7 +103,8 @@ class Journal:
 def explain_write_error(path: str, error: OSError, run_dir: Path) -> Cause:
     if is_enospc_or_edquot(error):
         return make_disk_full_cause(str(run_dir), get_free_bytes(run_dir))
-    return make_unwritable_run_directory_cause(path, error.strerror or str(error))
+    what = f"the run directory cannot be written: {error.strerror or error}"
+    return Cause(kind="disk", what=what, where=path)
 
 
 def _inode(folder: Path) -> int:

@@ -16,7 +16,6 @@ from rlbox.diagnose.cause import (
     CauseKind,
     make_disk_full_cause,
     make_interrupted_cause,
-    make_removed_run_directory_cause,
 )
 from rlbox.hang.evidence import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
@@ -155,16 +154,20 @@ class StageContext:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
         if not self.journal.directory_exists():
-            raise StageAborted(make_removed_run_directory_cause(str(self.run_dir)))
+            raise StageAborted(self._make_removed_directory_cause())
         if problem:
             raise StageAborted(problem)
 
     def create_stop_cause(self) -> Cause:
         return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
 
+    def _make_removed_directory_cause(self) -> Cause:
+        what = "the run directory was removed while the run went on; its logs went with it"
+        return Cause(kind="disk", what=what, where=str(self.run_dir))
+
     def explain_disk_error(self, error: OSError) -> Cause:
         if not self.journal.directory_exists():
-            return make_removed_run_directory_cause(str(self.run_dir))
+            return self._make_removed_directory_cause()
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
     def start_part_or_abort(
@@ -179,7 +182,7 @@ class StageContext:
 
     def refine_cause_by_memory_and_disk(self, cause: Cause, kills_before: int) -> Cause:
         if cause.kind != "interrupted" and not self.journal.directory_exists():
-            return make_removed_run_directory_cause(str(self.run_dir))
+            return self._make_removed_directory_cause()
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return explain_out_of_memory(cause, memory.limit_bytes)
