@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
 from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
-from rlbox.diagnose.event_reader import EventReader, LogReader
+from rlbox.diagnose.event_reader import EventReader, IsExcused, LogReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze
@@ -29,8 +29,6 @@ from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_lines_after, find
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
 _GRADES: dict[str, Grade] = {"root": "fatal", "victim": "noticed", "death": "noticed", "relayed": "wrapper"}
-IsBenign = Callable[[int, str], bool]
-"""Whether a line, given by number and text, is declared harmless."""
 NO_SIGNATURES = SignatureSet(())
 
 
@@ -57,7 +55,7 @@ class FirstFatalFinder:
     The same lines give the same answer however they are cut into blocks.
     """
 
-    def __init__(self, benign: IsBenign | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
+    def __init__(self, benign: IsExcused | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
         self._catalogue = catalogue
         self._benign = benign
         self._found: FatalPosition | None = None
@@ -116,6 +114,8 @@ def _read_context(log: Path, position: FatalPosition, *, follow_links: bool = Fa
         with open(open_regular_fd(log, follow_links=follow_links), "rb") as file:
             lines_below_seek = position.number - position.seek_line_number
             offset = find_offset_lines_after(file, position.seek_byte_offset, lines_below_seek)
+            if lines_below_seek < 0:  # a traceback that ends in a later block
+                offset, _lines = find_offset_lines_before(file, position.seek_byte_offset, -lines_below_seek)
             start, above = find_offset_lines_before(file, offset, CONTEXT_LINES)
             texts = _read_lines(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
@@ -156,17 +156,12 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     """Return the lines around the root, it marked `>`; empty when its log cannot be read again."""
     if diagnosis.root is None:
         return ""
-    event = diagnosis.root.event
-    source, (block, offset) = sources[event.log_index], event.block_first_line_and_byte
-    path = source.path_unless_stdin
+    path = sources[diagnosis.root.event.log_index].path_unless_stdin
     if path is None or not is_uncompressed(path):
         return ""
-    text = get_clipped_full_line(diagnosis.root)
-    position = FatalPosition(
-        number=diagnosis.root.line_number, text=text, seek_line_number=block, seek_byte_offset=offset
-    )
+    position = _make_position(diagnosis.root)
     context = _read_context(path, position, follow_links=True)
-    shown = _number_lines(position.number, text, context.before[-lines:], context.after[:lines])
+    shown = _number_lines(position.number, position.text, context.before[-lines:], context.after[:lines])
     return "\n".join(f"{number} {strip_ansi_escapes(line)[:_SHOWN]}" for number, line in shown)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,8 @@ DAMAGED = {
     "utf-16.log": ("a\nRuntimeError: boom\n".encode("utf-16"), "bytes are zero"),
     "archive.log": (b"PK\x03\x04rest", "it is a zip archive"),
     "archive.7z": (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
+    "zeros.log": (bytes(70_000), "70000 bytes are zero"),
+    "only-colours.log": (b"\x1b[31m\x1b[0m\r" * 90, "it is empty"),
     "cut.log.xz": (lzma.compress(b"step 1\n" * 900)[:40], "ends early"),
 }
 
@@ -245,6 +248,32 @@ def test_damaged_log_gets_no_verdict(name: str, rlbox: Rlbox, tmp_path: Path) ->
     assert said.code == 2
     assert words in said.out + said.err
     assert "nothing fatal" not in said.out
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_folder_that_cannot_be_read_as_a_whole_is_said(failed: bool, rlbox: Rlbox, tmp_path: Path) -> None:
+    """Root may read every file, so one that cannot be opened stands for those that the user may not read."""
+    (tmp_path / "a.log").write_text("step 1\nRuntimeError: boom\n" if failed else "step 1\nTraining finished\n")
+    os.mkfifo(tmp_path / "b.log")
+    named = [str(tmp_path / name) for name in ("a.log", "b.log")]
+    said = rlbox("diagnose", *named)
+    assert said.code == (1 if failed else 2)
+    assert "b.log: it cannot be read" in said.out
+    assert ("RuntimeError: boom" in said.out) == failed
+    assert rlbox("diagnose", str(tmp_path)).code == (1 if failed else 0)  # a pipe in a folder is no log
+
+
+def test_link_to_nothing_is_named_as_such(rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to("gone.log")
+    said = rlbox("diagnose", str(tmp_path / "a.log"))
+    assert (said.code, "broken symbolic link" in said.err) == (2, True)
+
+
+def test_last_state_of_a_line_without_end_is_read(rlbox: Rlbox, tmp_path: Path) -> None:
+    lines = [*(f"step: {step} loss: 0.5" for step in range(9000)), "RuntimeError: boom", ""]
+    (tmp_path / "a.log").write_bytes("\r".join(lines).encode())
+    said = rlbox("diagnose", str(tmp_path / "a.log"))
+    assert (said.code, "RuntimeError: boom" in said.out) == (1, True)
 
 
 def test_log_is_read_in_the_form_that_it_has(rlbox: Rlbox, tmp_path: Path) -> None:
