@@ -187,6 +187,11 @@ _END = 2
 """Lines that may stand behind the last word of a process."""
 _OVER = re.compile(r"(?i)^(?!.*\bsuccessfully (?:installed|built))")
 """An end that is one of the work, not of what was put in before it."""
+_IN_THREAD = re.compile(r"Exception in thread [^:]{1,80}:$")
+_DISCONNECTED = re.compile(
+    r"^(?!.*[tT]ime[d -]{0,2}out).*(?:NCCL|c10d|TCPStore|raylet|gcs_|GCS|grpc|GOAWAY|SIGTERM|heartbeats|exit type)"
+)
+"""What processes of a job say of one that has ended before them, as it should."""
 _AGAIN = 2
 """Lines that must come again with other numbers behind an error."""
 _LINES = re.compile(r"The last (\d+) lines")
@@ -209,11 +214,15 @@ def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["
         or candidate.event.exception_name_in_line
     )
     least = 2 if hard else 1
-    if steps >= least or counts["served"] >= least or counts["ready"] or counts["done"]:
+    if steps >= least or counts["served"] >= least or counts["ready"] or counts["done"] or counts["finished"]:
         return "survived"
     is_unsure = candidate.event.certainty == POSSIBLE_FAILURE and not candidate.match
     is_far = log_events.line_count - candidate.event.last_number > _FAR
-    return "survived" if not hard and (counts["saved"] or counts["bar"] >= 3 or (is_unsure and is_far)) else ""
+    return (
+        "survived"
+        if not hard and (counts["saved"] or counts["validated"] or counts["bar"] >= 3 or (is_unsure and is_far))
+        else ""
+    )
 
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
@@ -246,13 +255,26 @@ def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
 
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
-    before = [mark for mark in read.progress_marks[-20:] if mark.line_number < candidate.event.first_number]
-    if candidate.causal_role != "root":
-        return any(mark.sign == "stop" for mark in before)
     event = candidate.event
-    if candidate.match or event.exceptions or event.certainty == CERTAIN_FAILURE or event.log_level == LEVEL_FATAL:
+    before = [
+        mark
+        for mark in read.progress_marks[-20:]
+        if mark.line_number < event.first_number and not 0 <= mark.rank != event.log_line.rank >= 0
+    ]
+    if candidate.causal_role != "root" and any(mark.sign == "stop" for mark in before):
+        return True
+    last = next((mark for mark in reversed(before) if mark.sign not in ("bar", "saved")), None)
+    is_over = last is not None and last.sign in ("validated", "finished", "exiting")
+    if is_over and (_IN_THREAD.search(event.lines_above) or _IN_THREAD.search(event.text)):
+        return True
+    if event.exceptions or event.log_level == LEVEL_FATAL:
         return False
-    return bool(before) and before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
+    if is_over and _DISCONNECTED.search(candidate.text):
+        return True
+    is_unknown = candidate.causal_role == "root" and not candidate.match and event.certainty != CERTAIN_FAILURE
+    return (
+        is_unknown and bool(before) and before[-1].sign in ("done", "finished") and bool(_OVER.search(before[-1].text))
+    )
 
 
 def _says_work_continued(candidate: Candidate) -> bool:
@@ -277,4 +299,4 @@ def ends_log_abruptly(candidate: Candidate, log_events: LogEvents, max_lines_bel
     """Whether at most `max_lines_below` lines follow an error in its log, and no orderly end."""
     if log_events.line_count - candidate.event.last_number > max_lines_below:
         return False
-    return not log_events.progress_marks or log_events.progress_marks[-1].sign not in ("done", "saved", "stop")
+    return not log_events.has_orderly_ending

@@ -220,8 +220,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
     files = tuple(stats)
     signature_count = len(catalogue.signatures)
     if root is None:
-        last_signs = [log.progress_marks[-1].sign for log in logs if log.progress_marks]
-        ending: JobEnding = "clean" if {"done", "saved", "stop"} & set(last_signs) else "unseen"
+        ending: JobEnding = "clean" if any(log.has_orderly_ending for log in logs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
         stall = find_stall(logs) if ending != "clean" else None

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
-from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_LEVEL, STATED_FAILURE, LogLine, parse_line, rate_failure_certainty
+from rlbox.diagnose.lines import (
+    CERTAIN_FAILURE,
+    NO_LEVEL,
+    POSSIBLE_FAILURE,
+    STATED_FAILURE,
+    LogLine,
+    parse_line,
+    rate_failure_certainty,
+)
 from rlbox.diagnose.patterns import (
     PROGRAM_KINDS_HEAD_BYTES,
     ProgressMark,
@@ -21,7 +29,6 @@ from rlbox.diagnose.patterns import (
 from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     TracebackParser,
-    announces_exception_on_next_line,
     find_qualified_exception_name,
     is_chain_line,
     is_traceback_head_or_frame,
@@ -53,8 +60,8 @@ _NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
 """A line of a native stack, as torch prints it behind what it says."""
 _DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
 """A line of the stacks that Python's fault handler prints."""
-_MUTED = re.compile(r"Exception ignored in|--- Logging error ---")
-"""A line behind which Python shows a traceback of what it goes on without."""
+_MUTED = re.compile(r"Exception ignored in|--- Logging error ---|^Call stack:$")
+"""A line behind which Python shows a traceback of what it goes on without, or of where it logs."""
 _SPEECH = re.compile(r"^\s*(?:User|Assistant|Human|Prompt|Question|Answer|Response|Generated text)\s?: ")
 """What a model or its user says, as examples and evaluations print it."""
 _DUMP = 24
@@ -86,6 +93,11 @@ class LogEvents:
     step_like_lines_at_end: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
     last_clock: str = ""
+
+    @property
+    def has_orderly_ending(self) -> bool:
+        last = next((mark.sign for mark in reversed(self.progress_marks) if mark.sign != "exiting"), "")
+        return last in ("done", "finished", "validated", "saved", "stop")
 
 
 class EventReader:
@@ -149,7 +161,7 @@ class EventReader:
             self._end(writer)
         self._tails.clear()
         self.read.last_clock = _find_clock_at_or_above(self._block, len(self._block) - 1, lines=200)
-        self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end_if_any_kept(self.read.line_count)
+        self.read.step_like_lines_at_end = self._around.find_step_like_lines_before(self.read.line_count + 1)
         return self.read
 
     def collect_events_so_far(self) -> LogEvents:
@@ -160,7 +172,7 @@ class EventReader:
         return replace(
             self.read,
             events=[*self.read.events, *ends],
-            step_like_lines_at_end=self._around.find_step_like_lines_at_end_if_any_kept(self.read.line_count),
+            step_like_lines_at_end=self._around.find_step_like_lines_before(self.read.line_count + 1),
         )
 
     def _see(self, number: int, text: str, hit: bool) -> None:
@@ -173,6 +185,8 @@ class EventReader:
 
     def _see_row(self, row: LogLine, hit: bool) -> None:
         self._clock = row.clock or self._clock
+        if _MUTED.search(row.body):
+            self._muted = row.number
         if not row.body.strip() and (not row.has_prefix or row.has_timestamp_but_no_level_or_call_site):
             for writer in [writer for writer, trace in self._open.items() if not trace.prefixed]:
                 self._feed(writer, row)
@@ -252,7 +266,7 @@ class EventReader:
         if event := make_traceback_event(trace):
             self._keep(event)
         elif trace.is_headless or trace.lines > 2:
-            self._keep(make_line_event(trace.head, 1))
+            self._keep(replace(make_line_event(trace.head, POSSIBLE_FAILURE), last_number=trace.last))
 
     def _give_up(self, number: int) -> None:
         for writer, trace in list(self._open.items()):
@@ -283,8 +297,6 @@ class EventReader:
 
     def _state(self, row: LogLine) -> None:
         panic, self._panic = self._panic, None
-        if _MUTED.search(row.body):
-            self._muted = row.number
         if _SOURCE.match(row.body) or _SPEECH.match(row.body):
             return
         if _PANIC.search(row.body):
@@ -296,20 +308,18 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            names_exception=bool(find_qualified_exception_name(row.body))
-            and not announces_exception_on_next_line(row.body.rstrip()),
+            names_exception=bool(find_qualified_exception_name(row.body)),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:
             self._fault = event
-        if len(self._tails) < _MOST_LANES:
-            self._tails[row.writer] = event
+        self._tails[row.writer] = event
 
     def _complete(self, event: Event) -> None:
         event.log_index = self._file
         event.block_first_line_and_byte = self._block.first_number, self._block.first_byte
         event.nearest_clock = "" if event.log_line.clock else self._clock
-        event.step_like_lines_above = self._around.get_kept_step_like_lines_above(event.first_number)
+        event.step_like_lines_above = self._around.step_like_lines_above.get(event.first_number, ())
         if len(self.read.events) < _WITH_LINES_ABOVE:
             event.lines_above = self._around.get_space_joined_lines_above(event.first_number)
         if self._excused:
@@ -389,7 +399,9 @@ class LogReader:
             self._hand_over(self._partial_line + data[: end - 1])
             self._partial_line, self._partial_line_offset = b"", self.offset + end
         self.offset += len(data)
-        self._partial_line = (self._partial_line + data[end:])[:LINE_LIMIT]  # bytes beyond are payload
+        line = self._partial_line + data[end:]
+        # a terminal shows the last states of a line; without any, bytes beyond the limit are payload
+        self._partial_line = line[-LINE_LIMIT:] if b"\r" in line[-LINE_LIMIT:] else line[:LINE_LIMIT]
 
     def close(self) -> LogEvents:
         if self._partial_line:

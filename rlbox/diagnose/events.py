@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
-    LEVEL_ERROR,
     LEVEL_WARNING,
     NO_LEVEL,
     Certainty0To3,
@@ -112,13 +111,15 @@ def make_traceback_event(parser: TracebackParser) -> Event | None:
     number, text = parser.exceptions[0].number, parser.exceptions[0].text
     event = Event(number, text, text, head, parser.first_number, parser.last, CERTAIN_FAILURE, names_exception=True)
     event.exceptions = tuple(parser.exceptions)
-    event.is_handled = parser.is_muted or head.level in (0, 1, LEVEL_WARNING)
+    # the process that removes leaked semaphores goes on after each error
+    is_tracker = any(frame.file.endswith("resource_tracker.py") for frame in event.frames_of_all_exceptions[:1])
+    event.is_handled = parser.is_muted or is_tracker or head.level in (0, 1, LEVEL_WARNING)
     return event
 
 
 def is_traceback_from_logger(event: Event) -> bool:
     """Whether a traceback was written by a logger, so that somebody had caught the exception."""
-    return bool(event.exceptions) and (event.log_level >= LEVEL_ERROR or event.log_level not in (NO_LEVEL, LEVEL_ERROR))
+    return bool(event.exceptions) and event.log_level != NO_LEVEL
 
 
 COMPARED_LINES = 48
@@ -143,17 +144,12 @@ class RecurringLine:
     text: str
 
 
-def _find_step_like_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
-    """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
-    return [found for number, text in lines if (found := _parse_step_like_line(number, text))]
-
-
 class RecentLines:
     """The last blocks of a log, and the lines above each error."""
 
     def __init__(self) -> None:
         self._blocks: list[LineBlock] = []
-        self._above: dict[int, tuple[RecurringLine, ...]] = {}
+        self.step_like_lines_above: dict[int, tuple[RecurringLine, ...]] = {}
 
     def feed(self, block: LineBlock) -> None:
         first = block.first_number
@@ -162,23 +158,17 @@ class RecentLines:
         self._blocks.append(block)
 
     def keep_step_like_lines_above(self, line_number: int) -> None:
-        if line_number not in self._above and len(self._above) < _COMPARED:
-            self._above[line_number] = tuple(
-                _find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
-            )
+        if len(self.step_like_lines_above) < _COMPARED:
+            self.step_like_lines_above[line_number] = self.find_step_like_lines_before(line_number)
+
+    def find_step_like_lines_before(self, line_number: int) -> tuple[RecurringLine, ...]:
+        """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
+        lines = (_parse_step_like_line(*line) for line in self._lines(line_number - COMPARED_LINES, line_number))
+        return tuple(filter(None, lines))
 
     def get_space_joined_lines_above(self, line_number: int) -> str:
         """Return at most 40 lines, joined by blanks: RE2 is told to match no line feed."""
         return " ".join(text[:_LONGEST] for _number, text in self._lines(line_number - 40, line_number))
-
-    def get_kept_step_like_lines_above(self, line_number: int) -> tuple[RecurringLine, ...]:
-        return self._above.get(line_number, ())
-
-    def find_step_like_lines_at_end_if_any_kept(self, log_line_count: int) -> tuple[RecurringLine, ...]:
-        """Return the last lines of a log; empty when no error needs them."""
-        if not any(self._above.values()):
-            return ()
-        return tuple(_find_step_like_lines(self._lines(log_line_count + 1 - COMPARED_LINES, log_line_count + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [

@@ -61,7 +61,21 @@ def says_work_continues(body: str) -> bool:
     return bool(compile_toml_pattern_union("recurring", "went_on").search(body))
 
 
-ProgressSign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
+ProgressSign = Literal[
+    "step",
+    "served",
+    "bar",
+    "ready",
+    "ray",
+    "quote",
+    "saved",
+    "validated",
+    "finished",
+    "exiting",
+    "done",
+    "start",
+    "stop",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,35 +36,23 @@ _FINE_S = 0.002
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
-class CrossLogTimeline:
-    """The times of several logs brought together.
+def get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | None:
+    """Return when an event was.
 
-    `log_orders` are the places of the logs by their names, numbers in these as numbers: which log was named first says
-    nothing of what came first, and another order of the same logs is to give the same root.
+    A line without a clock was written after the one above it that has one; how long after is not known.
     """
+    own = next((clock for clock in (event.log_line.clock, *(one.clock for one in event.exceptions)) if clock), "")
+    moment = parse_clock(own or event.nearest_clock)
+    if moment is None:
+        return None
+    uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
+    return EventTime(to_unix_seconds_as_utc(moment, default_year), uncertainty_s)
 
-    def __init__(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> None:
-        self._year = find_year_or_2000(logs)
-        places = list(range(len(logs)))
-        if log_names:
-            places.sort(key=lambda place: _split_numbers(log_names[place]))
-        self.log_orders = {place: order for order, place in enumerate(places)}
 
-    def get_own_or_nearest_time(self, event: Event) -> EventTime | None:
-        """Return when an event was.
-
-        A line without a clock was written after the one above it that has one; how long after is not known.
-        """
-        own = next((clock for clock in (event.log_line.clock, *(one.clock for one in event.exceptions)) if clock), "")
-        at = self._parse_unix_s(own or event.nearest_clock)
-        if at is None:
-            return None
-        uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-        return EventTime(at, uncertainty_s)
-
-    def _parse_unix_s(self, clock: str) -> float | None:
-        moment = parse_clock(clock)
-        return to_unix_seconds_as_utc(moment, self._year) if moment else None
+def _number_logs_by_name(names: Sequence[str]) -> dict[int, int]:
+    """Return the place of each log by name, so that another order of the same logs gives the same root."""
+    order = sorted(range(len(names)), key=lambda index: _split_numbers(names[index]))
+    return {index: place for place, index in enumerate(order)}
 
 
 def _split_numbers(name: str) -> list[int | str]:
@@ -143,13 +131,13 @@ class Analysis:
 def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
     candidates: list[Candidate] = []
     noise: list[Candidate] = []
-    timeline = CrossLogTimeline(logs, log_names)
+    year, places = find_year_or_2000(logs), _number_logs_by_name(log_names)
     for read in logs:
         words = format_program_kinds_to_match_near_regex(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
-            candidate.time = timeline.get_own_or_nearest_time(event)
-            candidate.log_index_by_name = timeline.log_orders[event.log_index]
+            candidate.time = get_own_or_nearest_time(event, year)
+            candidate.log_index_by_name = places.get(event.log_index, 0)
             if candidate.causal_role != "noise":
                 candidate.benign_reason = find_benign_reason(candidate, read)
             (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)

@@ -179,17 +179,6 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
     return tuple(signatures)
 
 
-def _parse_signature(row: Any) -> LogSignature | None:
-    """Return one signature; keys that this version does not know are left out: earlier versions wrote `needs`."""
-    try:
-        values = {key: value for key, value in row.items() if key in _KEYS}
-        signature = LogSignature(**{**values, "anchor": tuple(row.get("anchor", ()))})
-        validate_selective_re2_pattern(signature.pattern)
-    except (TypeError, AttributeError, ValueError):
-        return None
-    return signature
-
-
 def dump_signatures_json(signatures: Sequence[LogSignature]) -> str:
     return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
 
@@ -241,9 +230,16 @@ def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
 
 
 def read_signature_file_or_empty(path: Path) -> SignatureSet:
-    """Return the valid ones of the signatures stored with a run, as `dump_signatures_json` wrote them."""
+    """Return the signatures stored with a run, as `dump_signatures_json` of this or another version wrote them.
+
+    Keys that this version does not know are left out; a damaged file holds none.
+    """
+    signatures = []
     try:
-        rows = parse_json(read_bytes(path))
-    except (OSError, ValueError):
-        rows = ()
-    return SignatureSet(filter(None, map(_parse_signature, rows if isinstance(rows, list) else ())))
+        for row in parse_json(read_bytes(path)):
+            values = {key: value for key, value in row.items() if key in _KEYS}
+            signatures.append(LogSignature(**{**values, "anchor": tuple(row.get("anchor", ()))}))
+            validate_selective_re2_pattern(signatures[-1].pattern)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return SignatureSet(())
+    return SignatureSet(signatures)

@@ -174,7 +174,7 @@ class TracebackParser:
 
     def _raise(self, row: LogLine, name: str, text: str, *, quotes: bool = False) -> None:
         raised = RaisedException(row.number, name, text, self._link, [], self._frames, quotes, row.clock, row.text)
-        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or announces_exception_on_next_line(text)
+        raised.quotes_other = quotes or bool(_REMOTE.search(text))
         self.exceptions.append(raised)
         self._frames, self._link = [], ""
         self._within = raised.quotes_other
@@ -200,10 +200,6 @@ class TracebackParser:
             same = row.logging_call_site == self.head.logging_call_site and bool(row.logging_call_site)
             return not (same and self.prefixed)
         return row.has_prefix != self.head.has_prefix and bool(self._blank)
-
-
-def announces_exception_on_next_line(text: str) -> bool:
-    return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
 
 def find_qualified_exception_name(text: str) -> str | None:
