@@ -158,7 +158,7 @@ class EventReader:
 
     def close(self) -> LogEvents:
         for writer in list(self._open):
-            self._end(writer)
+            self._end(writer, is_log_end=True)
         self._tails.clear()
         self.read.last_clock = _find_clock_at_or_above(self._block, len(self._block) - 1, lines=200)
         self.read.step_like_lines_at_end = self._around.find_step_like_lines_before(self.read.line_count + 1)
@@ -261,11 +261,11 @@ class EventReader:
         self._open[row.writer] = TracebackParser.start_at_exception_line(last.log_line)
         return self._feed(row.writer, row)
 
-    def _end(self, writer: str) -> None:
+    def _end(self, writer: str, *, is_log_end: bool = False) -> None:
         trace = self._open.pop(writer)
         if event := make_traceback_event(trace):
             self._keep(event)
-        elif trace.is_headless or trace.lines > 2:
+        elif trace.is_headless or trace.lines > 2 or is_log_end:
             self._keep(replace(make_line_event(trace.head, POSSIBLE_FAILURE), last_number=trace.last))
 
     def _give_up(self, number: int) -> None:
