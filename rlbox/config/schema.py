@@ -133,7 +133,7 @@ def _problem(item: dict[str, Any]) -> str:
     given, facts = item["input"], item.get("ctx", {})
     match item["type"]:
         case "missing":
-            return "missing"
+            return _("missing")
         case "value_error":
             return str(facts["error"])
         case "literal_error":

@@ -57,7 +57,7 @@ def is_engine_on_unix_socket() -> bool:
 def create_unreachable_error(address: str, error: BaseException) -> EngineError:
     if isinstance(error, PermissionError) or "Permission denied" in str(error):
         return EngineError(
-            _("this user may not speak to the Docker engine"),
+            _("this user has no permission to use Docker"),
             where=address,
             next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,8 @@ from rlbox.record.supervisor_file import (
 )
 from rlbox.report.run_view import format_stage_gates_and_notes, run_view
 from rlbox.report.status import write_passed_run_status_markdown
-from rlbox.run.backend import PreparedBackend, format_resume_command
-from rlbox.run.data_disk import create_lock_owner
+from rlbox.run.backend import DEFAULT_TARGET, PreparedBackend, format_resume_command
+from rlbox.run.data_disk import create_lock_owner, resolve_data_dir
 from rlbox.system.identity import get_user_name
 from rlbox.system.run_processes import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
@@ -112,7 +113,7 @@ def start_and_follow(
             lock.write_owner(dataclasses.replace(owner, run=plan.run_id, job=plan.job))
             if interrupt.name:
                 what = _("run {run_id} was stopped before it started").format(run_id=plan.run_id)
-                raise Interrupted(what, where=str(run_dir), next_step=format_resume_command(plan))
+                raise Interrupted(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
             is_process_alive = backend.start(plan, run_dir, secrets, lock)
         except OSError as error:
             raise NodeError(
@@ -132,7 +133,7 @@ def start_and_follow(
     code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=plan.run_id)
-        raise Interrupted(what, where=str(run_dir), next_step=format_resume_command(plan))
+        raise Interrupted(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
     return code
 
 
@@ -221,7 +222,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         what = _("run {run_id} did not begin").format(run_id=plan.run_id)
         if why:
             what = _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
-        raise WorkFailed(what, where=str(run_dir), next_step=format_resume_command(plan))
+        raise WorkFailed(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
     stages = [dataclasses.asdict(stage) for stage in state.stages]
     result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
     app.result(result, format_stage_gates_and_notes(state))
@@ -237,20 +238,32 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
             app.print_status(f"  page:  {page}")
     app.print_status(_("run {run} {state}: {folder}").format(run=state.run_id, state=state.state, folder=run_dir))
     if not passed:
-        _say_next(app, plan, state, cause)
+        _say_next(app, run_store, plan, state, cause)
     # the record alone makes no 0 of a run that did not pass
     code = state.exit_code or 0
     return code if passed or 0 < code < 256 else WorkFailed.exit_code
 
 
-def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
-    run = state.run_id
+def _say_next(app: App, run_store: RunStore, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
+    run = state.run_id + _data_option(app, run_store, plan)
     if cause and cause.next_step:
         app.print_status(_("next: {command}").format(command=cause.next_step))
     elif state.state == "interrupted":
-        app.print_status(_("next: {command}").format(command=format_resume_command(plan)))
+        app.print_status(_("next: {command}").format(command=_resume_command(app, run_store, plan)))
     else:
         app.print_status(_("next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}").format(run=run))
+
+
+def _resume_command(app: App, run_store: RunStore, plan: RunPlan) -> str:
+    return format_resume_command(plan) + _data_option(app, run_store, plan)
+
+
+def _data_option(app: App, run_store: RunStore, plan: RunPlan) -> str:
+    """Return ` --data DIR`, or nothing where commands find the run without it."""
+    with contextlib.suppress(SpecError, NodeError):
+        if plan.cluster or resolve_data_dir(app, DEFAULT_TARGET, None) == run_store.data_dir:
+            return ""
+    return f" --data {shlex.quote(str(run_store.data_dir))}"
 
 
 def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:

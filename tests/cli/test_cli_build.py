@@ -146,7 +146,7 @@ def test_an_engine_that_is_not_for_this_user(rlbox: Rlbox, mine: Folder, monkeyp
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    rlbox("build", "mine").check_error(4, "this user may not speak to the Docker engine")
+    rlbox("build", "mine").check_error(4, "this user has no permission to use Docker")
 
 
 @pytest.mark.allow("sockets")

@@ -81,7 +81,7 @@ def test_images(engine: EngineSocket) -> None:
         (TimeoutError("timed out"), "cannot connect to Docker", "rlbox engine up"),
         (
             PermissionError(errno.EACCES, "Permission denied"),
-            "this user may not speak to the Docker engine",
+            "this user has no permission to use Docker",
             "sudo usermod",
         ),
     ],
