@@ -127,6 +127,8 @@ def test_signature_of_the_lines_above_needs_them(tmp_path: Path) -> None:
     crash = "!!!!!!! Segfault encountered !!!!!!!\n"
     path.write_text(f'"POST /sleep?level=1 HTTP/1.1" 200 OK\n"POST /start_weight_update HTTP/1.1" 200 OK\n{crash}')
     assert diagnose_paths([path], catalogue).as_json()["fix"] == "weights-updated-asleep"
+    path.write_text(f'"POST /sleep HTTP/1.1" 200 OK\n"POST /wake_up HTTP/1.1" 200 OK\n"POST /update_weights"\n{crash}')
+    assert diagnose_paths([path], catalogue).as_json()["fix"] == "native-segfault"
     path.write_text(f'"POST /generate HTTP/1.1" 200 OK\n{crash}')
     assert diagnose_paths([path], catalogue).as_json()["fix"] == "native-segfault"
 
