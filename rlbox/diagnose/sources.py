@@ -163,7 +163,7 @@ def _read_text(file: Any, suffix: str) -> Iterator[bytes]:
     blocks = _blocks(_OPENERS[packed](file) if packed else file, packed)
     has_text, size, zeros, has_lost_block = False, 0, 0, False
     for block in blocks:
-        has_text = has_text or bool(strip_ansi_escapes(block.decode("latin-1")).strip())
+        has_text = has_text or bool(strip_ansi_escapes(block.decode("latin-1")).strip(" \t\r\n"))
         size, zeros = size + len(block), zeros + block.count(0)
         has_lost_block = has_lost_block or _LOST_BLOCK in block
         yield block

@@ -234,6 +234,7 @@ DAMAGED = {
     "utf-16.log": ("a\nRuntimeError: boom\n".encode("utf-16"), "bytes are zero"),
     "archive.log": (b"PK\x03\x04rest", "it is a zip archive"),
     "archive.7z": (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
+    "cut-to-a-byte.log.gz": (PACKED[:1], "holds no gzip data"),
     "zeros.log": (bytes(70_000), "70000 bytes are zero"),
     "only-colours.log": (b"\x1b[31m\x1b[0m\r" * 90, "it is empty"),
     "cut.log.xz": (lzma.compress(b"step 1\n" * 900)[:40], "ends early"),
