@@ -3,7 +3,7 @@
     make nightly                       all parts but those that `--list` marks with *
     make nightly ARGS=--list           name them
     make nightly ARGS="engine/push fuzz"   these alone; a name also stands for all that begins with it and a slash
-    make nightly PART=3/10             every tenth part, beginning with the third; PART=day/10 takes that of the day
+    make nightly PART=3/10             the third of ten shares of like length; PART=day/10 takes that of the day
 
 A part that fails does not stop the others; a table at the end says how each ended, and the exit code is 1 when one
 failed. What passed on the same commit is not run again (`--again` runs it); NIGHTLY_DIR holds state and logs.
@@ -33,6 +33,15 @@ APART = ("test_eval_real", "test_faults")
 """Files of tests/engine that have parts of their own."""
 BESIDE = ("tests/unit/diagnose/test_corpus.py", "tests/cli/test_cli_seeds.py")
 """Tests of what lies beside the checkout: a corpus of logs (RLBOX_CORPUS) and the notes."""
+MINUTES = {
+    "cluster/life": 10, "evaluation/tests": 9, "attack": 7, "cluster/proof": 7, "engine/doctor": 6, "cluster/jobs": 6,
+    "cluster/failures": 5, "engine/smoke": 5, "faults": 5, "bench/rows": 4, "evaluation/real": 4, "cluster/runs": 4,
+    "cluster/engines": 4, "cluster/here": 4, "engine/egress_proof": 3, "engine/layer_churn": 3, "engine/onstart": 3,
+    "engine/parts": 3, "engine/run": 3, "slow/cli": 3, "fuzz/diagnose": 3, "compile": 2, "sandbox/containers": 2,
+    "cluster/many": 2, "cluster/work": 2, "engine/helpers": 2, "engine/verify": 2, "engine/push": 2,
+    "engine/vast_plain_image": 2,
+}  # fmt: skip
+"""About how long parts take on two cores; all others take a minute or less."""
 # SC1090, SC1091: a script reads files that only exist where it runs
 SHELLCHECK = """
 check=$(command -v shellcheck || echo .venv/tools/usr/bin/shellcheck)
@@ -133,7 +142,18 @@ def choose(all_parts: Sequence[Part], names: Sequence[str], tenth: str, today: d
     number = today.timetuple().tm_yday % shares if first == "day" else int(first) - 1
     if not 0 <= number < shares:
         raise ValueError(f"PART={tenth}: N/M with N from 1 to M, or day/M")
-    return short[number::shares]
+    return _split_evenly(short, shares)[number]
+
+
+def _split_evenly(all_parts: Sequence[Part], shares: int) -> list[list[Part]]:
+    """Give each part, the longest first, to the share that takes least so far."""
+    found: list[list[Part]] = [[] for _ in range(shares)]
+    minutes = [0] * shares
+    for part in sorted(all_parts, key=lambda part: -MINUTES.get(part.name, 1)):
+        least = minutes.index(min(minutes))
+        found[least].append(part)
+        minutes[least] += MINUTES.get(part.name, 1)
+    return found
 
 
 def run(part: Part, log: Path) -> tuple[int, float]:

@@ -220,7 +220,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network]
     words += format_resource_args_without_gpus(limits)
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
-    scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
+    scripts = {"setup": case.setup or ":", "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault or ":"}
     files = [BakedFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
     files += _patching(laid, target)
     try:

@@ -125,7 +125,7 @@ def test_a_changed_key_and_a_user_without_rights(hosts: Hosts, follow: Follow, t
     assert result.code == 1
     assert ids(result) == {"mira@node0": ["disk-denied", "engine-denied"], "node1": ["host-key-changed"]}
     (changed,) = (one for one in findings(result) if one["id"] == "host-key-changed")
-    assert "`ssh node1` says how to remove its old key" in changed["remedy"]
+    assert "`ssh node1` shows how to remove the old key" in changed["remedy"]
     own = [one for one in findings(result) if one["where"].startswith("mira@")]
     step = {one["id"]: follow.step(typed, result, one["remedy"]) for one in own}
     group = (LAB / "node0/group").read_text()
