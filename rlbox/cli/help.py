@@ -47,7 +47,8 @@ def translate_usage_message(error: click.UsageError) -> str:
         return text
     for english, word in _NAMES_OF_CLICK.items():
         text = text.replace(english, translate(word))
-    return re.sub(r"(?<=')\.(?: |$)|(?<=。) ", lambda match: "。" if "." in match[0] else "", text)
+    text = re.sub(r"(?<=')\.(?: |$)", "。", text)  # click ends a sentence behind a quoted name
+    return text.replace("。 ", "。")
 
 
 def choose_language(argv: Sequence[str]) -> None:

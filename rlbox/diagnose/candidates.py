@@ -256,10 +256,11 @@ def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     event = candidate.event
+    ranks = (-1, event.log_line.rank)  # -1: the line tells none
     before = [
         mark
         for mark in read.progress_marks[-20:]
-        if mark.line_number < event.first_number and not 0 <= mark.rank != event.log_line.rank >= 0
+        if mark.line_number < event.first_number and (mark.rank in ranks or event.log_line.rank < 0)
     ]
     if candidate.causal_role != "root" and any(mark.sign == "stop" for mark in before):
         return True
