@@ -57,6 +57,6 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four GPUs are untested")
     (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
     assert "*untested* on four GPUs" in row
-    hangs = (DOCS / "hangs.md").read_text("utf-8")
+    hangs = "".join((DOCS / name).read_text("utf-8") for name in ("hangs.md", "hangs-details.md"))
     assert "Untested: more than two GPUs" in hangs
     assert "after 38.7 s, once in six times" in hangs
