@@ -91,7 +91,7 @@ relock:
 gpu-check: .venv/rlbox.stamp
 	$(PY) tests/gpu/check.py $(TARGET) $(ARGS)
 
-# What a machine with GPUs and no network is given in calls of 64 MiB, below .carry, and what is typed in each (docs/gpus.md).
+# What a machine with GPUs and no network is given in calls of 64 MiB, below .carry, and what is typed in each (docs/internal/gpu-machine.md).
 gpu-proof-pack: .venv/rlbox.stamp
 	$(PY) tests/gpu/calls.py $(ARGS)
 
