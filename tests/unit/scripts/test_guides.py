@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
@@ -13,12 +14,17 @@ from rlbox.config.project import Project
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.planner.needs import estimate_reported_gpu_bytes, evaluate_fits
+from scripts.prose import strip_markdown
 
 DOCS = CHECKOUT / "docs"
 CHAPTERS = (
     "Requirements", "Instance", "Environment", "Data", "Smoke test", "Training", "Evaluation", "Results",
     "Troubleshooting", "Cost",
 )  # fmt: skip
+REFERENCE = ("targets", "jobs", "gates", "proof")
+"""Pages that may have more than `MOST_WORDS`, as all that are made from the code."""
+MOST_WORDS = 500
+PAGES = sorted(path for part in ("", "jobs/", "zero/") for path in DOCS.glob(f"{part}*.md"))
 ROW = re.compile(r"\| (\d) x (\d+) GB \(.+?\) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|")
 
 
@@ -32,6 +38,16 @@ def test_every_chapter_has_commands_and_a_page() -> None:
         pages = re.findall(r"\]\(([^)#]+)", row)
         assert pages
         assert [page for page in pages if not (DOCS / page).is_file()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_page_has_few_words_and_begins_with_an_example(path: Path) -> None:
+    text = path.read_text("utf-8")
+    prose = "\n".join(line for line in strip_markdown(text).splitlines() if not line.startswith("|"))
+    assert path.stem in REFERENCE or len(re.findall(r"\b\w[\w'./-]*", prose)) <= MOST_WORDS
+    begin = "\n".join(text.splitlines()[:10])
+    block = begin.partition("```")[2].partition("\n")[2].partition("```")[0]
+    assert [line for line in block.splitlines() if not line.startswith("$")]
 
 
 @pytest.mark.parametrize("profile", ["rtx-4090-x4", "", "rtx-6000-pro-x2"])
