@@ -28,7 +28,7 @@ _COMMUNICATOR = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) ")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
 _LAUNCHED = r"(?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
 _ONE = re.compile(rf"Rank (?P<rank>\d{{1,9}}) has {_LAUNCHED} -- GPU \S+ managed by process (?P<pid>\d{{1,9}})")
-_MANY = re.compile(rf"\d{{1,9}} ranks have {_LAUNCHED}")
+_MANY = re.compile(rf"(?P<ranks>\d{{1,9}}) ranks have {_LAUNCHED}")
 _LISTED = re.compile(r"Rank (?P<rank>\d{1,9}) -- GPU \S+ managed by process (?P<pid>\d{1,9})")
 _HEADING = re.compile(r"(?:Communicator ranks have different|Missing communicator data) ")
 _MISSING = re.compile(r"Missing communicator data from \d+ rank")
@@ -42,18 +42,25 @@ class PendingCall(NamedTuple):
     communicator: str
 
 
+class UnnamedRanks(NamedTuple):
+    launch_count: int
+    number_of_ranks: int
+
+
 @dataclass(kw_only=True)
 class UnhealthyCommunicator:
     """One communicator that is not well.
 
     `launch_counts_of_named_ranks`: for each operation (`AllReduce`) up to which call each rank that NCCL names has
     launched it; `highest_launch_counts`: the highest count of each operation, which all other ranks have.
+    `unnamed_ranks`: of the largest part of the ranks NCCL tells the count and how many they are, but no names.
     `pid_of_rank`: process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
     """
 
     name: str
     launch_counts_of_named_ranks: dict[OperationName, dict[RankNumber, int]] = field(default_factory=dict)
     highest_launch_counts: dict[OperationName, int] = field(default_factory=dict)
+    unnamed_ranks: dict[OperationName, UnnamedRanks] = field(default_factory=dict)
     pid_of_rank: dict[RankNumber, Pid] = field(default_factory=dict)
     missing_ranks: set[RankNumber] = field(default_factory=set)
 
@@ -112,6 +119,8 @@ class _CommunicatorReader:
             highest[operation] = max(highest[operation], self._count)
             if launched.re is _ONE:
                 self._add_rank(int(launched["rank"]), int(launched["pid"]))
+            else:
+                communicator.unnamed_ranks.setdefault(operation, UnnamedRanks(self._count, int(launched["ranks"])))
         elif listed := _LISTED.match(line):
             self._add_rank(int(listed["rank"]), int(listed["pid"]))
 

@@ -187,7 +187,8 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     behind: dict[int, PendingCall] = {}
     ahead: dict[int, PendingCall] = {}
     gone: set[int] = set()
-    for communicator in sample.unhealthy_communicators:
+    for told in sample.unhealthy_communicators:
+        communicator = _name_unnamed_ranks(told, sample.ranks)
         pids |= communicator.pid_of_rank
         behind |= {rank: call for rank, call in communicator.missed_call_by_rank.items() if rank not in behind}
         ahead |= {rank: call for rank, call in communicator.waiting_call_by_rank.items() if rank not in ahead}
@@ -214,12 +215,30 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
             + (f" of communicator {each.communicator}" if several else "")
             for each in counts
         ]
-        what = f"ranks call different collectives: {', '.join(texts)}"
+        what = "ranks call different collectives" + (f": {', '.join(texts)}" if texts else "")
     return Deadlock(
         absent_pids=frozenset(pids[rank] for rank in odd),
         description=what,
         pending_calls=frozenset((*behind.items(), *ahead.items())),
         pids_in_collective=frozenset(pids[rank] for rank in ahead),
+    )
+
+
+def _name_unnamed_ranks(communicator: UnhealthyCommunicator, ranks: Sequence[Rank]) -> UnhealthyCommunicator:
+    """Add the ranks that NCCL only counts, where these are all others of this machine: a group of all ranks."""
+    named = set(communicator.pid_of_rank.values())
+    others = [rank for rank in ranks if rank.pid not in named and rank.rank >= 0]
+    counts = {
+        operation: launched | {rank.rank: unnamed.launch_count for rank in others}
+        for operation, launched in communicator.launch_counts_of_named_ranks.items()
+        if (unnamed := communicator.unnamed_ranks.get(operation)) and unnamed.number_of_ranks == len(others)
+    }
+    if not counts:
+        return communicator
+    return dataclasses.replace(
+        communicator,
+        launch_counts_of_named_ranks=communicator.launch_counts_of_named_ranks | counts,
+        pid_of_rank=communicator.pid_of_rank | {rank.rank: rank.pid for rank in others},
     )
 
 

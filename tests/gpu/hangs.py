@@ -28,16 +28,16 @@ LOOSE = (
     "for r in {numbers}; do [ $r = {late} ] && sleep 300; RANK=$r LOCAL_RANK=$r WORLD_SIZE={world}"
     " MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 {python} -u {ranks_py} {case} {seconds} & done; wait"
 )
-# what the cause must name; LAST stands for the last rank, NEXT for one more
+# what the cause must name; LAST: the last rank, FIRST: all before it, OTHERS: all but rank 0, NEXT: one more than there are
 CASES = {
     "sleep": (r"not called by rank LAST", r"sleep_for_ever"),
     "pipe": (r"not called by rank LAST", r"read_batch_from_pipe"),
     "lock": (r"not called by rank LAST", r"wait_for_file_lock"),
     "loader": (r"not called by rank LAST", r"next_batch_of_workers"),
     "busy": (r"not called by rank LAST", r"sleep_for_ever"),
-    "mismatch": (r"rank 0 AllReduce \d+, rank LAST Broadcast \d+|rank LAST Broadcast \d+, rank 0 AllReduce \d+", r""),
+    "mismatch": (r"rank 0 AllReduce \d+", r"OTHERS Broadcast \d+"),
     "gloo": (r"not called by rank LAST", r"barrier"),
-    "groups": (r"rank 0 AllReduce \d+", r"rank LAST AllReduce \d+"),
+    "groups": (r"FIRST AllReduce \d+", r"rank LAST AllReduce \d+"),
     "new-groups": (r"rank 0 in all_reduce", r"rank LAST in all_reduce"),
     "lazy-groups": (r"rank 0 in all_reduce", r"rank LAST in all_reduce"),
     "p2p": (r"not called by rank LAST", r"recv"),
@@ -100,7 +100,12 @@ def carry_out(case: str, python: str, ranks: int, seconds: float, beside: str) -
     hang = next((row for row in events if row["event"] == "hang"), None)
     begun = float(fault[1]) if fault else moment(next(row for row in events if row["event"] == "stage")["t"])
     after_s = moment(hang["t"]) - begun if hang else float("inf")
-    wanted = [text.replace("LAST", str(ranks - 1)).replace("NEXT", str(ranks)) for text in CASES[case]]
+    several = "rank" if ranks == 2 else "ranks"
+    first, others = (", ".join(map(str, numbers)) for numbers in (range(ranks - 1), range(1, ranks)))
+    names = {
+        "LAST": str(ranks - 1), "FIRST": f"{several} {first}", "OTHERS": f"{several} {others}", "NEXT": str(ranks),
+    }  # fmt: skip
+    wanted = [re.sub("LAST|FIRST|OTHERS|NEXT", lambda found: names[found[0]], text) for text in CASES[case]]
     right = process.returncode == 7 and after_s <= WITHIN_S and all(re.search(text, said) for text in wanted)
     return right, f"{after_s:.1f} s, rc {process.returncode}: " + " ".join(said.split())[-900:] + ("" if right else ras)
 

@@ -74,6 +74,28 @@ MANY = """Warnings
   Rank 0 -- GPU 0 managed by process 578 on node 192.0.2.2
   Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
 """
+THREE_AHEAD = """Warnings
+========
+
+#0-0 (d6d64f2f927d8571) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 12
+  Rank 3 has launched up to operation 11 -- GPU 3 managed by process 581 on node 192.0.2.2
+
+"""
+THREE_DIFFERENT = """Warnings
+========
+
+#0-0 (7a31f7a2b82bd1ee) MISMATCH
+  Communicator ranks have different Broadcast operation counts
+  3 ranks have launched up to operation 1
+  Rank 0 has not launched any operations -- GPU 0 managed by process 578 on node 192.0.2.2
+
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 11
+  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
+
+"""
 GROUPS = """Warnings
 ========
 
@@ -135,6 +157,18 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
             {578, 579},
             "ranks call different collectives: rank 1 Broadcast 1, rank 0 AllReduce 12",
             id="mismatched",
+        ),
+        pytest.param(
+            look(THREE_AHEAD, "spins", "spins", "spins", "idle"),
+            {581},
+            "ranks 0, 1, 2 wait in AllReduce 12, not called by rank 3",
+            id="one of four asleep",
+        ),
+        pytest.param(
+            look(THREE_DIFFERENT, "spins", "spins", "spins", "spins"),
+            {578},
+            "ranks call different collectives: ranks 1, 2, 3 Broadcast 1, rank 0 AllReduce 12",
+            id="one of four mismatched",
         ),
         pytest.param(
             look(GROUPS, "spins", "unclear"),
@@ -252,6 +286,13 @@ SCORE = Frame(function="score", file="/work/evaluate.py", line=12)
         pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, RECV), True, id="receives while it connects"),
         pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, SCORE), False, id="evaluates in Python"),
         pytest.param(BEHIND, ("unclear", "idle"), (SYNCHRONIZE, SCORE), True, id="beside a stranger, asleep"),
+        pytest.param(
+            THREE_AHEAD,
+            ("unclear", "unclear", "unclear", "idle"),
+            (SYNCHRONIZE, SYNCHRONIZE, SYNCHRONIZE, SCORE),
+            True,
+            id="beside a stranger, one of four asleep",
+        ),
         pytest.param(BEHIND, ("spins", "unclear"), (RECV, SYNCHRONIZE), False, id="waits for its own kernels"),
         pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, None), False, id="no stack"),
         pytest.param(KILLED, ("unclear",), (SYNCHRONIZE,), True, id="beside a stranger, the other is gone"),
