@@ -28,7 +28,7 @@ LOOSE = (
     "for r in {numbers}; do [ $r = {late} ] && sleep 300; RANK=$r LOCAL_RANK=$r WORLD_SIZE={world}"
     " MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 {python} -u {ranks_py} {case} {seconds} & done; wait"
 )
-# what the cause must name; LAST: the last rank, FIRST: all before it, OTHERS: all but rank 0, NEXT: one more than there are
+# what the cause must name; LAST: the last rank, FIRST: all before it, OTHERS: all but rank 0, NEXT: one more than all
 CASES = {
     "sleep": (r"not called by rank LAST", r"sleep_for_ever"),
     "pipe": (r"not called by rank LAST", r"read_batch_from_pipe"),
