@@ -191,7 +191,7 @@ def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
         ("sft", "", {"max_length": "131072"}, "--set max_length=8192"),
         ("holdem", "", {"mem_fraction": "10%"}, "--set mem_fraction=10% --set engine_gpus=4"),
         ("xdan", "", {"gpu_memory": "1%"}, "--set gpu_memory=0.26"),
-        ("grpo", "", {"gpu_memory": "100%"}, "--set gpu_memory=0.95"),
+        ("grpo", "", {"gpu_memory": "100%"}, "--set gpu_memory=0.9"),
         ("gkd", "", {"actor_gpus": "1000000"}, ""),
         ("xdan", "two-nodes", {"nodes": "7", "episodes": "8192"}, ""),
     ],
