@@ -42,6 +42,7 @@ from rlbox.job.param import (
     find_unreplaced_example_problem,
     find_value_problems,
 )
+from rlbox.secrets.masks import value_looks_like_secret
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
@@ -325,10 +326,15 @@ def _secret_problems(job: Job) -> Iterator[str]:
     parts = {f"services.{s.name}": s for s in job.services} | {f"stages.{s.name}": s for s in job.stages}
     tables = {"env": job.env} | {f"{where}.env": part.env for where, part in parts.items()}
     for where, table in tables.items():
-        for name in (name for name in table if name in declared):
-            yield _("{where}.{name}: is a secret of the job, whose value comes from .env or the environment").format(
-                where=where, name=name
-            )
+        for name, value in table.items():
+            if name in declared:
+                yield _(
+                    "{where}.{name}: is a secret of the job, whose value comes from .env or the environment"
+                ).format(where=where, name=name)
+            elif "{" not in value and value_looks_like_secret(name, value):
+                yield _("{where}.{name}: looks like a secret; write it into .env and its name into `secrets`").format(
+                    where=where, name=name
+                )
     for where, part in parts.items():
         yield from _find_unknown(f"{where}.secrets", _("secret"), part.secrets, declared)
     given = {name for part in parts.values() for name in part.secrets}
