@@ -18,8 +18,8 @@ from rlbox.cluster.node.facts import (
     MachineFacts,
     NodeFacts,
 )
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, NodeSpec, PortPlan
-from rlbox.target.target import Hardware
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
+from rlbox.target.target import ClusterNode, Hardware
 
 A800 = "NVIDIA A800-SXM4-80GB"
 PORTS = PortPlan(base=8100, workers=10002)
@@ -68,7 +68,7 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
     """Return the survey of both; `b` is what the worker says."""
     addresses = {n: InterfaceAddress(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
     sound = ClusterProbe(
-        specs=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
+        specs=tuple(ClusterNode(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
         clock_offsets_s={"a": 0.0, "b": 0.0},
         addresses=addresses,

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from rlbox.amounts import exact_duration_text
 from rlbox.cluster.node.facts import MachineFacts
-from rlbox.cluster.plan import NodeSpec
+from rlbox.cluster.plan import LOCAL
 from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
@@ -31,6 +31,7 @@ from rlbox.ssh.connection import (
     explain_ssh_error,
 )
 from rlbox.system.command import PIPE, ProcessHandle, start_command
+from rlbox.target.target import ClusterNode
 from rlbox.values import Command
 
 if TYPE_CHECKING:
@@ -101,13 +102,13 @@ class Node:
 
     machine: MachineFacts
 
-    def __init__(self, spec: NodeSpec) -> None:
+    def __init__(self, spec: ClusterNode) -> None:
         self.spec, self.name = spec, spec.name
         self._ssh: SshConnection | None = None
         self._engine_lock, self._engine_address = threading.Lock(), ""
 
     def connect(self) -> None:
-        if not self.spec.is_local:
+        if self.name != LOCAL:
             connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
             try:
                 with _slots:
@@ -254,7 +255,7 @@ class NodePool:
 
 
 @contextmanager
-def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
+def connect_nodes(specs: Sequence[ClusterNode]) -> Iterator[NodePool]:
     """Connect to all nodes at once, and hold the connections while the block runs; two names of one are refused."""
     nodes = {spec.name: Node(spec) for spec in specs}
     try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -21,7 +21,6 @@ from rlbox.cluster.plan import (
     NODE_LABEL,
     ClusterOptions,
     ClusterPlan,
-    NodeSpec,
     PortPlan,
     choose_ports,
     own_plan,
@@ -33,10 +32,7 @@ from rlbox.errors import NodeError
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.target.target import load_target
-
-if TYPE_CHECKING:
-    from rlbox.target.target import Target
+from rlbox.target.target import ClusterNode, Target, load_target
 
 _LOG_BYTES = 1 << 21
 _REPORT_S = 120.0
@@ -67,7 +63,7 @@ class ClusterProbe:
     others; `taken_ports` are ports that could not be had, by node, each with its holder.
     """
 
-    specs: tuple[NodeSpec, ...]
+    specs: tuple[ClusterNode, ...]
     facts: Mapping[str, NodeFacts]
     clock_offsets_s: Mapping[str, float]
     addresses: Mapping[str, InterfaceAddress] = field(default_factory=dict)
@@ -75,17 +71,17 @@ class ClusterProbe:
     ports: PortPlan | None = None
     taken_ports: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
-    def spec(self, name: str) -> NodeSpec:
+    def spec(self, name: str) -> ClusterNode:
         return next(spec for spec in self.specs if spec.name == name)
 
     def is_node_inplace(self, name: str) -> bool:
         """Whether Ray is to be processes there: as asked, or it has no engine, and the target was installed there."""
         facts = self.facts[name]
-        return self.spec(name).ray_as_processes or (facts.engine.state == "absent" and facts.installation is not None)
+        return self.spec(name).here or (facts.engine.state == "absent" and facts.installation is not None)
 
 
 def choose_unchecked_configured_or_ssh_addresses(
-    specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]
+    specs: Sequence[ClusterNode], facts: Mapping[str, NodeFacts]
 ) -> dict[str, InterfaceAddress]:
     """Return where each node is for the others: as the target says, else where ssh reaches it.
 
@@ -95,12 +91,12 @@ def choose_unchecked_configured_or_ssh_addresses(
     found: dict[str, InterfaceAddress] = {}
     for spec in specs:
         own = facts[spec.name]
-        if spec.cluster_address:
-            found[spec.name] = own.find_address(spec.cluster_address) or InterfaceAddress("", spec.cluster_address)
+        if spec.address:
+            found[spec.name] = own.find_address(spec.address) or InterfaceAddress("", spec.address)
         elif own.addresses:
             found[spec.name] = own.addresses[0]
     others = [one.address for name, one in found.items() if name != LOCAL]
-    if others and any(spec.is_local and not spec.cluster_address for spec in specs):
+    if others and any(spec.name == LOCAL and not spec.address for spec in specs):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
             route.connect((others[0], 9))
             if address := facts[LOCAL].find_address(route.getsockname()[0]):
@@ -108,7 +104,7 @@ def choose_unchecked_configured_or_ssh_addresses(
     return found
 
 
-def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: Sequence[str] = ()) -> ClusterProbe:
+def probe_nodes(pool: NodePool, specs: Sequence[ClusterNode], target: str, paths: Sequence[str] = ()) -> ClusterProbe:
     known = tuple(spec for spec in specs if spec.name in pool.nodes)
 
     def ask(node: Node) -> tuple[NodeFacts, float]:
@@ -219,7 +215,7 @@ class ClusterContext:
     """A target with its nodes, connected; `pool` has those that answer."""
 
     def __init__(
-        self, app: App, options: ClusterOptions, target: Target, pool: NodePool, specs: Sequence[NodeSpec]
+        self, app: App, options: ClusterOptions, target: Target, pool: NodePool, specs: Sequence[ClusterNode]
     ) -> None:
         self.app, self.options, self.target, self.pool, self.specs = app, options, target, pool, tuple(specs)
         self.image: ImagePlan = load_image_plan(app.project, options.target)

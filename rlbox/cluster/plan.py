@@ -226,25 +226,8 @@ class ClusterOptions:
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSpec:
-    """A node as it was asked for: `data` its data disk; no `cluster_address`: where ssh reaches it.
-
-    `ray_as_processes`: without the engine that may be there; a node that has none needs no such word.
-    """
-
-    name: str
-    data: str
-    cluster_address: str = ""
-    ray_as_processes: bool = False
-
-    @property
-    def is_local(self) -> bool:
-        return self.name == LOCAL
-
-
-def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[NodeSpec, ...]:
-    """Return the nodes, the head first: those of `names_csv`, else all of the target, which says more of each.
+def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[ClusterNode, ...]:
+    """Return the nodes, the head first, each with a data disk: those of `names_csv`, else all of the target.
 
     `default_data_disk` is that of every node that names none itself, else that of the target.
     """
@@ -262,10 +245,7 @@ def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: s
     if count > 1:
         raise SpecError(_("node {twice} is named twice").format(twice=name), next_step=_NAME_NODES)
     disk = default_data_disk or target.disk.host
-    specs = tuple(
-        NodeSpec(name=row.name, data=row.data or disk, cluster_address=row.address, ray_as_processes=row.here)
-        for row in rows
-    )
+    specs = tuple(row.model_copy(update={"data": row.data or disk}) for row in rows)
     for spec in specs:
         if not spec.data.startswith("/"):
             raise SpecError(

@@ -16,6 +16,7 @@ from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
+    LOCAL,
     MAKER_LABEL,
     NODE_LABEL,
     PLAN_LABEL,
@@ -147,7 +148,7 @@ def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: Cont
         return
     engine, gpus = node.engine(), NO_GPUS
     if member.gpus:
-        offer = probe_gpu_support(engine.info(), node.name, is_local=node.spec.is_local)
+        offer = probe_gpu_support(engine.info(), node.name, is_local=node.name == LOCAL)
         gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
     caller = f"{node.machine.uid}:{node.machine.gid}"
     engine.start_container(plan_member_container(plan, member, limits, image=image, caller_uid_gid=caller, gpus=gpus))

@@ -8,10 +8,10 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.plan import NodeSpec, PortPlan, choose_ports, load_cluster, own_plan, resolve_node_specs
+from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan, resolve_node_specs
 from rlbox.cluster.runtime import has_tokens, image_ray_start_argv, plan_member_container, ray_env
 from rlbox.errors import NodeError, SpecError
-from rlbox.target.target import Cluster, Target
+from rlbox.target.target import Cluster, ClusterNode, Target
 from rlbox.values import Mount
 
 
@@ -25,7 +25,7 @@ class Own:
         self.disk = type("Disk", (), {"host": disk})()
 
 
-def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
+def wished(own: Own, told: str = "", data: str = "") -> tuple[ClusterNode, ...]:
     target: Target = own  # type: ignore[assignment]
     return resolve_node_specs(target, told, data)
 
@@ -33,17 +33,17 @@ def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
 def test_nodes_of_the_target_and_of_the_line() -> None:
     own = Own(nodes=["a", {"name": "b", "data": "/other", "address": "10.0.0.2"}])
     assert wished(own) == (
-        NodeSpec(name="a", data="/data"),
-        NodeSpec(name="b", data="/other", cluster_address="10.0.0.2"),
+        ClusterNode(name="a", data="/data"),
+        ClusterNode(name="b", data="/other", address="10.0.0.2"),
     )
-    assert wished(own, "ann@c, local") == (NodeSpec(name="ann@c", data="/data"), NodeSpec(name="local", data="/data"))
+    assert wished(own, "ann@c, local") == (
+        ClusterNode(name="ann@c", data="/data"),
+        ClusterNode(name="local", data="/data"),
+    )
     assert wished(own, "c", "/mnt")[0].data == "/mnt"
     own = Own(nodes=["a", {"name": "b", "data": "/other", "here": True}])
-    there = NodeSpec(
-        name="b", data="/other", ray_as_processes=True
-    )  # named on the line, it is what the target says of it
-    assert wished(own, "b,a") == (there, NodeSpec(name="a", data="/data"))
-    assert [spec.is_local for spec in wished(own, "c,local")] == [False, True]
+    there = ClusterNode(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
+    assert wished(own, "b,a") == (there, ClusterNode(name="a", data="/data"))
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,11 @@ from rlbox.cluster.context import (
 )
 from rlbox.cluster.node import facts as node_facts
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, NodeSpec
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.runtime import create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
+from rlbox.target.target import ClusterNode
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -45,7 +46,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     (tmp_path / "own/share/applied.json").write_text("{}")
     (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
-    made = Node(NodeSpec(name="local", data=str(tmp_path)))
+    made = Node(ClusterNode(name="local", data=str(tmp_path)))
     made.connect()
     yield made
     clear(made)

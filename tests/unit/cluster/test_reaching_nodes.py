@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,10 @@ from rlbox.cluster.checks import check_installation
 from rlbox.cluster.connection import NodePool
 from rlbox.cluster.context import ExistingCluster, choose_unchecked_configured_or_ssh_addresses
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.plan import NodeSpec
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import explain_ssh_error
+from rlbox.target.target import ClusterNode
 
 CHANGED = """@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 Host key for 10.0.0.2 has changed and you have requested strict checking.
@@ -49,16 +48,12 @@ def test_ssh_error_names_cause_and_step(output: str, id_: str, step: str) -> Non
 def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
     rows = {"a": facts("a"), "b": facts("b", addresses=two)}
-    specs = (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/data"))
+    specs = (ClusterNode(name="a", data="/data"), ClusterNode(name="b", data="/data"))
     assert choose_unchecked_configured_or_ssh_addresses(specs, rows)["b"] == two[0]
-    named = (specs[0], replace(specs[1], cluster_address="10.0.1.2"))
+    named = (specs[0], ClusterNode(name="b", data="/data", address="10.0.1.2"))
     assert choose_unchecked_configured_or_ssh_addresses(named, rows)["b"] == two[1]
-    assert (
-        choose_unchecked_configured_or_ssh_addresses((specs[0], replace(specs[1], cluster_address="192.0.2.7")), rows)[
-            "b"
-        ].address
-        == "192.0.2.7"
-    )
+    elsewhere = (specs[0], ClusterNode(name="b", data="/data", address="192.0.2.7"))
+    assert choose_unchecked_configured_or_ssh_addresses(elsewhere, rows)["b"].address == "192.0.2.7"
     assert choose_unchecked_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
@@ -66,9 +61,7 @@ def test_a_node_without_engine_needs_an_installation() -> None:
     assert not survey(facts("b", engine=NO_ENGINE)).is_node_inplace("b")
     assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_node_inplace("b")
     assert not survey(facts("b", installation=PLACE)).is_node_inplace("b")
-    assert survey(specs=(survey().specs[0], NodeSpec(name="b", data="/data", ray_as_processes=True))).is_node_inplace(
-        "b"
-    )
+    assert survey(specs=(survey().specs[0], ClusterNode(name="b", data="/data", here=True))).is_node_inplace("b")
     (one,) = check_installation("b", None, "/data", context())
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
 
@@ -81,7 +74,7 @@ class Played:
 
     def __init__(self, name: str) -> None:
         self.name, self.is_lost, self.reached = name, False, [""]
-        self.spec, self.row = NodeSpec(name=name, data="/data"), dict[str, Any]()
+        self.spec, self.row = ClusterNode(name=name, data="/data"), dict[str, Any]()
         self.error: NodeError | None = None
 
     def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> Any:
