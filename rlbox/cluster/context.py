@@ -34,7 +34,6 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.target import ClusterNode, Target, load_target
 
-_LOG_BYTES = 1 << 21
 _REPORT_S = 120.0
 _INSTANCES_S = 60.0
 _REACH_S = 30.0
@@ -196,17 +195,14 @@ class ExistingCluster:
         instance = self.instances.get(node)
         return instance is not None and instance.has_not_ended
 
-    def start_log_stream(
-        self, node: Node, patterns: Sequence[str], *, follow: bool, max_bytes: int = _LOG_BYTES
-    ) -> NodeStream:
-        """Have a node report its logs as `LogReport`: the last `max_bytes` of each, with `follow` what they gain."""
+    def start_log_stream(self, node: Node, patterns: Sequence[str], *, follow: bool) -> NodeStream:
+        """Have a node report its logs (name, text, time of writing): their ends, with `follow` what they gain."""
         return node.stream(
             "follow_ray_logs",
             disk=node.spec.data,
             cluster_directory=self.plan.directory_relative_to_disk(node.name),
             is_inplace=self.instances[node.name].is_inplace,
             patterns=list(patterns),
-            max_bytes=max_bytes,
             follow=follow,
         )
 

@@ -46,7 +46,6 @@ LARGEST_PACKAGE = 512 * MIB
 """Source: ray/_private/runtime_env/packaging.py: a larger package is refused."""
 
 _STOP_S, _POLL_S = 60.0, 1.0
-_LOG_BYTES = 1 << 22
 _RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
 _LEADING_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
@@ -328,11 +327,11 @@ def _follow(
     context: ClusterContext, cluster: ExistingCluster, head: Node, id_: str, job_secrets: Mapping[str, Secret]
 ) -> ClusterJob:
     masker, api = SecretMasker(_reveal(job_secrets)), JobsApi(head, cluster.plan)
-    stream = cluster.start_log_stream(head, [f"job-driver-{id_}.log"], follow=True, max_bytes=_LOG_BYTES)
+    stream = cluster.start_log_stream(head, [f"job-driver-{id_}.log"], follow=True)
 
     def show() -> None:
         with contextlib.suppress(NodeError):  # the next question about the job says so
-            for __, ___, logs in stream:
+            for logs in stream:
                 text = "".join(remove_controls(masker.mask_text(text)) for __, text, ___ in logs)
                 if not context.app.as_json:
                     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
@@ -387,12 +386,10 @@ class LogLineTimestamper:
         self._clock_offsets_s = clock_offsets_s
         self._last: dict[tuple[str, str], float] = {}
 
-    def timestamp_lines(self, node: str, report: Any) -> Iterator[LogLine]:
-        """Yield the lines of a node's `LogReport`."""
-        is_first, now, logs = report
+    def timestamp_lines(self, node: str, logs: Sequence[tuple[str, str, float]]) -> Iterator[LogLine]:
         for file, text, written in logs:
             lines = [(parse_leading_utc_time(line), line) for line in text.splitlines()]
-            begin = max(written if is_first else now, self._last.get((node, file), 0.0))
+            begin = max(written, self._last.get((node, file), 0.0))
             last = next((at for at, __ in lines if at is not None), begin)
             for at, line in lines:
                 last = last if at is None else at

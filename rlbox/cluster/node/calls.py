@@ -23,7 +23,6 @@ from typing import Any, Dict, Iterator, List, Tuple
 from rlbox.cluster.node.facts import (
     PROCESS_PREFIX,
     InstanceReport,
-    LogReport,
     NodeFacts,
     RayInstance,
     find_first_ended_part_with_code,
@@ -50,6 +49,7 @@ TEMP = "/tmp/ray"  # noqa: S108
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _KILLED = 137
 _POLL_S, _KILL_S = 0.3, 10.0
+_LOG_BYTES = 1 << 22
 
 
 # ---- what a machine is, and what reaches it
@@ -370,11 +370,12 @@ def _remove_dead_sessions(disk: str) -> None:
 
 
 def follow_ray_logs(
-    disk: str, cluster_directory: str, is_inplace: bool, patterns: List[str], max_bytes: int, follow: bool
-) -> Iterator[LogReport]:
-    """Yield the last `max_bytes` of the newest session's logs, with `follow` what they gain until the input ends.
+    disk: str, cluster_directory: str, is_inplace: bool, patterns: List[str], follow: bool
+) -> Iterator[List[Tuple[str, str, float]]]:
+    """Yield the end of the newest session's logs, with `follow` what they gain until the input ends.
 
-    No link is followed; a line that is not finished is kept back until the end.
+    Each log is its name, text and when it was last written. No link is followed; a line that is not finished is kept
+    back until the end.
     """
     top = os.path.realpath(TEMP if is_inplace else os.path.join(disk, cluster_directory, "ray"))
     offsets: Dict[str, int] = {}
@@ -386,23 +387,23 @@ def follow_ray_logs(
             path = os.path.join(folder, name)
             if any(fnmatch.fnmatch(name, pattern) for pattern in patterns) and not os.path.islink(path):
                 with contextlib.suppress(OSError):
-                    text, written = _read_gain(path, offsets, max_bytes, last)
+                    text, written = _read_gain(path, offsets, last)
                     rows += [(name, text, written)] if text else []
         if rows or first:
-            yield LogReport(first, time.time(), rows)
+            yield rows
         if last:
             return
         first, last = False, _wait_for_input(_POLL_S)
 
 
-def _read_gain(path: str, offsets: Dict[str, int], max_bytes: int, last: bool) -> Tuple[str, float]:
+def _read_gain(path: str, offsets: Dict[str, int], last: bool) -> Tuple[str, float]:
     """Return what a file gained since its offset, which is moved, and when it was written."""
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
-        is_new, offset = path not in offsets, offsets.get(path, max(0, found.st_size - max_bytes))
+        is_new, offset = path not in offsets, offsets.get(path, max(0, found.st_size - _LOG_BYTES))
         file.seek(offset)
-        data = file.read(max_bytes)
-    end = len(data) if last or len(data) == max_bytes else data.rfind(b"\n") + 1
+        data = file.read(_LOG_BYTES)
+    end = len(data) if last or len(data) == _LOG_BYTES else data.rfind(b"\n") + 1
     begin = data.find(b"\n") + 1 if is_new and offset else 0
     offsets[path] = offset + end
     return data[begin:end].decode("utf-8", "replace"), found.st_mtime

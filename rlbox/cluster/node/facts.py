@@ -294,14 +294,6 @@ class InstanceReport(NamedTuple):
     instances: Optional[List[RayInstance]]
 
 
-class LogReport(NamedTuple):
-    """What files gained: each with its text and when it was last written; `now` is the node's time."""
-
-    is_first: bool
-    now: float
-    logs: List[Tuple[str, str, float]]
-
-
 class NodeFacts(NamedTuple):
     """One node; `listening` are ports, `existing_paths` those of a job's that it has.
 

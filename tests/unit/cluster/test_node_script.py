@@ -203,10 +203,10 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
     (logs / "raylet.err").symlink_to(tmp_path / "secret")
     cluster = ExistingCluster(plan=member(node)[0], instances={"local": RayInstance("1", "n", "i", {}, "running")})
     with closing(cluster.start_log_stream(node, ["raylet.*"], follow=True)) as stream:
-        assert [text for __, text, ___ in stream.next_or_raise()[2]] == ["one\ntwo\n"]
+        assert [text for __, text, ___ in stream.next_or_raise()] == ["one\ntwo\n"]
         with (logs / "raylet.out").open("a") as file:
             file.write("ee\n")
-        assert [text for __, text, ___ in stream.next_or_raise()[2]] == ["three\n"]
+        assert [text for __, text, ___ in stream.next_or_raise()] == ["three\n"]
 
 
 def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:

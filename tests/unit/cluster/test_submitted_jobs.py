@@ -83,9 +83,8 @@ def test_times_of_lines() -> None:
     assert parse_leading_utc_time("loss 2.1") is None
 
 
-def read(clocks: LogLineTimestamper, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
-    report = [first, written, [["w.out", text, written]]]
-    return list(clocks.timestamp_lines(node, report))
+def read(clocks: LogLineTimestamper, node: str, text: str, written: float) -> list[LogLine]:
+    return list(clocks.timestamp_lines(node, [("w.out", text, written)]))
 
 
 def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
@@ -101,4 +100,4 @@ def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
 def test_lines_without_a_time_go_with_the_one_before_and_new_ones_are_new() -> None:
     clocks = LogLineTimestamper({"a": 0.0, "b": 0.0})
     assert [line.at for line in read(clocks, "a", "x\ny\n", 100.0)] == [100.0, 100.0]
-    assert [line.at for line in read(clocks, "a", "z\n", 200.0, first=False)] == [200.0]
+    assert [line.at for line in read(clocks, "a", "z\n", 200.0)] == [200.0]
