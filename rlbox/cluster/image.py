@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
@@ -151,17 +151,13 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-class ImageOnNodes(NamedTuple):
-    """An image, or for nodes without an engine the checksum of their lock, and what each node's engine calls it."""
-
-    image_or_lock_sha256: str
-    engine_id_or_lock_sha256_by_node: dict[str, str]
-
-
 def bring_image_to_nodes(
     context: ClusterContext, probe: ClusterProbe, plan_to_match: ClusterPlan | None, registry_name: str
-) -> ImageOnNodes:
-    """Return the image once all nodes have the very same; without `registry_name` nodes that lack it are sent it."""
+) -> tuple[str, dict[str, str]]:
+    """Return the image once all nodes have the very same, and what each node's engine calls it.
+
+    Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.
+    """
     if plan_to_match:
         inplace = [member.name for member in plan_to_match.members if member.is_inplace]
     else:
@@ -200,4 +196,4 @@ def bring_image_to_nodes(
                 next_step=_("the same command again"),
             )
     names = {name: str(found["Id"]) for name, found in images.items() if found}
-    return ImageOnNodes(identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)})
+    return identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rlbox.config.schema import NAME_PATTERN
 from rlbox.errors import NodeError, SpecError
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.target.target import NODE, ClusterNode
 
@@ -125,10 +123,6 @@ class ClusterMember:
         return bool(self.place)
 
 
-_JSON_KEYS = {"image_digest": "image", "authentication": "closed"}
-"""Fields of `ClusterPlan` that have another key in JSON."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """A cluster: the head is the first of `members`.
@@ -141,14 +135,14 @@ class ClusterPlan:
     id: str
     name: str
     target: str
-    image_digest: str
+    image_digest: Annotated[str, Field(alias="image")]
     ray: str
     members: tuple[ClusterMember, ...]
     ports: PortPlan
     maker: str
     made: str
-    authentication: str = "token"
-    schema: int = 1
+    authentication: Annotated[str, Field(alias="closed")] = "token"
+    schema: Literal[1] = 1
 
     @property
     def head(self) -> ClusterMember:
@@ -171,10 +165,10 @@ class ClusterPlan:
         return dataclasses.replace(self, members=tuple(members))
 
     def as_json(self) -> dict[str, Any]:
-        return {_JSON_KEYS.get(field, field): value for field, value in dataclasses.asdict(self).items()}
+        return dict(_adapter().dump_python(self, mode="json", by_alias=True))
 
     def to_json_line(self) -> str:
-        return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return _adapter().dump_json(self, by_alias=True).decode()
 
 
 def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
@@ -184,11 +178,8 @@ def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
 
 def load_cluster(text: str) -> ClusterPlan | None:
     try:
-        row = parse_json(text)
-        fields = {key: field for field, key in _JSON_KEYS.items()}
-        named = {fields.get(key, key): value for key, value in row.items()}
-        return _adapter().validate_python(named) if row.get("schema") == 1 else None
-    except (ValueError, ValidationError, AttributeError):
+        return _adapter().validate_json(text)
+    except ValidationError:
         return None
 
 

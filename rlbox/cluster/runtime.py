@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from rlbox.engine.container import ContainerDefaults
 
 
-HEAD: Literal["head"] = "head"
-WORKER: Literal["worker"] = "worker"
+HEAD, WORKER = "head", "worker"
 TOKEN_FILE = "auth_token"  # noqa: S105
 RAY_DIRECTORY = "ray"
 """Below a cluster's directory on the data disk: a container has it as /tmp/ray, where Ray looks by default."""
@@ -55,7 +54,7 @@ def has_tokens(version: str) -> bool:
         return False
 
 
-def role_of(plan: ClusterPlan, member: ClusterMember) -> Literal["head", "worker"]:
+def role_of(plan: ClusterPlan, member: ClusterMember) -> str:
     return HEAD if member == plan.head else WORKER
 
 
