@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from rlbox.ssh.connection import (
     SshConnectionFailed,
     explain_ssh_error,
 )
-from rlbox.system.command import PIPE, ProcessHandle, start_command
+from rlbox.system.command import DEVNULL, PIPE, ProcessHandle, start_command
 from rlbox.target.target import ClusterNode
 from rlbox.values import Command
 
@@ -186,13 +185,13 @@ class Node:
             threading.Thread(target=process.stderr.read, daemon=True).start()
         return NodeStream(self, process)
 
-    def run_shell(self, command: str, stdin: IO[bytes]) -> None:
-        with tempfile.TemporaryFile() as errors:
-            code = start_command(Command(argv=self._argv(command)), stdin=stdin, stdout=errors, stderr=errors).wait()
-            errors.seek(0)
-            lines = errors.read().decode("utf-8", "replace").strip().splitlines() or [f"exit code {code}"]
-        if code:
+    def run_shell(self, command: str, stdin: int | IO[bytes] = DEVNULL) -> str:
+        process = start_command(Command(argv=self._argv(command)), stdin=stdin, stdout=PIPE, stderr=PIPE)
+        output, errors = (stream.decode("utf-8", "replace") for stream in process.communicate())
+        if process.returncode:
+            lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
             raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
+        return output
 
     # ---- its engine
 

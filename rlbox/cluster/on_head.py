@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
@@ -17,9 +16,7 @@ from rlbox.cluster.status import NodeMonitor, require_healthy
 from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-
-if TYPE_CHECKING:
-    from rlbox.ssh.tunnel import EngineTunnel
+from rlbox.ssh.tunnel import describe_tunnel
 
 HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
 """Set, to the cluster's name, for a command that is carried out beside the head."""
@@ -79,28 +76,14 @@ def run_rlbox_in_container_beside_head(
         )
         with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
             try:
-                code = run_helper_and_fetch_files(_open_tunnel(head), app.project, helper)
+                engine = head.engine_unix_url_forwarding_if_remote
+                tunnel = describe_tunnel(engine, head.machine.engine_socket, head.run_shell)
+                code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
             if code:
                 _write_evidence(app, head, run_id, monitor)
             return code
-
-
-def _open_tunnel(head: Node) -> EngineTunnel:
-    from rlbox.ssh.tunnel import EngineTunnel
-
-    machine = head.machine
-    socket_gid, home, state = head.call("create_helper_state", engine_socket=machine.engine_socket)
-    return EngineTunnel(
-        address=head.engine_unix_url_forwarding_if_remote,
-        remote_socket=machine.engine_socket,
-        uid=machine.uid,
-        gid=machine.gid,
-        socket_gid=socket_gid,
-        home=home,
-        remote_state_directory=state,
-    )
 
 
 def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
@@ -35,6 +36,20 @@ class EngineTunnel:
     remote_state_directory: str
 
 
+def describe_tunnel(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnel:
+    """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
+    uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
+    return EngineTunnel(
+        address=address,
+        remote_socket=socket,
+        uid=int(uid),
+        gid=int(gid),
+        socket_gid=int(socket_gid),
+        home=home,
+        remote_state_directory=state,
+    )
+
+
 @cache
 def open_engine_tunnel(url: str) -> EngineTunnel:
     """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process."""
@@ -53,7 +68,8 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         connection.__enter__()
         atexit.register(connection.__exit__)
         connection.forward(str(local), socket)
-        facts = connection.check_output(_REMOTE.format(socket=socket), _("the engine's socket is not found"))
+        error_text = _("the engine's socket is not found")
+        return describe_tunnel(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
     except SshMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     except NodeError as error:
@@ -64,13 +80,3 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
                 "make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine"
             ).format(login=address.ssh_destination),
         ) from error
-    uid, gid, socket_gid, home, state = facts.splitlines()
-    return EngineTunnel(
-        address=f"unix://{local}",
-        remote_socket=socket,
-        uid=int(uid),
-        gid=int(gid),
-        socket_gid=int(socket_gid),
-        home=home,
-        remote_state_directory=state,
-    )

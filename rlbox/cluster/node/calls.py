@@ -94,14 +94,6 @@ def _attempt_connection(endpoint: Tuple[str, int]) -> str:
     return ""
 
 
-def create_helper_state(engine_socket: str) -> Tuple[int, str, str]:
-    """Return what a container beside the engine is given: its socket's group, home, and where rlbox keeps its state."""
-    home = os.path.expanduser("~")
-    state = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local/state"), "rlbox")
-    os.makedirs(state, exist_ok=True)
-    return os.stat(engine_socket).st_gid, home, state
-
-
 def _wait_for_input(timeout_s: float) -> bool:
     return bool(select.select([0], [], [], timeout_s)[0])
 
