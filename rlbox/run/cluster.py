@@ -7,7 +7,9 @@ command line is carried out there, and the nodes are watched from here meanwhile
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import shlex
 import sys
@@ -18,12 +20,9 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.on_head import (
-    HEAD_VARIABLE,
-    ray_directory,
-    require_usable_cluster,
-    run_rlbox_in_container_beside_head,
-)
+from rlbox.cluster.connection import Node
+from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
+from rlbox.cluster.down import format_head_run_command
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
@@ -33,10 +32,12 @@ from rlbox.cluster.plan import (
     own_plan,
     resolve_cluster_name,
 )
-from rlbox.cluster.runtime import HEAD, ray_env
+from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
+from rlbox.cluster.status import NodeMonitor, require_healthy
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
-from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
+from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
@@ -50,13 +51,18 @@ from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
 from rlbox.run.docker import PreparedDocker, check_devices_and_gpus, relative_bytecode_dir
+from rlbox.ssh.tunnel import describe_tunnel
 from rlbox.target.target import load_target
 from rlbox.values import Secret
+
+HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
+"""Set, to the cluster's name, for a command that is carried out beside the head."""
 
 _RUN = "RLBOX_RUN_ID"
 """The name of the run, for the command line beside the head."""
 
 _PARTS = ("gcs", "dashboard", "client")
+_STATUS_FILE = "nodes.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,27 +86,16 @@ class ClusterBackend:
             return locate_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
         if not app.dry_run:
-            raise click.exceptions.Exit(self._run_on_head(app, options, secrets_to_send))
+            raise click.exceptions.Exit(_run_on_head(app, options, secrets_to_send))
         with app.collecting_refusals_if_dry_run("cluster"):
             plan = require_usable_cluster(app, options)
             mount = load_image_plan(app.project, target).container.mount
-            self._known = _Head(plan=plan, image="", folder=ray_directory(plan, mount))
+            self._known = _Head(plan=plan, image="", folder=_ray_directory(plan, mount))
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_container_runtime)
 
     def _name_cluster(self, target: str) -> ClusterOptions:
         return ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
-
-    def _run_on_head(self, app: App, options: ClusterOptions, secrets: Mapping[str, Secret]) -> int:
-        words = click.get_current_context().find_root().obj
-        parsed = click.get_current_context().params
-        run = parsed.get("run") or create_run_id(str(parsed.get("name")))
-        env = {name: secret.reveal() for name, secret in secrets.items()}
-        env |= {} if parsed.get("run") else {_RUN: run}
-        env[PROJECT_NAME_VARIABLE] = parse_image_tag_or_empty(load_image_plan(app.project, options.target).tag)[1]
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        args = drop_options(words, LOCAL_FILE_OPTIONS)
-        return run_rlbox_in_container_beside_head(app, options, args, run, env, terminal=terminal)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         head = self._head(app, target)
@@ -176,7 +171,7 @@ def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
-            return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=ray_directory(plan, mount))
+            return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=_ray_directory(plan, mount))
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
             name=name, words=options.target_and_options_text
@@ -193,3 +188,99 @@ def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Ma
             ).format(plan=plan.name, target=plan.target, why=why)
         )
     return found
+
+
+# ---- beside the head, its nodes being watched from here meanwhile
+
+
+def require_usable_cluster(app: App, options: ClusterOptions) -> ClusterPlan:
+    with open_context(app, options) as context:
+        return _require_usable(context)[0].plan
+
+
+def _ray_directory(plan: ClusterPlan, mount: str) -> str:
+    return f"{mount}/{plan.directory_relative_to_disk(plan.head.name)}/{RAY_DIRECTORY}"
+
+
+def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterProbe, Node]:
+    probe = context.probe()
+    cluster = context.require_own_cluster(probe)
+    head = context.require_running_head(cluster)
+    if probe.facts[head.name].engine.state != "ok":
+        raise NodeError(
+            _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
+        )
+    require_healthy(context, probe, cluster)
+    return cluster, probe, head
+
+
+def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret]) -> int:
+    """Carry out this command line in a container beside the head, with this process's streams; return its exit code.
+
+    What happens to nodes meanwhile is said, and is laid beside the evidence of a run that failed.
+    """
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+
+    parsed = click.get_current_context().params
+    run_id = parsed.get("run") or create_run_id(str(parsed.get("name")))
+    env = {name: secret.reveal() for name, secret in secrets.items()}
+    env |= {} if parsed.get("run") else {_RUN: run_id}
+    env[PROJECT_NAME_VARIABLE] = parse_image_tag_or_empty(load_image_plan(app.project, options.target).tag)[1]
+    with open_context(app, options) as context:
+        cluster, probe, head = _require_usable(context)
+        plan = cluster.plan
+        logs_command = format_head_run_command(plan, "logs", run_id)
+        app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
+        helper = HelperContainer(
+            target=plan.target,
+            image=cluster.instances[head.name].image,
+            data_dir=plan.head.data,
+            create_data_dir=False,
+            rlbox_args=drop_options(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
+            env={**env, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
+            terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        )
+        with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
+            try:
+                engine = head.engine_unix_url_forwarding_if_remote
+                tunnel = describe_tunnel(engine, head.machine.engine_socket, head.run_shell)
+                code = run_helper_and_fetch_files(tunnel, app.project, helper)
+            except EngineError as error:
+                raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
+            if code:
+                _write_evidence(app, head, run_id, monitor)
+            return code
+
+
+def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:
+    directory = _find_evidence_directory(head, run)
+    if not directory:
+        return
+    failures = [one.as_json() for one in monitor.stop_and_show_findings()]
+    status = {
+        "schema": 1,
+        "failures": failures,
+        "nodes": {name: {"answers": is_live} for name, is_live in monitor.answered_so_far_by_node().items()},
+    }
+    path, text = f"{directory}/{_STATUS_FILE}", json.dumps(status, indent=1) + "\n"
+    try:
+        head.call("write_private_file", disk=head.spec.data, path=path, text=text)
+    except NodeError as error:
+        app.print_status(f"evidence of the nodes was not written: {error.what}")
+        return
+    app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
+
+
+def _find_evidence_directory(head: Node, run: str) -> str:
+    """Return where, below the head's data disk, the evidence of the stage that failed is; empty where none is.
+
+    `run` may be the beginning of its name that no other run has.
+    """
+    disk = head.spec.data
+    with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
+        names = head.call("list_disk_directory_or_empty", disk=disk, path="runs")
+        (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
+        record = parse_json(str(head.call("read_disk_text_or_empty", disk=disk, path=f"runs/{name}/run.json")))
+        (stage, *__) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
+        return f"runs/{name}/{stage['directory']}/evidence"
+    return ""
