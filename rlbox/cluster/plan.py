@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 CLUSTER_LABEL = "rlbox.cluster"
-"""The cluster's name. Beside it: its id, the node's name, its role (head, worker), the plan as JSON, who made it."""
+"""The cluster's name. Beside it: its id, the node's name, its role (head, worker), the plan as JSON."""
 
 ID_LABEL, NODE_LABEL, ROLE_LABEL = "rlbox.cluster.id", "rlbox.cluster.node", "rlbox.cluster.role"
-PLAN_LABEL, MAKER_LABEL = "rlbox.cluster.plan", "rlbox.cluster.maker"
+PLAN_LABEL = "rlbox.cluster.plan"
 
 LOCAL = "local"
 """The node that is this machine."""

@@ -17,7 +17,6 @@ from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
     LOCAL,
-    MAKER_LABEL,
     NODE_LABEL,
     PLAN_LABEL,
     ROLE_LABEL,
@@ -126,7 +125,6 @@ def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
         NODE_LABEL: member.name,
         ROLE_LABEL: role_of(plan, member),
         PLAN_LABEL: plan.to_json_line(),
-        MAKER_LABEL: plan.maker,
     }
 
 

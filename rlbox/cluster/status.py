@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from rlbox.amounts import columns, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.checks import format_findings
 from rlbox.cluster.connection import Node, NodePool, UnreachableNode
 from rlbox.cluster.context import (
     ClusterContext,
@@ -28,7 +27,7 @@ from rlbox.cluster.context import (
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
 from rlbox.cluster.plan import LOCAL, ClusterOptions, ClusterPlan, plan_of_labels
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
-from rlbox.errors import NodeError, RlboxError
+from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
@@ -294,19 +293,6 @@ def _format_instance(one: RayInstance | None) -> str:
     if one is None:
         return "gone"
     return one.status if one.has_not_ended else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
-
-
-def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> None:
-    status = find_status(context, probe, cluster)
-    if not status.healthy:
-        raise NodeError(
-            _("cluster {plan} is not as it should be\n{table}").format(
-                plan=status.plan.name, table=format_findings(status.failures)
-            ),
-            next_step=_("rlbox cluster up {words} brings back what died").format(
-                words=context.options.target_and_options_text
-            ),
-        )
 
 
 def _list_member_facts(

@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from rlbox.app import App
+from rlbox.cluster.checks import format_findings
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
 from rlbox.cluster.down import format_head_run_command
@@ -33,7 +34,7 @@ from rlbox.cluster.plan import (
     resolve_cluster_name,
 )
 from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
-from rlbox.cluster.status import NodeMonitor, require_healthy
+from rlbox.cluster.status import NodeMonitor, find_status
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
@@ -210,7 +211,16 @@ def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterPr
         raise NodeError(
             _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
         )
-    require_healthy(context, probe, cluster)
+    status = find_status(context, probe, cluster)
+    if not status.healthy:
+        raise NodeError(
+            _("cluster {plan} is not as it should be\n{table}").format(
+                plan=cluster.plan.name, table=format_findings(status.failures)
+            ),
+            next_step=_("rlbox cluster up {words} brings back what died").format(
+                words=context.options.target_and_options_text
+            ),
+        )
     return cluster, probe, head
 
 

@@ -8,6 +8,7 @@ import binascii
 import concurrent.futures
 import contextlib
 import fnmatch
+import glob
 import json
 import os
 import re
@@ -203,12 +204,9 @@ def remove_with_empty_parents(disk: str, path: str) -> bool:
 
 
 def _read_records(disk: str) -> List[Dict[str, Any]]:
-    found = []
-    for folder, __, names in os.walk(os.path.join(disk, "clusters", str(os.getuid()))):
-        record = read_json_or_empty(os.path.join(folder, "record.json")) if "record.json" in names else {}
-        if "pid" in record:
-            found.append(dict(record, folder=folder))
-    return found
+    pattern = os.path.join(glob.escape(disk), "clusters", str(os.getuid()), "*", "*", "here", "*", "record.json")
+    records = [dict(read_json_or_empty(path), folder=os.path.dirname(path)) for path in glob.glob(pattern)]
+    return [record for record in records if "pid" in record]
 
 
 def _find_record(disk: str, record_id: str) -> Dict[str, Any]:
