@@ -9,23 +9,24 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from rlbox.sandbox.plan import MissingReason
 from rlbox.system.limits import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
-PREFIX = "rlbox-sandbox-"
 _HIERARCHIES = ("", "memory", "cpuacct")
 """The first is version 2."""
 
 
 class ReusedMemoryCpuCgroup:
-    """A group for the programs of one request after the other, in each hierarchy that needs one."""
+    """A group for the programs of one request after the other, in each hierarchy that needs one.
 
-    def __init__(self, name: str) -> None:
+    Without `is_wanted` there is none: it counts and bounds nothing.
+    """
+
+    def __init__(self, name: str, *, is_wanted: bool) -> None:
         self._folders: list[Path] = []
         self._error = "no controller for a group of its own"
         self._cpu_s_before, self._kills_before = 0.0, 0
-        for hierarchy, parent in find_own_cgroups(_HIERARCHIES):
+        for hierarchy, parent in find_own_cgroups(_HIERARCHIES if is_wanted else ()):
             try:
                 if not hierarchy:
                     with contextlib.suppress(OSError):  # refused where processes are, but at the root
@@ -50,7 +51,7 @@ class ReusedMemoryCpuCgroup:
                 self._memory_file, self._error = None, str(error)
         self._cpu_s_before, self._kills_before = self._read_total_cpu_s(), self._count_kills()
 
-    def enter(self) -> MissingReason | None:
+    def enter(self) -> str | None:
         """Put this process into it; return what it does not cover, or why this failed."""
         try:
             for folder in self._folders:
@@ -71,11 +72,6 @@ class ReusedMemoryCpuCgroup:
     def has_run_out_of_memory(self) -> bool:
         return self._count_kills() > self._kills_before
 
-    def remove_if_empty(self) -> None:
-        for folder in self._folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
     def _read_total_cpu_s(self) -> float:
         if not self._cpu_file:
             return 0.0
@@ -90,12 +86,15 @@ class ReusedMemoryCpuCgroup:
         return _read_field(self._memory_file.parent / name, "oom_kill")
 
 
-def remove_empty_sandbox_cgroups(suffix_pattern: str) -> None:
-    """Remove the empty groups of this name that killed workers left; the kernel keeps one that anything is in."""
+def format_cgroup_name(server_pid: int, worker_pid: int) -> str:
+    return f"rlbox-sandbox-{server_pid}-{worker_pid}"
+
+
+def remove_cgroup_if_empty(name: str) -> None:
+    """Remove the groups of this name; the kernel keeps one that anything is in."""
     for _, parent in find_own_cgroups(_HIERARCHIES):
-        for folder in parent.glob(PREFIX + suffix_pattern):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        with contextlib.suppress(OSError):
+            (parent / name).rmdir()
 
 
 def _read_field(file: Path, name: str) -> int:

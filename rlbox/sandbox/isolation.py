@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
-from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, LAYERS, SECCOMP, MissingReason, Plan, has_landlock_and_seccomp
+from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, LAYERS, SECCOMP, Plan, has_landlock_and_seccomp
 from rlbox.sandbox.request import RequestLimits
 from rlbox.system.libc import prctl, syscall
 
@@ -40,8 +40,8 @@ _CAPSET = 126
 class StartedProgram(NamedTuple):
     pid: int
     layers: list[str]
-    missing: dict[str, MissingReason]
-    fork_listener: seccomp.ListenerFd | None
+    missing: dict[str, str]
+    fork_listener: int | None
 
 
 class StartError(Exception):
@@ -49,25 +49,22 @@ class StartError(Exception):
 
 
 def start_program(
-    plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ReusedMemoryCpuCgroup | None
+    plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ReusedMemoryCpuCgroup
 ) -> StartedProgram:
     """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on."""
-    report, child_report = socket.socketpair()
+    report, child_report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if not pid:
         _become_program(plan, program_index, child_fds, program_dir, cgroup, child_report)
     child_report.close()
-    content, listener = b"", None
-    with report:
-        while True:  # ends with the exec, or with the process
-            chunk, received_fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
-            content += chunk
-            listener = received_fds[0] if received_fds else listener
-            if not chunk:
-                break
     values: dict[str, Any] = {}
-    for line in content.splitlines():
-        values |= json.loads(line)
+    listener = None
+    with report:
+        message, fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
+        while message:  # ends with the exec, or with the process
+            values |= json.loads(message)
+            listener = fds[0] if fds else listener
+            message, fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
     if not values or "error" in values:
         os.kill(pid, signal.SIGKILL)
         raise StartError(values.get("error") or "its process ended before the program began")
@@ -79,17 +76,18 @@ def _become_program(
     number: int,
     fds: Sequence[int],
     folder: Path,
-    cgroup: ReusedMemoryCpuCgroup | None,
+    cgroup: ReusedMemoryCpuCgroup,
     report: socket.socket,
 ) -> None:
     """Raise the walls around this process, report the layers, and become the program; never return."""
     try:
         layers: list[str] = []
         missing: dict[str, str] = {}
-        if cgroup and (error := cgroup.enter()):  # before all else, so that all else is counted in it
-            missing[CGROUP] = error
-        elif cgroup:
-            layers.append(CGROUP)
+        if CGROUP in plan.wanted_layers:  # before all else, so that all else is counted in it
+            if error := cgroup.enter():
+                missing[CGROUP] = error
+            else:
+                layers.append(CGROUP)
         report = _move_fds(fds, report)
         is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
         home = "/" if is_checker else str(folder)
@@ -98,23 +96,23 @@ def _become_program(
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.chdir(home)
-        for kind, value in _list_resource_limits(plan.limits, plan.max_cpu_s):
+        for kind, value in _list_resource_limits(plan.limits):
             resource.setrlimit(kind, (value, value))
         _drop_capabilities()
         _add_walls(plan, () if is_checker else (home,), report, layers, missing)
         if not has_landlock_and_seccomp(layers):
             raise StartError(f"this machine has no wall to run it behind: {missing}")
-        _write_line(report, {"layers": sorted(layers, key=LAYERS.index), "missing": missing})
+        _send(report, {"layers": sorted(layers, key=LAYERS.index), "missing": missing})
         argv = plan.concurrent_programs[number]
         os.execve(argv[0], argv, _ENVIRONMENT | {"HOME": home, "TMPDIR": home})  # noqa: S606
     except BaseException as error:  # this process is a copy of the worker: it must end here
         with contextlib.suppress(OSError):
-            _write_line(report, {"error": str(error) or repr(error)})
+            _send(report, {"error": str(error) or repr(error)})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _write_line(report: socket.socket, values: dict[str, Any]) -> None:
-    os.write(report.fileno(), json.dumps(values).encode() + b"\n")  # send is refused by now
+def _send(report: socket.socket, values: dict[str, Any]) -> None:
+    os.write(report.fileno(), json.dumps(values).encode())  # the filter refuses socket calls by now
 
 
 def _add_walls(
@@ -130,8 +128,8 @@ def _add_walls(
         landlock_version = version
 
     def add_fork_filter() -> None:  # the worker gets the listener before the other filter refuses to send it
-        listener = seccomp.install_notify_filter(seccomp.build_fork_notify_filter())
-        socket.send_fds(report, [b"{}\n"], [listener])
+        listener = seccomp.install_filter(seccomp.build_fork_notify_filter(), seccomp.NEW_LISTENER)
+        socket.send_fds(report, [b"{}"], [listener])
         os.close(listener)
 
     def add_filter() -> None:  # it also refuses what an older Landlock does not govern
@@ -149,7 +147,10 @@ def _add_walls(
 
 
 def _drop_capabilities() -> None:
-    """Give up every capability; without new privileges no exec, not even root's, gives one back."""
+    """Give up every capability; without new privileges no exec, not even root's, gives one back.
+
+    Landlock and seccomp accept no process that could still get new privileges.
+    """
     prctl("no new privileges", 38, 1)
     version_3, sets = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
     syscall("drop capabilities", _CAPSET, version_3, sets)
@@ -165,13 +166,13 @@ def _move_fds(fds: Sequence[int], report: socket.socket) -> socket.socket:
     return socket.socket(fileno=_FIRST_FREE_FD)
 
 
-def _list_resource_limits(limits: RequestLimits, cpu_s: float) -> Iterator[tuple[int, int]]:
+def _list_resource_limits(limits: RequestLimits) -> Iterator[tuple[int, int]]:
     """Yield kind and value of each limit of a process, none above what this process may have."""
     for name, value in (
         ("AS", limits.memory_mb << 20),
         # The measured time decides; this one ends a program that nobody measures any more. The kernel counts it by
         # ticks, which on a busy virtual machine run some 10 % ahead of the time that a process really had.
-        ("CPU", 2 * ceil(cpu_s) + 5),
+        ("CPU", 2 * ceil(limits.cpu_s) + 5),
         ("FSIZE", limits.disk_mb << 20),
         ("NOFILE", _OPEN_FILES),
         ("CORE", 0),
@@ -212,7 +213,6 @@ def _restrict_files(readable: Iterable[str], writable: Iterable[str], version: i
         _allow_below(ruleset, path, handled & ~_MAKE_DEVICES)
     for path in _DEVICES:
         _allow_below(ruleset, path, handled & (2 | 4 | 1 << 14))  # WRITE_FILE, READ_FILE, TRUNCATE
-    prctl("no new privileges", 38, 1)
     syscall("landlock_restrict_self", _RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 

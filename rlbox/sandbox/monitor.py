@@ -18,10 +18,8 @@ from pathlib import Path
 from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
 from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
-from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
+from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields_or_empty, read_text
-
-HaveAllEnded = bool
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -40,14 +38,14 @@ _STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6,
 class ProcessMonitor:
     """What the processes below this one use; `limit` names the first limit that they passed."""
 
-    def __init__(self, limits: RequestLimits, cpu_s: float, folder: Path, cgroup: ReusedMemoryCpuCgroup | None) -> None:
+    def __init__(self, limits: RequestLimits, folder: Path, cgroup: ReusedMemoryCpuCgroup) -> None:
         self.limit: StopReason = ""
         self.cpu_s = 0.0
         self.peak_bytes = 0
         self.leaders: list[int] = []
         self.listeners: list[int] = []
         self.exit_codes: dict[int, int] = {}  # by process id; a signal is negative
-        self._limits, self._max_cpu_s, self._folder, self._cgroup = limits, cpu_s, folder, cgroup
+        self._limits, self._folder, self._cgroup = limits, folder, cgroup
         self._ended_cpu_s = 0.0
         self._seen_cpu_s: dict[tuple[int, str], float] = {}
         self._idle_s = 0.0
@@ -58,9 +56,9 @@ class ProcessMonitor:
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
         limit: StopReason = ""
-        if self.cpu_s > self._max_cpu_s:
+        if self.cpu_s > self._limits.cpu_s:
             limit = "cpu"
-        elif self._idle_s > self._max_cpu_s:
+        elif self._idle_s > self._limits.cpu_s:
             limit = "sleep"
         elif self._tasks > self._limits.tasks:
             limit = "tasks"
@@ -72,7 +70,7 @@ class ProcessMonitor:
             limit = "disk"
         self.limit = self.limit or limit
 
-    def answer_fork(self, listener: ListenerFd) -> None:
+    def answer_fork(self, listener: int) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
             number = receive_fork_request(listener)
@@ -108,11 +106,11 @@ class ProcessMonitor:
 
     def _add_up(self, living_s: float) -> None:
         """Set the processor time: the group's count, or what was seen where a parent ignored the end of its child."""
-        counted_s = self._cgroup.read_cpu_s() if self._cgroup else 0.0
-        self.cpu_s = max(self.cpu_s, self._ended_cpu_s + living_s, sum(self._seen_cpu_s.values()), counted_s)
+        seen_s, counted_s = sum(self._seen_cpu_s.values()), self._cgroup.read_cpu_s()
+        self.cpu_s = max(self.cpu_s, self._ended_cpu_s + living_s, seen_s, counted_s)
 
     def _is_over_memory(self, pids: set[int]) -> bool:
-        if self._cgroup and self._cgroup.bounds_memory():
+        if self._cgroup.bounds_memory():
             return self._cgroup.has_run_out_of_memory()
         limit = self._limits.memory_mb << 20
         total = sum(_read_resident_bytes(pid) for pid in pids)
@@ -138,7 +136,7 @@ class ProcessMonitor:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
         return pid
 
-    def kill_all(self) -> HaveAllEnded:
+    def kill_all(self) -> bool:
         """Kill everything below this process, and wait for it; return False if something is left after 20 s.
 
         No leader was reaped before, so that no other process can have the id of its group.
@@ -154,9 +152,9 @@ class ProcessMonitor:
                     time.sleep(0.001)
             return False
         self._add_up(0.0)
-        if self.cpu_s > self._max_cpu_s:
+        if self.cpu_s > self._limits.cpu_s:
             self.limit = self.limit or "cpu"
-        elif self._cgroup and self._cgroup.has_run_out_of_memory():
+        elif self._cgroup.has_run_out_of_memory():
             self.limit = self.limit or "memory"
         return True
 
@@ -188,19 +186,21 @@ def _read_state(thread: str) -> str:
     return read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
 
 
+def _read_memory_file(pid: int, name: str) -> str:
+    """Return a file on the memory that all threads share; one that has ended shows none of it."""
+    texts = (read_text(f"{thread}/{name}") for thread in list_thread_dirs(pid))
+    return next((text for text in texts if text and not text.startswith("0 ")), "")
+
+
 def _read_resident_bytes(pid: int) -> int:
-    for folder in (f"/proc/{pid}", *list_thread_dirs(pid)):
-        fields = read_text(f"{folder}/statm").split()
-        if fields and fields[0] != "0":
-            return int(fields[1]) * _PAGE
-    return 0
+    fields = _read_memory_file(pid, "statm").split()
+    return int(fields[1]) * _PAGE if fields else 0
 
 
 def _read_proportional_bytes(pid: int) -> int:
-    for folder in (f"/proc/{pid}", *list_thread_dirs(pid)):
-        for line in read_text(f"{folder}/smaps_rollup").splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
+    for line in _read_memory_file(pid, "smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
     return _read_resident_bytes(pid)
 
 
@@ -271,8 +271,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
-    maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_thread_dirs(pid))), "")
-    rows = (line.split(maxsplit=5) for line in maps.splitlines())
+    rows = (line.split(maxsplit=5) for line in _read_memory_file(pid, "maps").splitlines())
     return {
         int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }

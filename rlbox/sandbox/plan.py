@@ -15,7 +15,6 @@ LAYERS = (LANDLOCK, SECCOMP, FORKS, CGROUP)
 and thread, so that there are never more than the limit. `group`: a control group that counts processor time and bounds
 memory."""
 
-MissingReason = str
 StopReason = Literal["", "cpu", "sleep", "wall", "memory", "disk", "output", "tasks", "start", "cancelled"]
 """The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty."""
 
@@ -39,7 +38,6 @@ class Plan:
     concurrent_programs: list[list[str]]
     files: dict[str, str]
     limits: RequestLimits
-    max_cpu_s: float
     readable_paths: list[str]
     wanted_layers: list[str]
     scratch: str = ""
@@ -70,7 +68,7 @@ class Outcome:
     programs: list[ProgramExit] = field(default_factory=list)
     verdict: str = ""
     layers: list[str] = field(default_factory=list)
-    missing: dict[str, MissingReason] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     has_live_processes: bool = False
     files: dict[str, str] = field(default_factory=dict)
 

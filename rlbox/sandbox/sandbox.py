@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.cgroup import remove_empty_sandbox_cgroups
+from rlbox.sandbox.cgroup import format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line
@@ -94,7 +94,10 @@ class Sandbox:
         build = None
         if language.build:
             build_plan = replace(
-                plan, concurrent_programs=[list(language.build)], max_cpu_s=limits.compile_s, fetch=["main"]
+                plan,
+                concurrent_programs=[list(language.build)],
+                limits=replace(limits, cpu_s=limits.compile_s),
+                fetch=["main"],
             )
             build = self._run_in_turn(build_plan, is_awaited_at_start)
             if build.limit or build.programs[0].return_code or "main" not in build.files:
@@ -119,7 +122,6 @@ class Sandbox:
             concurrent_programs=[],
             files={name: base64.b64encode(content).decode() for name, content in files.items()},
             limits=limits,
-            max_cpu_s=limits.cpu_s,
             readable_paths=self._readable,
             wanted_layers=list(self._layers),
         )
@@ -165,7 +167,7 @@ class Sandbox:
                 for pid in orphans:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
-            remove_empty_sandbox_cgroups(f"{os.getpid()}-{worker.process.pid}")
+            remove_cgroup_if_empty(format_cgroup_name(os.getpid(), worker.process.pid))
             with contextlib.suppress(OSError):
                 remove_tree(worker.scratch)
 
@@ -187,7 +189,7 @@ class _WorkerProcess:
 
     def run(self, plan: Plan) -> Outcome:
         """Return how a plan ended; raises OSError or ValueError where the worker does not answer."""
-        self._connection.settimeout(compute_wall_limit(plan.max_cpu_s) + _SPARE_S)
+        self._connection.settimeout(compute_wall_limit(plan.limits.cpu_s) + _SPARE_S)
         self._connection.sendall(encode_json_line(replace(plan, scratch=str(self.scratch))))
         return decode_outcome(self._replies.readline())
 

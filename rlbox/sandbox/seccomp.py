@@ -14,9 +14,8 @@ import fcntl
 import os
 import struct
 
-from rlbox.system.libc import prctl, syscall
+from rlbox.system.libc import syscall
 
-ListenerFd = int
 Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand: `struct sock_filter`."""
 
@@ -75,35 +74,29 @@ _CONDITIONAL = {  # depend on their arguments
     "truncate": 76, "open": 2, "openat": 257, "openat2": 437,
 }  # fmt: skip
 _FORKS = {"clone": 56, "fork": 57, "vfork": 58}  # the worker is asked
-_SECCOMP, _FLAG_NEW_LISTENER = 317, 8
+_SECCOMP, NEW_LISTENER = 317, 8
 
 
-def install_filter(bpf_code: bytes) -> None:
-    _install(bpf_code, flags=0)
+def install_filter(code: bytes, flags: int = 0) -> int:
+    """Put this process and all its children under a filter, for good; raises OSError.
 
-
-def install_notify_filter(bpf_code: bytes) -> ListenerFd:
-    """Put this process and all its children under a filter that asks a listener; raises OSError."""
-    return _install(bpf_code, _FLAG_NEW_LISTENER)
-
-
-def _install(code: bytes, flags: int) -> int:
+    Returns the descriptor of its listener with `NEW_LISTENER`. The process may not get new privileges any more.
+    """
     if os.uname().machine != "x86_64":
         raise OSError(f"no filter for {os.uname().machine}")
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
-    prctl("no new privileges", 38, 1)
     return syscall("seccomp", _SECCOMP, 1, flags, program)
 
 
-def receive_fork_request(listener: ListenerFd) -> int:
+def receive_fork_request(listener: int) -> int:
     """Return the id of a process or thread that waits to be made; raises OSError where there is none any more."""
     notification = bytearray(80)
     fcntl.ioctl(listener, 0xC0502100, notification, True)
     return int(struct.unpack_from("=Q", notification)[0])
 
 
-def answer_fork(listener: ListenerFd, notification_id: int, *, allow: bool) -> None:
+def answer_fork(listener: int, notification_id: int, *, allow: bool) -> None:
     """Let the process or thread be made (SECCOMP_USER_NOTIF_FLAG_CONTINUE), or fail with EAGAIN."""
     answer = struct.pack("=QqiI", notification_id, 0, *((0, 1) if allow else (-errno.EAGAIN, 0)))
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)

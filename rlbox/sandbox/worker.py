@@ -12,11 +12,11 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.sandbox.cgroup import PREFIX, ReusedMemoryCpuCgroup
+from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup, format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import StartedProgram, StartError, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
 from rlbox.sandbox.plan import CGROUP, Outcome, Plan, ProgramExit, decode_plan, encode_json_line
@@ -24,64 +24,57 @@ from rlbox.sandbox.request import compute_wall_limit
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.safe_files import read_bytes, remove_tree
 
-IsOpen = bool
 _CHUNK = 1 << 16
 
 
 def serve_plans(connection: socket.socket) -> None:
     """Run each plan that comes over `connection`, until that closes or something of a plan could not be ended."""
     set_child_subreaper()
+    cgroup_name = format_cgroup_name(os.getppid(), os.getpid())
     cgroup: ReusedMemoryCpuCgroup | None = None
     try:
         with connection.makefile("rb") as stream:
             for line in stream:
-                plan = decode_plan(line)
-                if CGROUP in plan.wanted_layers and not cgroup:  # all plans share it; it is empty between two
-                    cgroup = ReusedMemoryCpuCgroup(f"{PREFIX}{os.getppid()}-{os.getpid()}")
+                plan = decode_plan(line)  # all plans want the same layers, and share the group: it is empty between two
+                cgroup = cgroup or ReusedMemoryCpuCgroup(cgroup_name, is_wanted=CGROUP in plan.wanted_layers)
                 outcome = _run_plan(plan, cgroup, connection.fileno())
                 connection.sendall(encode_json_line(outcome))
                 if outcome.has_live_processes:
                     return
     finally:
-        if cgroup:
-            cgroup.remove_if_empty()
+        remove_cgroup_if_empty(cgroup_name)
 
 
-def _run_plan(plan: Plan, cgroup: ReusedMemoryCpuCgroup | None, control: int) -> Outcome:
+def _run_plan(plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int) -> Outcome:
     """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
-    began = time.monotonic()
+    began, folder = time.monotonic(), Path(plan.scratch)
     try:
-        with _make_folder(plan) as folder:
-            return _run_in(folder, plan, cgroup, control, began)
+        _make_folder(folder, plan.files)
+        return _run_in(folder, plan, cgroup, control, began)
     except OSError as error:
         return Outcome(limit="start", message=f"no folder could be made for a program: {error}")
-
-
-@contextlib.contextmanager
-def _make_folder(plan: Plan) -> Iterator[Path]:
-    """Yield the programs' folder with its files, whose names are plain paths; nothing of it is left afterwards."""
-    folder = Path(plan.scratch)
-    try:
-        folder.mkdir(mode=0o700)
-        for name, content in plan.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(base64.b64decode(content))
-            path.chmod(0o755)
-        yield folder
     finally:
         with contextlib.suppress(OSError):  # the server tries again at its end
             remove_tree(folder)
 
 
-def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup | None, control: int, began: float) -> Outcome:
-    if cgroup:  # files in memory count, too
-        cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)
-    monitor = ProcessMonitor(plan.limits, plan.max_cpu_s, folder, cgroup)
+def _make_folder(folder: Path, files: Mapping[str, str]) -> None:
+    folder.mkdir(mode=0o700)
+    for name, content in files.items():  # the names are plain paths
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(content))
+        path.chmod(0o755)
+
+
+def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int, began: float) -> Outcome:
+    cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)  # files in memory count, too
+    monitor = ProcessMonitor(plan.limits, folder, cgroup)
     started: StartedProgram | None = None
     message = ""
     with contextlib.ExitStack() as stack:
-        streams = stack.enter_context(_ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
+        streams = _ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes)
+        stack.callback(streams.close)
         try:
             for number, fds in enumerate(streams.child_fds):
                 started = start_program(plan, number, fds, folder, cgroup)
@@ -92,7 +85,7 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup | None, cont
             streams.close_child_fds()
             first = os.pidfd_open(monitor.leaders[0])
             stack.callback(os.close, first)
-            _wait(monitor, streams, first, control, began + compute_wall_limit(plan.max_cpu_s))
+            _wait(monitor, streams, first, control, began + compute_wall_limit(plan.limits.cpu_s))
         except (StartError, OSError) as error:
             monitor.limit, message = "start", str(error)
         has_ended = monitor.kill_all()
@@ -190,10 +183,7 @@ class _ProgramStreams:
     def reader_fds(self) -> list[int]:
         return list(self._received)
 
-    def __enter__(self) -> _ProgramStreams:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self.close_child_fds()
         for fd in self.reader_fds:
             os.close(fd)
@@ -203,7 +193,7 @@ class _ProgramStreams:
             while fds:
                 os.close(fds.pop())
 
-    def read_available(self, fd: int) -> IsOpen:
+    def read_available(self, fd: int) -> bool:
         """Read what has come, and keep as much as the limit allows; return False when the stream has ended."""
         content = self._received[fd]
         try:
