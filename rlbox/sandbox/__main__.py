@@ -7,6 +7,7 @@ GET /v1/ping, and POST /check of our own.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import select
 import signal
@@ -16,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlbox.foreign import parse_json, whole_number
-from rlbox.sandbox.plan import LAYERS, format_layers_or_limits_only
+from rlbox.sandbox.plan import LAYERS
 from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
 from rlbox.sandbox.response import build_error_response
 from rlbox.sandbox.sandbox import Sandbox
@@ -49,16 +50,12 @@ def main(argv: list[str]) -> int:
         serve_plans(socket.socket(fileno=0))
         return 0
     limits = RequestLimits(cpu_s=args.cpu_s, compile_s=args.cpu_s, memory_mb=args.memory_mb)
-    with Sandbox(args.python, limits, scratch=args.scratch, layers=args.layers.split(",")) as sandbox:
-        outcome, error = sandbox.probe_isolation()
-        report = {
-            "layers": outcome.layers,
-            "missing": outcome.missing,
-            "strength": format_layers_or_limits_only(outcome.layers),
-        }
-        sys.stdout.write(json.dumps({**report, "wrong": error}) + "\n")
+    sandbox = Sandbox(args.python, limits, scratch=args.scratch, layers=args.layers.split(","))
+    with contextlib.closing(sandbox):
+        report = sandbox.probe_isolation()
+        sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
-        if error:
+        if report["wrong"]:
             return 1
         if args.command == "serve":
             _serve(sandbox, args.port)
@@ -94,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             document = parse_json(content, allow_surrogates=True)
-            request = parse_request(document, has_tests=_HAS_TESTS[self.path])
+            request = parse_request(document, self.sandbox.limits, has_tests=_HAS_TESTS[self.path])
         except (InvalidRequestError, ValueError) as error:
             self._send(422, {"detail": f"no request: {error}"})
             return
@@ -135,15 +132,11 @@ class _Server(ThreadingHTTPServer):
 def _serve(sandbox: Sandbox, port: int) -> None:
     _Handler.sandbox = sandbox
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+        signal.signal(number, lambda *_: sys.exit(0))
     with _Server((LOOPBACK, port), _Handler) as server:
         sys.stdout.write(f"code sandbox listens on {LOOPBACK}:{server.server_address[1]}\n")
         sys.stdout.flush()
         server.serve_forever()
-
-
-def _exit(number: int, frame: object) -> None:
-    raise SystemExit(0)
 
 
 if __name__ == "__main__":

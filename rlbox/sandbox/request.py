@@ -83,18 +83,16 @@ class ProgramRequest:
     """A program to run, or with a `check`, whose keys are those of `Plan.check`, to be tested by functions."""
 
     code: str
+    limits: RequestLimits
     language: str = "python"
     stdin: str = ""
-    run_cpu_s: float | None = None
-    compile_cpu_s: float | None = None
-    memory_mb: float | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: tuple[str, ...] = ()
     check: Mapping[str, Any] | None = None
 
 
-def parse_request(document: object, *, has_tests: bool = False) -> ProgramRequest:
-    """Return a request from its JSON; unknown keys are ignored, as SandboxFusion does."""
+def parse_request(document: object, limits: RequestLimits, *, has_tests: bool = False) -> ProgramRequest:
+    """Return a request from its JSON, which can lower the limits; unknown keys are ignored, as SandboxFusion does."""
     if not isinstance(document, dict):
         raise InvalidRequestError("a request is a JSON object")
     fields = {name: value for name, value in document.items() if value is not None and value != []}
@@ -105,11 +103,11 @@ def parse_request(document: object, *, has_tests: bool = False) -> ProgramReques
             _check_field(name, value)
     return ProgramRequest(
         code=fields["code"],
+        limits=limits.lower_to_request(
+            fields.get("run_timeout"), fields.get("compile_timeout"), fields.get("memory_limit_MB")
+        ),
         language=fields.get("language", "python"),
         stdin=fields.get("stdin", ""),
-        run_cpu_s=fields.get("run_timeout"),
-        compile_cpu_s=fields.get("compile_timeout"),
-        memory_mb=fields.get("memory_limit_MB"),
         files=_decode_files(fields.get("files", {})),
         fetch=tuple(_check_path(name) for name in fields.get("fetch_files", ())),
         check=_build_check(fields) if has_tests else None,

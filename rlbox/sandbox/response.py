@@ -28,15 +28,8 @@ def build_run_response(outcome: Outcome, *, build: Outcome | None = None, build_
         return build_error_response(outcome.message or "the sandbox was stopped")
     result = None if build_failed else _build_command_result(outcome)
     succeeded = result is not None and result["status"] == "Finished" and result["return_code"] == 0
-    return {
-        "status": "Success" if succeeded else "Failed",
-        "message": "",
-        "compile_result": _build_command_result(build) if build else None,
-        "run_result": result,
-        "executor_pod_name": None,
-        "files": outcome.files,
-        "rlbox": _build_isolation_report(outcome),
-    }
+    results = {"compile_result": _build_command_result(build) if build else None, "run_result": result}
+    return _build_response(outcome, succeeded, {**results, "executor_pod_name": None, "files": outcome.files})
 
 
 def build_verdict_response(outcome: Outcome) -> dict[str, Any]:
@@ -56,14 +49,8 @@ def build_verdict_response(outcome: Outcome) -> dict[str, Any]:
         verdict = result if result in ("wrong", "failed") else "failed"
         if not result:
             detail = "the checker ended without a verdict"
-    return {
-        "status": "Success" if verdict == "accepted" else "Failed",
-        "message": "",
-        "verdict": verdict,
-        "detail": detail,
-        "run_result": _build_command_result(outcome, 1),
-        "rlbox": _build_isolation_report(outcome),
-    }
+    fields = {"verdict": verdict, "detail": detail, "run_result": _build_command_result(outcome, 1)}
+    return _build_response(outcome, verdict == "accepted", fields)
 
 
 def build_error_response(message: str) -> dict[str, Any]:
@@ -87,8 +74,8 @@ def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
     }
 
 
-def _build_isolation_report(outcome: Outcome) -> dict[str, Any]:
-    return {
+def _build_response(outcome: Outcome, succeeded: bool, fields: dict[str, Any]) -> dict[str, Any]:
+    isolation = {
         "version": VERSION,
         "strength": format_layers_or_limits_only(outcome.layers),
         "missing": outcome.missing,
@@ -98,3 +85,4 @@ def _build_isolation_report(outcome: Outcome) -> dict[str, Any]:
         "memory_mb": outcome.memory_mb,
         "alive": outcome.has_live_processes,
     }
+    return {"status": "Success" if succeeded else "Failed", "message": "", **fields, "rlbox": isolation}

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.sandbox.cgroup import format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
-from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line
+from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line, format_layers_or_limits_only
 from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
 from rlbox.sandbox.response import build_error_response, build_run_response, build_verdict_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
@@ -37,13 +37,6 @@ _SPARE_S = 60.0
 _END_S = 30.0
 
 
-class IsolationProbe(NamedTuple):
-    """How a small program ended; `error` is why it did not run well, or empty."""
-
-    outcome: Outcome
-    error: str
-
-
 class Sandbox:
     """Runs requests by the interpreter `python`; many threads may call it. `close` ends what runs.
 
@@ -52,7 +45,7 @@ class Sandbox:
     """
 
     def __init__(self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str]) -> None:
-        self._limits, self._layers = limits, layers
+        self.limits, self._layers = limits, layers
         self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
         self._readable = _list_python_folders(self._python)
         # one more than there are cores: a request that is starting or ending leaves its core free
@@ -63,12 +56,6 @@ class Sandbox:
         self._workers: set[_WorkerProcess] = set()
         self._idle_workers: list[_WorkerProcess] = []
         set_child_subreaper()  # what a killed worker leaves comes to this process
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         for worker in list(self._workers):
@@ -82,9 +69,8 @@ class Sandbox:
         if request.language not in LANGUAGES:
             return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language = LANGUAGES[request.language]
-        limits = self._limits.lower_to_request(request.run_cpu_s, request.compile_cpu_s, request.memory_mb)
         files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
-        plan = self._make_plan(files, limits)
+        plan = self._make_plan(files, request.limits)
         if request.check:
             if request.language != "python":
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
@@ -96,7 +82,7 @@ class Sandbox:
             build_plan = replace(
                 plan,
                 concurrent_programs=[list(language.build)],
-                limits=replace(limits, cpu_s=limits.compile_s),
+                limits=replace(request.limits, cpu_s=request.limits.compile_s),
                 fetch=["main"],
             )
             build = self._run_in_turn(build_plan, is_awaited_at_start)
@@ -107,15 +93,16 @@ class Sandbox:
         plan = replace(plan, concurrent_programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
         return build_run_response(self._run_in_turn(plan, is_awaited_at_start), build=build)
 
-    def probe_isolation(self) -> IsolationProbe:
-        plan = self._make_plan({}, self._limits)
+    def probe_isolation(self) -> dict[str, Any]:
+        """Run a small program; return its layers, and under `wrong` why it did not run well, or an empty text."""
+        plan = self._make_plan({}, self.limits)
         plan = replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]])
         outcome = self._run_in_turn(plan, lambda: True)
-        if outcome.limit:
-            return IsolationProbe(outcome, outcome.message or outcome.limit)
-        program = outcome.programs[0]
-        error = "" if program.stdout == "2\n" else f"a program printed {program.stdout!r}: {program.stderr}"
-        return IsolationProbe(outcome, error)
+        error = outcome.message or outcome.limit
+        if not error and outcome.programs[0].stdout != "2\n":
+            error = f"a program printed {outcome.programs[0].stdout!r}: {outcome.programs[0].stderr}"
+        strength = format_layers_or_limits_only(outcome.layers)
+        return {"layers": outcome.layers, "missing": outcome.missing, "strength": strength, "wrong": error}
 
     def _make_plan(self, files: Mapping[str, bytes], limits: RequestLimits) -> Plan:
         return Plan(

@@ -60,7 +60,7 @@ class _Checker(peer.Peer):  # type: ignore[misc]
         error: BaseException = super()._build_error(raised)
         return error
 
-    def operate(self, remote: Any, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
+    def operate(self, remote: Any, name: str, words: tuple[Any, ...]) -> Any:
         """Ask the program for an operator of one of its things.
 
         Its word must never decide a comparison with a value of the tests. So it is asked for classes alone that the
@@ -77,8 +77,8 @@ class _Checker(peer.Peer):  # type: ignore[misc]
             raise TypeError(f"the tests do not name the class of this object of the program: no operator {name}")
         if name == "exit":  # a traceback would lead to the tests
             words = (words[0] and words[0].__name__, words[1] and str(words[1]), None)
-        value = super().operate(remote, name, words, reflected)
-        if name in (*peer.ARITHMETIC, *peer.UNARY) and not isinstance(value, peer.Remote):
+        value = super().operate(remote, name, words)
+        if name in (*peer.ARITHMETIC, *peer.REFLECTED, *peer.UNARY) and not isinstance(value, peer.Remote):
             raise TypeError(f"operator {name} of an object of the program gives no such object: compare attributes")
         return value
 
@@ -156,7 +156,7 @@ def _take_names(given: dict[str, Any], space: dict[str, Any], checker: _Checker)
             space[name] = checker.take(name)
         except KeyError:
             return f"failed NameError: the program does not define {name}"
-        is_plain = not isinstance(space[name], (peer.Remote, peer.RemoteClass))
+        is_plain = not isinstance(space[name], peer.Proxy)
         checker.was_called = checker.was_called or (name in read and is_plain)
     return ""
 

@@ -21,53 +21,48 @@ Message = dict[str, Any]
 ARITHMETIC = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
 )  # fmt: skip
+REFLECTED = tuple(f"r{name}" for name in ARITHMETIC)
 UNARY = ("neg", "pos", "abs", "invert")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _BUILTINS: dict[str, Any] = {"len": len, "bool": bool, "hash": hash, "repr": repr, "str": str, "iter": iter}
 _METHODS = ("enter", "exit")
 _ITEMS = ("getitem", "setitem", "delitem", "contains")
-OPERATORS = (*ARITHMETIC, *UNARY, *COMPARISONS, *_BUILTINS, *_METHODS, *_ITEMS)
+OPERATORS = (*ARITHMETIC, *REFLECTED, *UNARY, *COMPARISONS, *_BUILTINS, *_METHODS, *_ITEMS)
 """Special methods that a `Remote` passes on, without their underscores."""
 
 
-class Remote:
-    """A thing of the other side."""
+class Proxy:
+    """What stands for a thing or a class of the other side."""
 
     _peer: Peer
     _number: int
-    allow_operators = False
 
     def __getattr__(self, name: str) -> Any:
         return self._peer.use(self._number, "get", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.use(self._number, "set", name, (value,))
 
     def __call__(self, *words: Any, **names: Any) -> Any:
         return self._peer.use(self._number, "call", "", words, names)
 
 
-class RemoteClass(type):
+class Remote(Proxy):
+    """A thing of the other side."""
+
+    allow_operators = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._peer.use(self._number, "set", name, (value,))
+
+
+class RemoteClass(Proxy, type):
     """A class of the other side, for `isinstance`, `except` and calls."""
 
-    _peer: Peer
-    _number: int
 
-    def __call__(cls, *words: Any, **names: Any) -> Any:
-        return cls._peer.use(cls._number, "call", "", words, names)
-
-    def __getattr__(cls, name: str) -> Any:
-        return cls._peer.use(cls._number, "get", name)
-
-
-def _make_operator(name: str, reflected: bool) -> Callable[..., Any]:
-    return lambda self, *words: self._peer.operate(self, name, words, reflected)
+def _make_operator(name: str) -> Callable[..., Any]:
+    return lambda self, *words: self._peer.operate(self, name, words)
 
 
 for _name in OPERATORS:
-    setattr(Remote, f"__{_name}__", _make_operator(_name, False))
-for _name in ARITHMETIC:
-    setattr(Remote, f"__r{_name}__", _make_operator(_name, True))
+    setattr(Remote, f"__{_name}__", _make_operator(_name))
 
 
 class Peer:
@@ -179,8 +174,8 @@ class Peer:
         do, words = question["do"], self._decode(question.get("words", []))
         if do == "call":
             return thing(*words, **{key: self._decode(value) for key, value in question["names"].items()})
-        if do in ("operate", "reflect") and name in OPERATORS:
-            return _apply_operator(thing, name, words, do == "reflect")
+        if do == "operate" and name in OPERATORS:
+            return _apply_operator(thing, name, words)
         if name.startswith("_") and name != "__name__":
             raise AttributeError(name)
         return self._set_attribute(thing, name, *words) if do == "set" else getattr(thing, name)
@@ -201,8 +196,8 @@ class Peer:
 
     # ------------------------------------------------------------------------------------------- things of either side
 
-    def operate(self, remote: Remote, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
-        return self.use(remote._number, "reflect" if reflected else "operate", name, words)
+    def operate(self, remote: Remote, name: str, words: tuple[Any, ...]) -> Any:
+        return self.use(remote._number, "operate", name, words)
 
     def use(
         self, number: int, do: str, name: str, words: tuple[Any, ...] = (), names: dict[str, Any] | None = None
@@ -221,7 +216,7 @@ class Peer:
 
     def _refer(self, thing: Any) -> Message:
         """Return a reference to a thing: to one of `yours`, or of `mine` with its class."""
-        if isinstance(thing, (Remote, RemoteClass)):
+        if isinstance(thing, Proxy):
             return {"k": "yours", "v": thing._number}
         number = self._numbers.setdefault(id(thing), len(self.things))
         if number == len(self.things):
@@ -235,13 +230,11 @@ class Peer:
         return reference
 
     def _find(self, reference: Message) -> Any:
-        number = reference.get("v")
-        if type(number) is not int or number < 0:
+        kind, number = reference.get("k"), reference.get("v")
+        if type(number) is not int or number < 0 or kind not in ("mine", "yours"):
             raise wire.WireError("no value")
-        if reference.get("k") == "yours" and number < len(self.things):
+        if kind == "yours":
             return self.things[number]
-        if reference.get("k") != "mine":
-            raise wire.WireError("no value")
         if number not in self._remotes:
             self._remotes[number] = self._make_remote(number, reference)
         return self._remotes[number]
@@ -270,8 +263,10 @@ def _find_builtin(kind: type) -> str:
     return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
 
 
-def _apply_operator(thing: Any, name: str, words: list[Any], reflected: bool) -> Any:
+def _apply_operator(thing: Any, name: str, words: list[Any]) -> Any:
+    if name in REFLECTED:
+        return _apply_operator(words[0], name[1:], [thing])
     if name in _METHODS:
         return getattr(thing, f"__{name}__")(*words)
     function = _BUILTINS.get(name) or getattr(operator, f"{name}_" if name in ("and", "or") else name)
-    return function(words[0], thing) if reflected else function(thing, *words)
+    return function(thing, *words)

@@ -27,7 +27,6 @@ _COLLECTIONS: dict[Any, Any] = {
     "frozenset": frozenset,
     "deque": deque,
     "iterator": iter,
-    "namedtuple": namedtuple,
 }
 _PLAIN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, lambda value: int(value) if abs(value) < _MAX_EXACT else hex(value), lambda text: int(text, 16)),
@@ -60,6 +59,7 @@ def send(fd: int, message: dict[str, Any]) -> None:
 
 
 def receive(fd: int) -> dict[str, Any]:
+    """Return the next message; raises OSError or WireError where none comes."""
     size = int.from_bytes(_read_exactly(fd, 4), "big")
     if size > MAX_MESSAGE:
         raise WireError(f"a message of {size} bytes")
@@ -75,10 +75,7 @@ def receive(fd: int) -> dict[str, Any]:
 def _read_exactly(fd: int, size: int) -> bytes:
     content = b""
     while len(content) < size:
-        try:
-            chunk = os.read(fd, size - len(content))
-        except OSError as error:
-            raise WireError(str(error)) from error
+        chunk = os.read(fd, size - len(content))
         if not chunk:
             raise WireError("the other side is gone")
         content += chunk
@@ -121,13 +118,13 @@ def decode(value: Any, find: Callable[[dict[str, Any]], Any]) -> Any:
         return value
     kind, inner = value.get("k"), value.get("v")
     try:
-        if kind in _COLLECTIONS and kind != "namedtuple":
+        if kind in _COLLECTIONS:
             return _COLLECTIONS[kind](decode(inner, find))
         if kind == "dict" and isinstance(inner, list):
             return {decode(key, find): decode(item, find) for key, item in inner}
         if kind == "namedtuple" and isinstance(inner, list):
             name, fields, items = inner
-            return _COLLECTIONS[kind](name, fields)(*decode(items, find))
+            return namedtuple(name, fields)(*decode(items, find))
         if kind in _PLAIN:
             return _PLAIN[kind][2](inner)
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -77,23 +77,23 @@ def test_a_request_lowers() -> None:
 )
 def test_requests_that_are_none(asked: Any, says: str | None) -> None:
     if says is None:
-        assert parse_request(asked).files == {}
+        assert parse_request(asked, RequestLimits()).files == {}
         return
     with pytest.raises(InvalidRequestError) as caught:
-        parse_request(asked)
+        parse_request(asked, RequestLimits())
     assert str(caught.value) == says
 
 
 def test_a_check_has_tests_and_names() -> None:
     asked = {"code": "c", "tests": "t", "before": "b", "names": ["f"]}
-    found = parse_request(asked, has_tests=True).check
+    found = parse_request(asked, RequestLimits(), has_tests=True).check
     assert found
     assert found == {"tests": "t", "before": "b", "called_functions": ["f"]}
-    assert parse_request(asked).check is None
+    assert parse_request(asked, RequestLimits()).check is None
     with pytest.raises(InvalidRequestError, match="tests: no text"):
-        parse_request({"code": "c"}, has_tests=True)
+        parse_request({"code": "c"}, RequestLimits(), has_tests=True)
     with pytest.raises(InvalidRequestError, match="names: 'a b' is not a valid name"):
-        parse_request({**asked, "names": ["a b"]}, has_tests=True)
+        parse_request({**asked, "names": ["a b"]}, RequestLimits(), has_tests=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- answer
