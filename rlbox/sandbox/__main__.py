@@ -18,7 +18,7 @@ from typing import Any
 
 from rlbox.foreign import parse_json, whole_number
 from rlbox.sandbox.plan import LAYERS
-from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
+from rlbox.sandbox.request import RequestLimits, parse_request
 from rlbox.sandbox.response import build_error_response
 from rlbox.sandbox.sandbox import Sandbox
 from rlbox.sandbox.worker import serve_plans
@@ -83,22 +83,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(413, {"detail": f"a request has a length of at most {_MAX_REQUEST} bytes"})
             return
         content = self.rfile.read(size)
-        if len(content) < size:
-            self.close_connection = True
-            return
         if self.path not in _HAS_TESTS:
             self._send(404, {"detail": "Not Found"})
             return
         try:
             document = parse_json(content, allow_surrogates=True)
             request = parse_request(document, self.sandbox.limits, has_tests=_HAS_TESTS[self.path])
-        except (InvalidRequestError, ValueError) as error:
+        except ValueError as error:
             self._send(422, {"detail": f"no request: {error}"})
             return
-        try:
-            response = self.sandbox.run(request, self._is_awaited)
-        except Exception as error:  # a failure of one request must not end the others
-            response = build_error_response(f"{type(error).__name__}: {error}")
+        with self.sandbox.slots:
+            try:
+                response = build_error_response("who asked is gone")
+                if self._is_awaited():
+                    response = self.sandbox.run(request)
+            except Exception as error:  # a failure of one request must not end the others
+                response = build_error_response(f"{type(error).__name__}: {error}")
         self._send(200, response)
 
     def _is_awaited(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from rlbox.system.limits import PROCS_FILE, find_own_cgroups
+from rlbox.system.limits import PROCS_FILE, find_own_cgroups, parse_table
 from rlbox.system.process_table import read_text
 
 _HIERARCHIES = ("", "memory", "cpuacct")
@@ -51,8 +51,8 @@ class ReusedMemoryCpuCgroup:
                 self._memory_file, self._error = None, str(error)
         self._cpu_s_before, self._kills_before = self._read_total_cpu_s(), self._count_kills()
 
-    def enter(self) -> str | None:
-        """Put this process into it; return what it does not cover, or why this failed."""
+    def enter(self) -> str:
+        """Put this process into it; return what it does not cover, or why this failed, or an empty text."""
         try:
             for folder in self._folders:
                 (folder / PROCS_FILE).write_text("0")
@@ -60,7 +60,7 @@ class ReusedMemoryCpuCgroup:
             return f"the kernel lets nothing enter it: {error}"
         files = {"cpu": self._cpu_file, "memory": self._memory_file}
         lacking = [resource for resource, file in files.items() if not file]
-        return f"{', '.join(lacking)}: {self._error}" if lacking else None
+        return f"{', '.join(lacking)}: {self._error}" if lacking else ""
 
     def bounds_memory(self) -> bool:
         return self._memory_file is not None
@@ -76,14 +76,14 @@ class ReusedMemoryCpuCgroup:
         if not self._cpu_file:
             return 0.0
         if self._cpu_file.name == "cpu.stat":
-            return _read_field(self._cpu_file, "usage_usec") / 1e6
+            return parse_table(read_text(self._cpu_file)).get("usage_usec", 0) / 1e6
         return int(read_text(self._cpu_file) or 0) / 1e9
 
     def _count_kills(self) -> int:
         if not self._memory_file:
             return 0
         name = "memory.events" if self._memory_file.name == "memory.max" else "memory.oom_control"
-        return _read_field(self._memory_file.parent / name, "oom_kill")
+        return parse_table(read_text(self._memory_file.parent / name)).get("oom_kill", 0)
 
 
 def format_cgroup_name(server_pid: int, worker_pid: int) -> str:
@@ -95,8 +95,3 @@ def remove_cgroup_if_empty(name: str) -> None:
     for _, parent in find_own_cgroups(_HIERARCHIES):
         with contextlib.suppress(OSError):
             (parent / name).rmdir()
-
-
-def _read_field(file: Path, name: str) -> int:
-    rows = (row.split() for row in read_text(file).splitlines())
-    return next((int(row[1]) for row in rows if row[0] == name), 0)

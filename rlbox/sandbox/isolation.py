@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,22 +72,13 @@ def start_program(
 
 
 def _become_program(
-    plan: Plan,
-    number: int,
-    fds: Sequence[int],
-    folder: Path,
-    cgroup: ReusedMemoryCpuCgroup,
-    report: socket.socket,
+    plan: Plan, number: int, fds: Sequence[int], folder: Path, cgroup: ReusedMemoryCpuCgroup, report: socket.socket
 ) -> None:
     """Raise the walls around this process, report the layers, and become the program; never return."""
     try:
-        layers: list[str] = []
-        missing: dict[str, str] = {}
+        faults: dict[str, str] = {}  # of each layer; empty where it is there
         if CGROUP in plan.wanted_layers:  # before all else, so that all else is counted in it
-            if error := cgroup.enter():
-                missing[CGROUP] = error
-            else:
-                layers.append(CGROUP)
+            faults[CGROUP] = cgroup.enter()
         report = _move_fds(fds, report)
         is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
         home = "/" if is_checker else str(folder)
@@ -96,13 +87,14 @@ def _become_program(
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.chdir(home)
-        for kind, value in _list_resource_limits(plan.limits):
-            resource.setrlimit(kind, (value, value))
+        _set_resource_limits(plan.limits)
         _drop_capabilities()
-        _add_walls(plan, () if is_checker else (home,), report, layers, missing)
+        _add_walls(plan, () if is_checker else (home,), report, faults)
+        layers = [layer for layer in LAYERS if faults.get(layer) == ""]
+        missing = {layer: fault for layer, fault in faults.items() if fault}
         if not has_landlock_and_seccomp(layers):
             raise StartError(f"this machine has no wall to run it behind: {missing}")
-        _send(report, {"layers": sorted(layers, key=LAYERS.index), "missing": missing})
+        _send(report, {"layers": layers, "missing": missing})
         argv = plan.concurrent_programs[number]
         os.execve(argv[0], argv, _ENVIRONMENT | {"HOME": home, "TMPDIR": home})  # noqa: S606
     except BaseException as error:  # this process is a copy of the worker: it must end here
@@ -115,9 +107,7 @@ def _send(report: socket.socket, values: dict[str, Any]) -> None:
     os.write(report.fileno(), json.dumps(values).encode())  # the filter refuses socket calls by now
 
 
-def _add_walls(
-    plan: Plan, writable: Sequence[str], report: socket.socket, layers: list[str], missing: dict[str, str]
-) -> None:
+def _add_walls(plan: Plan, writable: Sequence[str], report: socket.socket, faults: dict[str, str]) -> None:
     """Add Landlock and the filters to this process, last of all: they forbid the steps before them."""
     landlock_version = 0
 
@@ -141,9 +131,9 @@ def _add_walls(
         if layer in plan.wanted_layers:
             try:
                 add()
-                layers.append(layer)
+                faults[layer] = ""
             except OSError as error:
-                missing[layer] = str(error)
+                faults[layer] = str(error)
 
 
 def _drop_capabilities() -> None:
@@ -166,8 +156,8 @@ def _move_fds(fds: Sequence[int], report: socket.socket) -> socket.socket:
     return socket.socket(fileno=_FIRST_FREE_FD)
 
 
-def _list_resource_limits(limits: RequestLimits) -> Iterator[tuple[int, int]]:
-    """Yield kind and value of each limit of a process, none above what this process may have."""
+def _set_resource_limits(limits: RequestLimits) -> None:
+    """Set each limit of a process, none above what this process may have."""
     for name, value in (
         ("AS", limits.memory_mb << 20),
         # The measured time decides; this one ends a program that nobody measures any more. The kernel counts it by
@@ -181,7 +171,8 @@ def _list_resource_limits(limits: RequestLimits) -> Iterator[tuple[int, int]]:
     ):
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
-        yield kind, value if hard == resource.RLIM_INFINITY else min(value, hard)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 # Landlock decides which files a program reads and writes. Source: Linux include/uapi/linux/landlock.h. The numbers of

@@ -19,7 +19,14 @@ from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
 from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
 from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
-from rlbox.system.process_table import read_stat_fields_or_empty, read_text
+from rlbox.system.process_table import (
+    list_children,
+    list_thread_dirs,
+    probe_resident_bytes,
+    read_memory_file,
+    read_stat_fields_or_empty,
+    read_text,
+)
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -30,7 +37,6 @@ _MAX_ENTRIES = 10_000
 _END_S = 20.0
 """For the kernel to give back the memory of many processes."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _NEVER_EXECUTED = 0x40  # of a process' flags: PF_FORKNOEXEC
 _STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6, 13, 14, 17, 19  # fields of `stat`
 
@@ -113,7 +119,7 @@ class ProcessMonitor:
         if self._cgroup.bounds_memory():
             return self._cgroup.has_run_out_of_memory()
         limit = self._limits.memory_mb << 20
-        total = sum(_read_resident_bytes(pid) for pid in pids)
+        total = sum(probe_resident_bytes(pid) for pid in pids)
         if total > limit:  # what several processes share is counted once
             total = sum(_read_proportional_bytes(pid) for pid in pids - _find_vfork_children(pids))
         self.peak_bytes = max(self.peak_bytes, total)
@@ -159,10 +165,6 @@ class ProcessMonitor:
         return True
 
 
-def list_children(pid: int) -> list[int]:
-    return [int(child) for thread in list_thread_dirs(pid) for child in read_text(f"{thread}/children").split()]
-
-
 def _list_descendants(pid: int) -> Iterator[int]:
     for child in list_children(pid):
         yield child
@@ -186,22 +188,11 @@ def _read_state(thread: str) -> str:
     return read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
 
 
-def _read_memory_file(pid: int, name: str) -> str:
-    """Return a file on the memory that all threads share; one that has ended shows none of it."""
-    texts = (read_text(f"{thread}/{name}") for thread in list_thread_dirs(pid))
-    return next((text for text in texts if text and not text.startswith("0 ")), "")
-
-
-def _read_resident_bytes(pid: int) -> int:
-    fields = _read_memory_file(pid, "statm").split()
-    return int(fields[1]) * _PAGE if fields else 0
-
-
 def _read_proportional_bytes(pid: int) -> int:
-    for line in _read_memory_file(pid, "smaps_rollup").splitlines():
+    for line in read_memory_file(pid, "smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
-    return _read_resident_bytes(pid)
+    return probe_resident_bytes(pid)
 
 
 def _find_vfork_children(pids: Iterable[int]) -> set[int]:
@@ -271,15 +262,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
-    rows = (line.split(maxsplit=5) for line in _read_memory_file(pid, "maps").splitlines())
+    rows = (line.split(maxsplit=5) for line in read_memory_file(pid, "maps").splitlines())
     return {
         int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }
-
-
-def list_thread_dirs(pid: int) -> list[str]:
-    """Return the folders of a process' threads in `/proc`; the first thread may have ended before the others."""
-    try:
-        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []

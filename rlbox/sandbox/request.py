@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -74,10 +73,6 @@ def _lower(limit: float, requested: float | None) -> float:
     return min(limit, requested)
 
 
-class InvalidRequestError(Exception):
-    """The text says which field is wrong."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProgramRequest:
     """A program to run, or with a `check`, whose keys are those of `Plan.check`, to be tested by functions."""
@@ -92,9 +87,12 @@ class ProgramRequest:
 
 
 def parse_request(document: object, limits: RequestLimits, *, has_tests: bool = False) -> ProgramRequest:
-    """Return a request from its JSON, which can lower the limits; unknown keys are ignored, as SandboxFusion does."""
+    """Return a request from its JSON, which can lower the limits; unknown keys are ignored, as SandboxFusion does.
+
+    Raises ValueError, whose text says which field is wrong.
+    """
     if not isinstance(document, dict):
-        raise InvalidRequestError("a request is a JSON object")
+        raise ValueError("a request is a JSON object")
     fields = {name: value for name, value in document.items() if value is not None and value != []}
     for name in ("code", *(["tests"] if has_tests else [])):
         fields.setdefault(name, None)
@@ -119,29 +117,30 @@ def _check_field(name: str, value: Any) -> None:
     is_finite = not isinstance(value, (int, float)) or abs(value) < 1e308
     is_names = not isinstance(value, list) or all(isinstance(item, str) for item in value)
     if not isinstance(value, kind) or isinstance(value, bool) or not is_finite or not is_names:
-        raise InvalidRequestError(f"{name}: {fault}")
+        raise ValueError(f"{name}: {fault}")
     if isinstance(value, (list, dict)) and len(value) > _MAX_FILES:
-        raise InvalidRequestError(f"{name}: more than {_MAX_FILES}")
+        raise ValueError(f"{name}: more than {_MAX_FILES}")
     if isinstance(value, str) and len(value) > _MAX_TEXT:
-        raise InvalidRequestError(f"{name}: longer than {_MAX_TEXT} characters")
+        raise ValueError(f"{name}: longer than {_MAX_TEXT} characters")
 
 
 def _build_check(fields: Mapping[str, Any]) -> dict[str, Any]:
     names = fields.get("names", [])
     if invalid := [name for name in names if not name.isidentifier()]:
-        raise InvalidRequestError(f"names: {invalid[0]!r} is not a valid name")
+        raise ValueError(f"names: {invalid[0]!r} is not a valid name")
     return {"tests": fields["tests"], "before": fields.get("before", ""), "called_functions": names}
 
 
 def _decode_files(base64_by_name: Mapping[str, Any]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, text in base64_by_name.items():
+        path = _check_path(name)
         try:
-            files[_check_path(name)] = base64.b64decode(text or "", validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidRequestError(f"files: {name!r} is not base64") from error
+            files[path] = base64.b64decode(text or "", validate=True)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"files: {name!r} is not base64") from error
     if sum(map(len, files.values())) > _MAX_TEXT:
-        raise InvalidRequestError(f"files: more than {_MAX_TEXT} bytes")
+        raise ValueError(f"files: more than {_MAX_TEXT} bytes")
     return files
 
 
@@ -150,5 +149,5 @@ def _check_path(name: str) -> str:
     parts = name.removeprefix("./").split("/")
     is_text = name == name.encode("utf-8", "ignore").decode()  # a lone surrogate names no file
     if not is_text or "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
-        raise InvalidRequestError(f"{name!r} is not a path below the program's folder")
+        raise ValueError(f"{name!r} is not a path below the program's folder")
     return "/".join(parts)

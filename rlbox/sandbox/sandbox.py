@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.sandbox.cgroup import format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import CHECKER_FOLDER
-from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line, format_layers_or_limits_only
 from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
 from rlbox.sandbox.response import build_error_response, build_run_response, build_verdict_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
+from rlbox.system.process_table import list_children
 from rlbox.system.safe_files import remove_tree
 from rlbox.values import Command
 
@@ -38,7 +38,9 @@ _END_S = 30.0
 
 
 class Sandbox:
-    """Runs requests by the interpreter `python`; many threads may call it. `close` ends what runs.
+    """Runs requests by the interpreter `python`; many threads may call it, each with one of `slots`.
+
+    `close` ends what runs.
 
     `scratch`: where the programs' folders are made; empty: the machine's folder for temporary files. `layers`: those
     that are tried; where these are no wall, nothing is run.
@@ -49,7 +51,7 @@ class Sandbox:
         self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
         self._readable = _list_python_folders(self._python)
         # one more than there are cores: a request that is starting or ending leaves its core free
-        self._slots = threading.BoundedSemaphore(len(os.sched_getaffinity(0)) + 1)
+        self.slots = threading.BoundedSemaphore(len(os.sched_getaffinity(0)) + 1)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=scratch or None)).resolve()
         self._lock = threading.Lock()
         self._count = 0
@@ -59,13 +61,12 @@ class Sandbox:
 
     def close(self) -> None:
         for worker in list(self._workers):
-            worker.end(_END_S)
-            self._remove_worker(worker)
+            self._remove_worker(worker, _END_S)
         with contextlib.suppress(OSError):
             remove_tree(self._folder)
 
-    def run(self, request: ProgramRequest, is_awaited_at_start: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-        """Return the answer to a request; it waits for its turn, and is not run if nobody awaits it any more."""
+    def run(self, request: ProgramRequest) -> dict[str, Any]:
+        """Return the answer to a request."""
         if request.language not in LANGUAGES:
             return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language = LANGUAGES[request.language]
@@ -76,7 +77,7 @@ class Sandbox:
                 return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
             pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
             plan = replace(plan, concurrent_programs=pair, check=dict(request.check))
-            return build_verdict_response(self._run_in_turn(plan, is_awaited_at_start))
+            return build_verdict_response(self._run_plan(plan))
         build = None
         if language.build:
             build_plan = replace(
@@ -85,19 +86,19 @@ class Sandbox:
                 limits=replace(request.limits, cpu_s=request.limits.compile_s),
                 fetch=["main"],
             )
-            build = self._run_in_turn(build_plan, is_awaited_at_start)
+            build = self._run_plan(build_plan)
             if build.limit or build.programs[0].return_code or "main" not in build.files:
                 return build_run_response(build, build=build, build_failed=True)
             plan = replace(plan, files={**plan.files, "main": build.files["main"]})
         argv = [self._python if word == "python" else word for word in language.run]
         plan = replace(plan, concurrent_programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
-        return build_run_response(self._run_in_turn(plan, is_awaited_at_start), build=build)
+        return build_run_response(self._run_plan(plan), build=build)
 
     def probe_isolation(self) -> dict[str, Any]:
         """Run a small program; return its layers, and under `wrong` why it did not run well, or an empty text."""
         plan = self._make_plan({}, self.limits)
         plan = replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]])
-        outcome = self._run_in_turn(plan, lambda: True)
+        outcome = self._run_plan(plan)
         error = outcome.message or outcome.limit
         if not error and outcome.programs[0].stdout != "2\n":
             error = f"a program printed {outcome.programs[0].stdout!r}: {outcome.programs[0].stderr}"
@@ -113,23 +114,19 @@ class Sandbox:
             wanted_layers=list(self._layers),
         )
 
-    def _run_in_turn(self, plan: Plan, is_awaited: Callable[[], bool]) -> Outcome:
+    def _run_plan(self, plan: Plan) -> Outcome:
         """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
-        with self._slots:
-            if not is_awaited():
-                return Outcome(limit="start", message="who asked is gone")
-            worker = self._take_worker()
-            try:
-                outcome = worker.run(plan)
-            except (OSError, ValueError) as error:
-                message = f"the worker that ran the program ended: {error or 'killed'}"
-                outcome = Outcome(limit="start", message=message, has_live_processes=True)
-            if outcome.has_live_processes:
-                worker.end(0)
-                self._remove_worker(worker)
-            else:
-                self._idle_workers.append(worker)
-            return outcome
+        worker = self._take_worker()
+        try:
+            outcome = worker.run(plan)
+        except (OSError, ValueError) as error:
+            message = f"the worker that ran the program ended: {error or 'killed'}"
+            outcome = Outcome(limit="start", message=message, has_live_processes=True)
+        if outcome.has_live_processes:
+            self._remove_worker(worker)
+        else:
+            self._idle_workers.append(worker)
+        return outcome
 
     def _take_worker(self) -> _WorkerProcess:
         while self._idle_workers:
@@ -143,8 +140,9 @@ class Sandbox:
             self._workers.add(worker)
         return worker
 
-    def _remove_worker(self, worker: _WorkerProcess) -> None:
-        """Remove what a worker has left that has ended: processes, which this process has adopted, and the rest."""
+    def _remove_worker(self, worker: _WorkerProcess, timeout_s: float = 0.0) -> None:
+        """End a worker and remove what it has left: processes, which this process has adopted, and the rest."""
+        worker.end(timeout_s)
         with self._lock:
             self._workers.discard(worker)
             while orphans := set(list_children(os.getpid())) - {worker.process.pid for worker in self._workers}:

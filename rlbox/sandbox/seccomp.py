@@ -23,50 +23,41 @@ _AUDIT_ARCH = 0xC000003E
 _LAST_CALL = 469
 """Number of file_setattr, the newest call that was looked at."""
 
-# Refused with EPERM.
-_SOCKETS = {  # network and Unix sockets; a socketpair needs none of these (sendmsg would send descriptors)
+_REFUSED = {  # with EPERM
+    # network and Unix sockets; a socketpair needs none of these (sendmsg would send descriptors)
     "socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288, "sendmsg": 46,
     "sendmmsg": 307,
-}  # fmt: skip
-_PROCESSES = {  # memory, descriptors and signals of other processes
+    # memory, descriptors and signals of other processes
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "pidfd_open": 434,
     "pidfd_getfd": 438, "pidfd_send_signal": 424, "process_madvise": 440, "process_mrelease": 448, "move_pages": 279,
     "migrate_pages": 256, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
-}  # fmt: skip
-_MOUNTS = {  # mounts, namespaces, and files by handle, which Landlock does not see
+    # mounts, namespaces, and files by handle, which Landlock does not see
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "setns": 308, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,
     "open_tree_attr": 467, "open_by_handle_at": 304, "name_to_handle_at": 303, "quotactl": 179, "quotactl_fd": 443,
     "swapon": 167, "swapoff": 168, "statmount": 457, "listmount": 458,
-}  # fmt: skip
-_OBJECTS = {  # kernel objects that outlive a program, memory that no limit counts; inotify tells of our measurements
+    # kernel objects that outlive a program, memory that no limit counts; inotify tells of our measurements
     "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semtimedop": 220, "semctl": 66, "msgget": 68,
     "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "add_key": 248, "request_key": 249,
     "keyctl": 250, "memfd_create": 319, "memfd_secret": 447, "inotify_init": 253, "inotify_init1": 294,
-}  # fmt: skip
-_INTERFACES = {  # ways around a filter, and large interfaces with a history of holes
+    # ways around a filter, and large interfaces with a history of holes
     "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "io_uring_setup": 425, "io_uring_enter": 426,
     "io_uring_register": 427, "seccomp": 317, "fanotify_init": 300, "modify_ldt": 154, "lookup_dcookie": 212,
-}  # fmt: skip
-_MACHINE = {  # clock, name, modules and power of the machine; all need privileges that a program has not
+    # clock, name, modules and power of the machine; all need privileges that a program has not
     "reboot": 169, "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
     "delete_module": 176, "acct": 163, "settimeofday": 164, "adjtimex": 159, "clock_settime": 227,
     "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "syslog": 103, "vhangup": 153, "iopl": 172,
     "ioperm": 173, "ioprio_set": 251, "nfsservctl": 180, "personality": 135,
 }  # fmt: skip
-_REFUSED = _SOCKETS | _PROCESSES | _MOUNTS | _OBJECTS | _INTERFACES | _MACHINE
-
-# Return 0 and do nothing: honest programs call them, and an error would end those.
-_METADATA = {  # mode, owner, times and attributes of files, for which Landlock has no rights
+_IGNORED = {  # return 0 and do nothing: honest programs call them, and an error would end those
+    # mode, owner, times and attributes of files, for which Landlock has no rights
     "chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452, "chown": 92, "fchown": 93, "lchown": 94,
     "fchownat": 260, "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188,
     "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
     "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+    "setsid": 112, "setpgid": 109,  # all processes of a program stay in one group, which one signal ends
+    "sync": 162, "syncfs": 306,  # would wait for every disk of the machine
 }  # fmt: skip
-_SESSIONS = {"setsid": 112, "setpgid": 109}  # all processes of a program stay in one group, which one signal ends
-_FLUSHES = {"sync": 162, "syncfs": 306}  # would wait for every disk of the machine
-_IGNORED = _METADATA | _SESSIONS | _FLUSHES
-
 _CONDITIONAL = {  # depend on their arguments
     "clone": 56, "clone3": 435, "socketpair": 53, "sendto": 44, "mmap": 9, "fallocate": 285, "prlimit64": 302,
     "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
@@ -132,8 +123,8 @@ def build_filter(*, signal_pid: int | None = None, allow_truncate: bool = True) 
     `allow_truncate`: False where Landlock does not govern truncation (before version 3).
     """
     rules = {number: [_EPERM] for number in _REFUSED.values()} | {number: [_refuse(0)] for number in _IGNORED.values()}
-    for name, body in _build_conditional_rules(signal_pid, allow_truncate).items():
-        rules[_CONDITIONAL[name]] = body
+    conditional = _build_conditional_rules(signal_pid, allow_truncate)
+    rules |= {_CONDITIONAL[name]: body for name, body in conditional.items()}
     # the last two steps: a newer call, or one by the numbers of x32
     return _build(rules, [*_LOAD_CALL, (_IF_AT_LEAST, 0, 1, _LAST_CALL + 1), _refuse(errno.ENOSYS)])
 

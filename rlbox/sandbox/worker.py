@@ -93,7 +93,6 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: in
             streams.read_available(reader)
         if streams.is_full:  # since the last look, by a program that has ended
             monitor.limit = monitor.limit or "output"
-    files = {} if message else _read_files(folder, plan)
     return Outcome(
         limit=monitor.limit,
         message=message,
@@ -108,7 +107,7 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: in
         layers=started.layers if started else [],
         missing=started.missing if started else {},
         has_live_processes=not has_ended,
-        files=files,
+        files=_read_files(folder, plan),
     )
 
 
@@ -213,9 +212,7 @@ class _ProgramStreams:
         return stdout, stderr
 
     def read_checker_verdict(self) -> str:
-        """Return the checker's line behind the number that was drawn for it, or nothing."""
-        if len(self.child_fds) == 1:
-            return ""
+        """Return the checker's line behind the number that was drawn for it, or nothing; no program has this number."""
         line = self._received[self.reader_fds[0]].decode("utf-8", "replace")
         nonce, _, verdict = line.partition(" ")
         return verdict if nonce == self._nonce else ""

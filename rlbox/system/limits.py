@@ -81,11 +81,11 @@ class CgroupMemory:
 def probe_cgroup_memory() -> CgroupMemory:
     if not (events := _read_cgroup_file("memory", "events", "oom_control")):
         return CgroupMemory()
-    stat = _parse_table(_read_cgroup_file("memory", "stat", "stat"))
+    stat = parse_table(_read_cgroup_file("memory", "stat", "stat"))
     # Version 1 counts what is in groups below this one under `total_`.
     cache = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("active_file", "inactive_file"))
     return CgroupMemory(
-        kills=_parse_table(events).get("oom_kill", 0),
+        kills=parse_table(events).get("oom_kill", 0),
         limit_bytes=read_cgroup_number("memory", "max", "limit_in_bytes"),
         used_bytes=read_cgroup_number("memory", "current", "usage_in_bytes"),
         cache_bytes=cache,
@@ -120,7 +120,7 @@ def read_cpu_limit() -> CpuLimit | None:
         words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
         quota, period = (whole_number(word) for word in words) if len(words) == 2 else (None, None)
         if quota is not None and period:
-            stat = _parse_table(read_text(directory / "cpu.stat"))
+            stat = parse_table(read_text(directory / "cpu.stat"))
             throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
             return CpuLimit(cores=quota / period, throttled_s=throttled_s)
     return None
@@ -149,6 +149,6 @@ def _visible_groups(controller: str) -> Iterator[Path]:
     yield from (_ROOT / controller, _ROOT)
 
 
-def _parse_table(text: str) -> dict[str, int]:
+def parse_table(text: str) -> dict[str, int]:
     rows = (line.split() for line in text.splitlines())
     return {row[0]: number for row in rows if len(row) == 2 and (number := whole_number(row[1], digits=20)) is not None}

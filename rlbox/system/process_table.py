@@ -124,8 +124,26 @@ def probe_command_line(pid: int) -> str:
 
 
 def probe_resident_bytes(pid: int) -> int:
-    fields = read_text(f"/proc/{pid}/statm").split()
+    fields = read_memory_file(pid, "statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def read_memory_file(pid: int, name: str) -> str:
+    """Return a file on the memory that all threads share; one that has ended shows none of it."""
+    texts = (read_text(f"{thread}/{name}") for thread in list_thread_dirs(pid))
+    return next((text for text in texts if text and not text.startswith("0 ")), "")
+
+
+def list_thread_dirs(pid: int) -> list[str]:
+    """Return the folders of a process' threads in `/proc`; the first thread may have ended before the others."""
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def list_children(pid: int) -> list[int]:
+    return [int(child) for thread in list_thread_dirs(pid) for child in read_text(f"{thread}/children").split()]
 
 
 def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[int]) -> set[int]:

@@ -16,17 +16,14 @@ import peer  # type: ignore[import-not-found]  # beside it, where it runs
 
 class _Candidate(peer.Peer):  # type: ignore[misc]
     side = "p"
-
-    def __init__(self, fd: int, space: dict[str, Any]) -> None:
-        super().__init__(fd)
-        self._space = space
+    space: dict[str, Any]
 
     def _carry_out(self, question: dict[str, Any]) -> Any:
         if question["do"] == "load":
             with open("main.py", encoding="utf-8") as stream:
-                return exec(compile(stream.read(), "main.py", "exec"), self._space)  # noqa: S102 this is what it is for
+                return exec(compile(stream.read(), "main.py", "exec"), self.space)  # noqa: S102 this is what it is for
         if question["do"] == "name":
-            return self._space[question["name"]]
+            return self.space[question["name"]]
         if question["do"] == "await":
             return asyncio.run(self.things[question["at"]])
         return super()._carry_out(question)
@@ -40,7 +37,8 @@ def _main() -> None:
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.path[0] = os.getcwd()
-    candidate = _Candidate(3, module.__dict__)
+    candidate = _Candidate(3)
+    candidate.space = module.__dict__
     candidate.start_receiver_thread()
     while message := candidate.questions.get():
         candidate.answer(message)

@@ -36,11 +36,8 @@ class _Checker(peer.Peer):  # type: ignore[misc]
     """Asks the program, and lets it use what the tests hand to it."""
 
     side = "c"
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self.was_called = False
-        self.ended = ""
+    was_called = False
+    ended = ""
 
     def ask(self, question: dict[str, Any]) -> Any:
         self.was_called = self.was_called or question["do"] not in ("load", "name")
@@ -94,30 +91,24 @@ class _Checker(peer.Peer):  # type: ignore[misc]
     async def _await(self, number: Any) -> Any:
         return self.ask({"do": "await", "at": number})
 
-    def _set_attribute(self, thing: Any, name: str, value: Any) -> None:
-        if isinstance(thing, (type, FunctionType)):
+    def _carry_out(self, question: dict[str, Any]) -> Any:
+        thing = self.things[question["at"]]
+        if question["do"] == "set" and isinstance(thing, (type, FunctionType)):
             raise AttributeError(f"a program cannot change {thing.__name__} of the tests")
-        setattr(thing, name, value)
-
-    def take(self, name: str) -> Any:
-        value = self.ask({"do": "name", "name": name})
-        if isinstance(value, peer.RemoteClass):
-            value.allow_operators = True
-        return value
+        return super()._carry_out(question)
 
 
 def _list_used_names(tree: ast.AST, space: dict[str, Any]) -> Iterable[str]:
     """Return the names that the tests use and neither they nor what stands before them define."""
+    bound: set[str | None]
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            bound.add(node.name)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            bound.add(node.name)  # None for a handler without a name
         elif isinstance(node, ast.alias):
             bound.add((node.asname or node.name).partition(".")[0])
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return sorted(used - bound - set(space) - set(dir(builtins)))
 
@@ -153,24 +144,17 @@ def _take_names(given: dict[str, Any], space: dict[str, Any], checker: _Checker)
             space[name] = importlib.import_module(modules[name])
             continue
         try:
-            space[name] = checker.take(name)
+            value = space[name] = checker.ask({"do": "name", "name": name})
         except KeyError:
             return f"failed NameError: the program does not define {name}"
-        is_plain = not isinstance(space[name], peer.Proxy)
+        if isinstance(value, peer.RemoteClass):
+            value.allow_operators = True
+        is_plain = not isinstance(value, peer.Proxy)
         checker.was_called = checker.was_called or (name in read and is_plain)
     return ""
 
 
 def _judge(given: dict[str, Any], checker: _Checker) -> str:
-    verdict = _run_tests(given, checker)
-    if verdict == "passed" and checker.ended:
-        return f"failed {checker.ended}"
-    if verdict == "passed" and not checker.was_called:
-        return "failed the tests ended without a call of the program: do they call what they define?"
-    return verdict
-
-
-def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
     sys.modules["__main__"] = module = ModuleType("__main__")  # where unittest.main looks for tests
     space = module.__dict__
     try:
@@ -182,11 +166,16 @@ def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
     except AssertionError as error:
         return f"wrong {error}"
     except SystemExit as error:
-        return f"failed SystemExit: {error}" if error.code else "passed"
+        if error.code:
+            return f"failed SystemExit: {error}"
     except _Gone as error:
         return f"failed {error}"
     except BaseException as error:
         return f"failed {type(error).__name__}: {error}"
+    if checker.ended:
+        return f"failed {checker.ended}"
+    if not checker.was_called:
+        return "failed the tests ended without a call of the program: do they call what they define?"
     return "passed"
 
 

@@ -95,8 +95,6 @@ class Peer:
         os.close(self._fd)
         self._fd = -1
 
-    # ----------------------------------------------------------------------------------------------------------- talks
-
     def ask(self, question: Message) -> Any:
         """Return what is answered; raises what the other side raised, or WireError where it is gone."""
         if talk := getattr(self._thread, "talk", ""):
@@ -157,8 +155,6 @@ class Peer:
             for inbox in (self.questions, *list(self._inboxes.values())):
                 inbox.put(None)
 
-    # --------------------------------------------------------------------------------------------------------- answers
-
     def _answer(self, question: Message) -> Message:
         try:
             return {"value": self._encode(self._carry_out(question))}
@@ -178,10 +174,10 @@ class Peer:
             return _apply_operator(thing, name, words)
         if name.startswith("_") and name != "__name__":
             raise AttributeError(name)
-        return self._set_attribute(thing, name, *words) if do == "set" else getattr(thing, name)
-
-    def _set_attribute(self, thing: Any, name: str, value: Any) -> None:
-        setattr(thing, name, value)
+        if do == "set":
+            setattr(thing, name, *words)
+            return None
+        return getattr(thing, name)
 
     def _build_error(self, raised: Any) -> BaseException:
         name, text = str(raised["name"]).replace("\0", ""), str(raised["text"])
@@ -193,8 +189,6 @@ class Peer:
         error = kind.__new__(kind, text)
         error.args = (text,)
         return error
-
-    # ------------------------------------------------------------------------------------------- things of either side
 
     def operate(self, remote: Remote, name: str, words: tuple[Any, ...]) -> Any:
         return self.use(remote._number, "operate", name, words)

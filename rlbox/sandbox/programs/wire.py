@@ -59,14 +59,11 @@ def send(fd: int, message: dict[str, Any]) -> None:
 
 
 def receive(fd: int) -> dict[str, Any]:
-    """Return the next message; raises OSError or WireError where none comes."""
+    """Return the next message; raises OSError, WireError or what `json.loads` raises where none comes."""
     size = int.from_bytes(_read_exactly(fd, 4), "big")
     if size > MAX_MESSAGE:
         raise WireError(f"a message of {size} bytes")
-    try:
-        message = json.loads(_read_exactly(fd, size))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"no message: {error}") from error
+    message = json.loads(_read_exactly(fd, size))
     if not isinstance(message, dict):
         raise WireError("no message")
     return message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import math
+import re
 import struct
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.plan import Outcome, ProgramExit, format_layers_or_limits_only, has_landlock_and_seccomp
-from rlbox.sandbox.request import InvalidRequestError, RequestLimits, parse_request
+from rlbox.sandbox.request import RequestLimits, parse_request
 from rlbox.sandbox.response import build_run_response, build_verdict_response
 
 
@@ -79,9 +80,8 @@ def test_requests_that_are_none(asked: Any, says: str | None) -> None:
     if says is None:
         assert parse_request(asked, RequestLimits()).files == {}
         return
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         parse_request(asked, RequestLimits())
-    assert str(caught.value) == says
 
 
 def test_a_check_has_tests_and_names() -> None:
@@ -90,9 +90,9 @@ def test_a_check_has_tests_and_names() -> None:
     assert found
     assert found == {"tests": "t", "before": "b", "called_functions": ["f"]}
     assert parse_request(asked, RequestLimits()).check is None
-    with pytest.raises(InvalidRequestError, match="tests: no text"):
+    with pytest.raises(match="tests: no text"):
         parse_request({"code": "c"}, RequestLimits(), has_tests=True)
-    with pytest.raises(InvalidRequestError, match="names: 'a b' is not a valid name"):
+    with pytest.raises(match="names: 'a b' is not a valid name"):
         parse_request({**asked, "names": ["a b"]}, RequestLimits(), has_tests=True)
 
 
