@@ -17,10 +17,7 @@ _HIERARCHIES = ("", "memory", "cpuacct")
 
 
 class ReusedMemoryCpuCgroup:
-    """A group for the programs of one request after the other, in each hierarchy that needs one.
-
-    Without `is_wanted` there is none: it counts and bounds nothing.
-    """
+    """A group for the programs of one request after the other, in each hierarchy that needs one; none if not wanted."""
 
     def __init__(self, name: str, *, is_wanted: bool) -> None:
         self._folders: list[Path] = []

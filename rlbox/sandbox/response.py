@@ -22,11 +22,11 @@ _FAILURES = ("start", "cancelled")
 """Ends that say nothing about a program."""
 
 
-def build_run_response(outcome: Outcome, *, build: Outcome | None = None, build_failed: bool = False) -> dict[str, Any]:
-    """Return the answer to `/run_code`; `outcome` is the compiler's own where the build failed."""
+def build_run_response(outcome: Outcome, *, build: Outcome | None = None) -> dict[str, Any]:
+    """Return the answer to `/run_code`; `outcome` is `build`, the compiler's own, where that failed."""
     if outcome.limit in _FAILURES:
         return build_error_response(outcome.message or "the sandbox was stopped")
-    result = None if build_failed else _build_command_result(outcome)
+    result = None if outcome is build else _build_command_result(outcome)
     succeeded = result is not None and result["status"] == "Finished" and result["return_code"] == 0
     results = {"compile_result": _build_command_result(build) if build else None, "run_result": result}
     return _build_response(outcome, succeeded, {**results, "executor_pod_name": None, "files": outcome.files})

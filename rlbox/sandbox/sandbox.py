@@ -40,10 +40,8 @@ _END_S = 30.0
 class Sandbox:
     """Runs requests by the interpreter `python`; many threads may call it, each with one of `slots`.
 
-    `close` ends what runs.
-
     `scratch`: where the programs' folders are made; empty: the machine's folder for temporary files. `layers`: those
-    that are tried; where these are no wall, nothing is run.
+    that are tried; where these are no wall, nothing is run. `close` ends what runs.
     """
 
     def __init__(self, python: str, limits: RequestLimits, *, scratch: str, layers: Sequence[str]) -> None:
@@ -66,7 +64,6 @@ class Sandbox:
             remove_tree(self._folder)
 
     def run(self, request: ProgramRequest) -> dict[str, Any]:
-        """Return the answer to a request."""
         if request.language not in LANGUAGES:
             return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language = LANGUAGES[request.language]
@@ -80,15 +77,11 @@ class Sandbox:
             return build_verdict_response(self._run_plan(plan))
         build = None
         if language.build:
-            build_plan = replace(
-                plan,
-                concurrent_programs=[list(language.build)],
-                limits=replace(request.limits, cpu_s=request.limits.compile_s),
-                fetch=["main"],
-            )
-            build = self._run_plan(build_plan)
+            limits = replace(request.limits, cpu_s=request.limits.compile_s)
+            compiler = replace(plan, concurrent_programs=[list(language.build)], limits=limits, fetch=["main"])
+            build = self._run_plan(compiler)
             if build.limit or build.programs[0].return_code or "main" not in build.files:
-                return build_run_response(build, build=build, build_failed=True)
+                return build_run_response(build, build=build)
             plan = replace(plan, files={**plan.files, "main": build.files["main"]})
         argv = [self._python if word == "python" else word for word in language.run]
         plan = replace(plan, concurrent_programs=[argv], stdin=request.stdin, fetch=list(request.fetch))

@@ -69,10 +69,7 @@ _SECCOMP, NEW_LISTENER = 317, 8
 
 
 def install_filter(code: bytes, flags: int = 0) -> int:
-    """Put this process and all its children under a filter, for good; raises OSError.
-
-    Returns the descriptor of its listener with `NEW_LISTENER`. The process may not get new privileges any more.
-    """
+    """Put this process and all its children under a filter; return its listener with `NEW_LISTENER`; raises OSError."""
     if os.uname().machine != "x86_64":
         raise OSError(f"no filter for {os.uname().machine}")
     buffer = ctypes.create_string_buffer(code, len(code))
