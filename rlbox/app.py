@@ -96,11 +96,11 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, NotAnswered):
-                self.record_as_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
+                self.add_dry_run_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
             else:
                 self.dry.add_refusal(error)
 
-    def record_as_unchecked(self, reason: str, *subjects: str) -> None:
+    def add_dry_run_unchecked(self, reason: str, *subjects: str) -> None:
         known = self.dry.unchecked_by_reason.setdefault(reason, [])
         known += [one for one in subjects if one not in known]
 

@@ -21,7 +21,7 @@ from browserbox import find_chromium  # noqa: E402
 from rlbox.amounts import utc_now  # noqa: E402
 from rlbox.record.state import RunState, load_run_state  # noqa: E402
 from rlbox.report.html import render_report  # noqa: E402
-from rlbox.report.live import LivePage  # noqa: E402
+from rlbox.report.live import LivePageServer  # noqa: E402
 from rlbox.report.read import RunRecord, load_run_record  # noqa: E402
 from rlbox.secrets.masks import SecretMasker  # noqa: E402
 
@@ -84,7 +84,7 @@ def report(run: RunRecord) -> None:
 
 def live(run: Path) -> None:
     """Take the live page, dark."""
-    with LivePage(run, lambda: render_report(read(run), made_at=utc_now(), live=True)) as server:
+    with LivePageServer(run, lambda: render_report(read(run), made_at=utc_now(), live=True)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, DARK)
         server.shutdown()

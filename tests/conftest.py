@@ -20,7 +20,7 @@ from projectbox import PROJECT
 
 from rlbox.cli import main
 from rlbox.i18n import set_language
-from rlbox.provision.apply import ApplyResult, apply_plan_steps, uninstall
+from rlbox.provision.apply import ApplyResult, apply_plan_steps, uninstall_and_list_problems
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 
@@ -126,7 +126,7 @@ def _execute_below_prefix(plan: ApplyPlan, *args: Any, **kwargs: Any) -> ApplyRe
 
 def _uninstall_below_prefix(layout: Layout, *args: Any) -> tuple[str, ...]:
     assert layout.prefix, "this test removes a target from the machine's own paths: pass --prefix"
-    return uninstall(layout, *args)
+    return uninstall_and_list_problems(layout, *args)
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     set_language("en")  # the command line of another test may have chosen another one
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
     monkeypatch.setattr("rlbox.provision.provision.apply_plan_steps", _execute_below_prefix)
-    monkeypatch.setattr("rlbox.provision.provision.uninstall", _uninstall_below_prefix)
+    monkeypatch.setattr("rlbox.provision.provision.uninstall_and_list_problems", _uninstall_below_prefix)
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
         for name in ("system", "fork", "posix_spawn", "posix_spawnp", "execv", "execve"):

@@ -128,7 +128,7 @@ class FakeLocator:
         self.skips: list[tuple[str, str]] = []
         self.skipped_mirrors: list[tuple[str, str]] = []
 
-    def look_up_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
+    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Tell what is passed over, yield the address below each base."""
         while self.skips:
             self.record_and_report_skipped_mirror(*self.skips.pop())

@@ -178,7 +178,7 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
 def _judge(evaluator: CheckpointEvaluator, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
     """Judge all that is whole; return what went wrong."""
     failed = [f"{one.export.name}: incomplete checkpoint: {one.missing}" for one in found if one.missing]
-    outcome = evaluator.evaluate_all([_make_task(one, sets, args) for one in found if not one.missing])
+    outcome = evaluator.evaluate_and_write_all([_make_task(one, sets, args) for one in found if not one.missing])
     return [*failed, *(f"{name}: {error}" for name, error in outcome.errors.items())]
 
 

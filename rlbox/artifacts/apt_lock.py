@@ -55,7 +55,7 @@ def render_apt_conf_and_pins(pinned_versions: Mapping[str, str], architecture: s
     }
 
 
-def list_wanted_packages(base: Base) -> tuple[str, ...]:
+def list_bootstrap_and_base_packages(base: Base) -> tuple[str, ...]:
     return (*((*_MINIMAL, _MERGED) if base.bootstrap else ()), *sorted(base.packages))
 
 
@@ -193,7 +193,7 @@ def _run_apt(
         (root / name).write_text(text)
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C", **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
     update = ("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
-    install = ("apt-get", "install", "--yes", "--print-uris", "-qq", *list_wanted_packages(base))
+    install = ("apt-get", "install", "--yes", "--print-uris", "-qq", *list_bootstrap_and_base_packages(base))
     check_command(Command(argv=update, env=env, timeout_s=600), f"apt cannot read {archives}", next_step=_LOOK)
     what = _("apt finds no set of packages for the base")
     outcome = check_command(Command(argv=install, env=env, timeout_s=120), what, next_step=_LOOK)

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import describe_fetch_progress, require_disk_space
+from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
 from rlbox.artifacts.mirrors import FileUrl, list_image_urls
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
@@ -83,12 +83,12 @@ def fetch_base_files(
 def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
-    if not store.is_sealed_or_intact(digest):
+    if not store.verify_and_seal(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
         for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
-        if not store.is_sealed_or_intact(file.sha256, file.size)
+        if not store.verify_and_seal(file.sha256, file.size)
     ]
 
 
@@ -131,11 +131,11 @@ def _fetch_from(
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
             with store.wait_for_partial(file.sha256) as partial:
-                if store.is_sealed_or_intact(file.sha256):
+                if store.verify_and_seal(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
                     partial.reset()
-                    partial.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
+                    partial.write(registry.require_manifest(reference.repository, f"sha256:{file.sha256}").body)
                 else:
                     download_blob(registry, reference.repository, file, partial, on_bytes)
                 partial.commit()
@@ -151,7 +151,7 @@ def download_blob(
     """Fill `partial` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
 
     def append() -> None:
-        with registry.open_blob(repository, f"sha256:{file.sha256}", start=partial.size) as (start, blocks):
+        with registry.open_unverified_blob(repository, f"sha256:{file.sha256}", start=partial.size) as (start, blocks):
             if start != partial.size:
                 partial.reset()
             for block in blocks:
@@ -170,7 +170,7 @@ def download_blob(
         raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
-def fetch_locked_base_image(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
+def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
     if "@" not in lock.base:
         return ()
     places = list_image_urls(lock.base, load_profile(app.project, sources_profile))
@@ -183,7 +183,7 @@ def fetch_locked_base_image(app: App, lock: Lock, store: ObjectStore, sources_pr
     with show_progress(app) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
-            show(describe_fetch_progress(file, "done" if done == file.size else "running", done))
+            show(make_fetch_progress_item(file, "done" if done == file.size else "running", done))
 
         ca_bundle = read_pip_and_proxy_settings().ca_bundle
         return fetch_base_files(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)

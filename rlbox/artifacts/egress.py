@@ -229,7 +229,7 @@ _SILENT_S = 5.0
 _ASKED = ("apt", "http", "python", "torch-wheels")
 
 
-def probe_redirect_and_listed_hosts(
+def probe_redirect_and_listed_hosts_by_url(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, tuple[str, ...]]:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""

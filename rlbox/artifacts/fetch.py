@@ -13,7 +13,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
-from rlbox.artifacts.locator import FileLocator, create_file_locator
+from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
@@ -29,7 +29,7 @@ FetchState = Literal["running", "done", "failed"]
 _MARKS = {"running": "", "done": "✓", "failed": "✗"}
 
 
-def describe_fetch_progress(
+def make_fetch_progress_item(
     artifact: Artifact, state: FetchState, done_bytes: int = 0, mirror: MirrorName = ""
 ) -> ProgressItem:
     return ProgressItem(
@@ -56,7 +56,7 @@ class FetchResult:
 
 def fetch_artifacts(
     artifacts: Sequence[Artifact],
-    url_source: FileLocator,
+    url_source: MirrorUrlFinder,
     store: ObjectStore,
     on_progress: Callable[[ProgressItem], None] = lambda item: None,
     *,
@@ -73,8 +73,8 @@ def fetch_artifacts(
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.is_sealed_or_intact(artifact.sha256, artifact.size)]
-    require_compiled_wheels(missing, store, target)
+    missing = [artifact for artifact in wanted if not store.verify_and_seal(artifact.sha256, artifact.size)]
+    refuse_missing_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
     fetch = _Fetch(url_source, store, on_progress, read_pip_and_proxy_settings())
     if missing:
@@ -111,11 +111,11 @@ def fetch_missing_files(
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
-    missing = [file.size for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.verify_and_seal(file.sha256, file.size)]
     if not missing:
         return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
-    locator = create_file_locator(app, sources_profile, probe_files or files)
+    locator = create_live_url_finder(app, sources_profile, probe_files or files)
     with show_progress(app, total_bytes=sum(missing)) as on_progress:
         return fetch_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
@@ -123,7 +123,7 @@ def fetch_missing_files(
 class _Fetch:
     def __init__(
         self,
-        locator: FileLocator,
+        locator: MirrorUrlFinder,
         store: ObjectStore,
         on_progress: Callable[[ProgressItem], None],
         site: NetworkSettings,
@@ -180,7 +180,7 @@ class _Fetch:
                 self._stop.set()
 
     def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
-        if self._store.is_sealed_or_intact(artifact.sha256, artifact.size):
+        if self._store.verify_and_seal(artifact.sha256, artifact.size):
             self._tell(artifact, "done", artifact.size)
             return
         self._tell(artifact, "running", partial.size)
@@ -194,16 +194,16 @@ class _Fetch:
             urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
             mirror = fetch_and_commit_git_tree(artifact, urls, partial, self._site.ca_bundle)
         else:
-            mirror = downloader.download_and_commit(artifact, self._locator.look_up_urls(artifact), partial, tell)
+            mirror = downloader.download_and_commit(artifact, self._locator.find_ordered_urls(artifact), partial, tell)
         self.fetched.append(artifact)
         self._tell(artifact, "done", artifact.size, mirror)
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:
-            self._on_progress(describe_fetch_progress(artifact, state, done, mirror))
+            self._on_progress(make_fetch_progress_item(artifact, state, done, mirror))
 
 
-def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
+def refuse_missing_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
     names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
     if names:
         raise WorkFailed(

@@ -25,13 +25,13 @@ from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
     PackageIndexSettings,
-    build_archive_url,
+    build_archive_url_or_empty,
     find_response_error,
     is_same_unquoted_file_name,
     list_file_urls,
     list_git_mirror_urls_or_original,
-    map_archive_names_to_urls,
     map_suites_to_archive_names,
+    override_machine_archive_urls,
     plan_package_indexes,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
@@ -157,7 +157,7 @@ def ask_uv_for_effective_index() -> str:
     return next((line.partition(" ")[2].strip() for line in told if line.startswith("--index-url ")), "")
 
 
-class FileLocator:
+class MirrorUrlFinder:
     """Knows where the files of a lock are; may be asked from many threads.
 
     `on_skip`: Called once for each mirror and reason when a place is passed over.
@@ -179,7 +179,7 @@ class FileLocator:
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def look_up_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
+    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `list_git_mirror_urls_or_original`. Names decide; whoever fetches compares the
@@ -247,7 +247,7 @@ class MirrorProbe:
     seconds: float
 
 
-def choose_probe_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifact | None:
+def pick_smallest_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifact | None:
     kind = "http" if rule.kind in FILE_URL_KINDS else rule.kind
     found = [
         artifact
@@ -277,7 +277,7 @@ def drop_dead_mirrors_unless_all_dead(
             for rule in rules:
                 if rule.protocol == "direct":
                     break
-                probe = _probe(rule, choose_probe_file(rule, probe_files), profile, MachineSourceSettings(), http)
+                probe = _probe(rule, pick_smallest_file(rule, probe_files), profile, MachineSourceSettings(), http)
                 if probe.reason is None:
                     break
                 failed[rule] = probe
@@ -301,7 +301,7 @@ def probe_mirrors(
         if kind not in ("git", "oci", "compiled")
         for rule in profile.rules_or_machine_default_for(kind)
     ]
-    pairs = [(rule, file) for rule in rules if (file := choose_probe_file(rule, artifacts))]
+    pairs = [(rule, file) for rule in rules if (file := pick_smallest_file(rule, artifacts))]
     with (
         create_client(machine.network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http,
         ThreadPoolExecutor(_PARALLEL_PROBES) as pool,
@@ -334,8 +334,8 @@ def _find_fault_of_file(
 ) -> str | None:
     """Return why the one rule of `profile` is of no use for a file; only the head of the answer is read."""
     reasons: list[str] = []
-    locator = FileLocator(profile, machine, http, on_skip=lambda mirror, reason: reasons.append(reason))
-    for link in locator.look_up_urls(artifact):
+    locator = MirrorUrlFinder(profile, machine, http, on_skip=lambda mirror, reason: reasons.append(reason))
+    for link in locator.find_ordered_urls(artifact):
         if link.url.startswith("file:") or not (reason := _find_fault(http, link.url, artifact)):
             return None
         reasons.append(reason)
@@ -384,9 +384,9 @@ def load_profile_without_dead_mirrors(
     return profile
 
 
-def create_file_locator(app: App, sources_profile: str, probe_files: Sequence[Artifact] = ()) -> FileLocator:
+def create_live_url_finder(app: App, sources_profile: str, probe_files: Sequence[Artifact] = ()) -> MirrorUrlFinder:
     site = read_pip_and_proxy_settings()
-    return FileLocator(
+    return MirrorUrlFinder(
         load_profile_without_dead_mirrors(app, sources_profile, site, probe_files),
         read_machine_source_settings(site),
         create_client(site),
@@ -407,10 +407,10 @@ def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") ->
     profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
     machine = read_machine_source_settings(site, ask_uv_for_index=False)
     if target.base.bootstrap:
-        found = map_archive_names_to_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
+        found = override_machine_archive_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
     else:  # the image has source lists of its own, which a profile's mirror may stand for
         rule = profile.first_rule_unless_direct("apt")
-        found = {name: build_archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
+        found = {name: build_archive_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
         index_settings=plan_package_indexes(list_torch_wheel_groups(target), site, profile),
         url_by_apt_archive=found,

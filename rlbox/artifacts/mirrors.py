@@ -130,7 +130,7 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
                 yield from _package_places(artifact, rule, machine)
         case "apt":
             for rule in profile.rules_or_machine_default_for("apt"):
-                base = build_archive_url(rule, artifact.origin, machine)
+                base = build_archive_url_or_empty(rule, artifact.origin, machine)
                 if base:
                     title = "this machine's apt sources" if rule.protocol == "direct" else rule.title
                     yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
@@ -140,7 +140,7 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
             return
 
 
-def build_archive_url(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
+def build_archive_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive_name_or_url.rpartition("/")[2]
     if rule.protocol != "direct":
@@ -150,13 +150,13 @@ def build_archive_url(rule: MirrorRule, archive_name_or_url: str, machine: Machi
     )
 
 
-def map_archive_names_to_urls(
+def override_machine_archive_urls(
     archive_names: Iterable[str], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.url_by_apt_archive)
     for name in archive_names:
-        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
+        urls = (build_archive_url_or_empty(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found

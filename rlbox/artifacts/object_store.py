@@ -110,7 +110,7 @@ class ObjectStore:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def is_sealed_or_intact(self, digest: str, size: int | None = None) -> bool:
+    def verify_and_seal(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -167,10 +167,10 @@ class ObjectStore:
         with draft:
             yield draft
 
-    def link_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
+    def add_file_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
-            if self.is_sealed_or_intact(expected_sha256):
+            if self.verify_and_seal(expected_sha256):
                 return expected_sha256
             draft.reset()
             return draft.commit_link_if_sha256_matches(path)

@@ -91,7 +91,7 @@ def format_pins(versions: Mapping[str, str]) -> str:
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, dict[str, str]]:
+def list_kept_versions_by_purpose(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, dict[str, str]]:
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.all_packages:
         return {}

@@ -24,7 +24,7 @@ from rlbox.artifacts.python_lock import (
     UpgradeRequest,
     build_python_lock,
     format_pins,
-    list_kept_versions,
+    list_kept_versions_by_purpose,
     plan_resolver_inputs,
     resolve_packages,
     select_package_files,
@@ -75,7 +75,7 @@ def resolve_lock(
         patches=_hash_patches(target, patch_texts),
     )
     lock = replace(lock, compiled=tuple(resolver.resolve_compile_inputs(lock)))
-    return keep_matching_compiled_wheels(lock, previous_lock)
+    return copy_matching_compiled_wheels(lock, previous_lock)
 
 
 class _Resolver:
@@ -84,7 +84,7 @@ class _Resolver:
     ) -> None:
         self._target, self._previous, self._upgrade, self._sources = target, previous_lock, upgrade, lock_sources
         self._ca_bundle = lock_sources.network_settings.ca_bundle
-        self._kept = list_kept_versions(previous_lock, upgrade)
+        self._kept = list_kept_versions_by_purpose(previous_lock, upgrade)
 
     def resolve_python(self, rlbox_requirements: tuple[str, ...]) -> Lock:
         locked = self._previous.list_packages() if self._previous else ()
@@ -235,7 +235,7 @@ def derive_bootstrapped_compiler_base(target: Target) -> Base | None:
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
-def keep_matching_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
+def copy_matching_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     for row in lock.compiled:
         wheel = previous_lock.find_compiled_wheel(row) if previous_lock else None
         if wheel:

@@ -86,7 +86,7 @@ def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
     return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
 
 
-def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
+def collect_digests_used_by_any_project(store: ObjectStore, project: Project) -> set[str]:
     """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
 
     Raises SpecError: A lock cannot be read, so that nobody knows what it uses.
@@ -112,12 +112,12 @@ def find_damaged_digests(store: ObjectStore) -> list[str]:
         return [digest for digest, damaged in zip(digests, pool.map(is_damaged, digests), strict=True) if damaged]
 
 
-def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> dict[Path, int]:
+def find_unused_objects_and_partials(store: ObjectStore, project: Project) -> dict[Path, int]:
     """Return the objects and half-written files that no lock uses, each with the bytes that removing it frees.
 
     What another rlbox writes right now is not among them.
     """
-    used = collect_used_digests(store, project)
+    used = collect_digests_used_by_any_project(store, project)
     objects = [store.path(digest) for digest in store.list_digests() if digest not in used]
     partials = [path for path in store.list_partials() if path.name not in used and _is_idle(path)]
     unused = {}
@@ -127,7 +127,7 @@ def find_objects_unused_by_any_project(store: ObjectStore, project: Project) -> 
     return unused
 
 
-def remove_objects_and_records_of_gone_locks(store: ObjectStore, paths: Iterable[Path]) -> None:
+def remove_objects_and_gone_lock_records(store: ObjectStore, paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for known in list_fetched_locks(store):

@@ -23,7 +23,7 @@ from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.provision.apply import ApplyOptions
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import choose_layout
+from rlbox.provision.locations import choose_root_prefix_and_data_dir
 from rlbox.provision.plan import format_apply_output, format_comparison_output
 from rlbox.provision.provision import provision_target, remove_target, run_target_fix_checks
 
@@ -68,7 +68,7 @@ def apply(
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))
     image = load_image_plan(app.project, name)
-    layout = choose_layout(image, prefix, data)
+    layout = choose_root_prefix_and_data_dir(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
     require_consistent_stack_or_forced_conflict(app, name, force=force)

@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.doctor.data_check import check_training_data, write_first_rows
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
+from rlbox.evaluation.checkpoints import analyze_files_and_tracker, find_checkpoints_by_parent, format_series
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
 from rlbox.system.limits import get_available_memory
@@ -99,8 +99,8 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
             where=missing[0],
             next_step=_("pass a folder that contains checkpoints: rlbox ckpt ls PATH"),
         )
-    found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}
-    series = [analyze_series(directory, rows) for directory, rows in sorted(found.items())]
+    found = {directory: rows for root in roots for directory, rows in find_checkpoints_by_parent(root).items()}
+    series = [analyze_files_and_tracker(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]
     text = format_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)

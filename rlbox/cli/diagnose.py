@@ -106,5 +106,5 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     if not names:
         return sources, []
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    runs = [run_store.find_run(name) for name in names]
+    runs = [run_store.find_run_or_latest(name) for name in names]
     return sources + [source for run in runs for source in find_run_sources(run)], runs

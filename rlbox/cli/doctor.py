@@ -27,11 +27,11 @@ from rlbox.errors import EngineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.run.exec import (
-    examine_layout,
     find_layout_around_shell_or_require_applied,
     is_inside_target_or_raise,
     run_component_tests,
     run_component_tests_in_target,
+    run_doctor_in_layout,
 )
 
 
@@ -66,7 +66,7 @@ def doctor(
       rlbox shell local -- rlbox doctor
     """
     if not around and (layout := find_layout_around_shell_or_require_applied(app, name, place, data)):
-        return examine_layout(app, layout, gpus, budget_s=budget)
+        return run_doctor_in_layout(app, layout, gpus, budget_s=budget)
     return run_host_or_container_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
 
 

@@ -42,7 +42,7 @@ from rlbox.evaluation.model_server import (
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
 from rlbox.evaluation.selection import (
-    build_executed_then_accepted_rule,
+    build_selection_rule_or_default,
     choice_to_json,
     choose_best_and_compare,
     format_choice,
@@ -51,12 +51,12 @@ from rlbox.evaluation.suites import (
     ProblemError,
     ProblemSources,
     SuiteProblems,
-    list_suites,
+    list_suite_names,
     load_suite,
     load_suites_with_problems,
 )
 from rlbox.i18n import _
-from rlbox.report.scores_page import load_own_or_subfolder_results, read_answers, render_scores
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores
 from rlbox.run.data_disk import load_run_masks
 from rlbox.system.http import NoResponseError, create_loopback_client
 
@@ -116,7 +116,7 @@ def _load_suites(
     packages: Path | None,
 ) -> list[SuiteProblems]:
     own_directory = app.project.folder / "suites"
-    known = list_suites(own_directory)
+    known = list_suite_names(own_directory)
     for name in names:
         if not name.endswith(".toml") and name not in known:
             raise SpecError(
@@ -170,7 +170,7 @@ def suites(app: App) -> None:
       rlbox eval suites
     """
     own_directory = app.project.folder / "suites"
-    loaded = [load_suite(name, own_directory) for name in list_suites(own_directory)]
+    loaded = [load_suite(name, own_directory) for name in list_suite_names(own_directory)]
     rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
     table = columns([("suite", "problems", "from", "what"), *rows])
     app.result({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
@@ -272,7 +272,7 @@ def judge(
         raise SpecError(_("two exports have one name"), where=", ".join(str(export.path) for export in found))
     loaded = _load_suites(app, suites, **given)
     if app.dry_run:
-        app.record_as_unchecked("it is asked when it is judged", "server")
+        app.add_dry_run_unchecked("it is asked when it is judged", "server")
         count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
@@ -288,7 +288,7 @@ def judge(
             concurrency_per_server=at_once,
             say=app.print_status,
         )
-        outcome = evaluator.evaluate_all([EvaluationTask(export=export, suites=loaded) for export in found])
+        outcome = evaluator.evaluate_and_write_all([EvaluationTask(export=export, suites=loaded) for export in found])
     if len(found) == len(outcome.errors) == 1:
         raise EvaluationError(*outcome.errors.values())
     results = [{**result.get_name_step_digests(), "scores": _scores_json(result)} for result in outcome.results]
@@ -420,7 +420,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
     reference = _load_result(baseline) if baseline else None
     try:
         choice = choose_best_and_compare(
-            results, baseline=reference, guard_suite=guard, rule=build_executed_then_accepted_rule(by)
+            results, baseline=reference, guard_suite=guard, rule=build_selection_rule_or_default(by)
         )
     except LocksDifferError as error:
         raise SpecError(_describe_lock_differences(error), where=str(folder)) from error
@@ -450,7 +450,7 @@ def report(app: App, folder: Path, out: str | None) -> int:
     if not found:
         _load_result(folder)  # which says where there are some
     results = [result for __, result in found]
-    problems = list(read_answers(found, load_run_masks(app, folder)))
+    problems = list(read_masked_answers(found, load_run_masks(app, folder)))
     name = folder.resolve().name
     html = render_scores(name, results, problems, made_at=utc_now())
     data = {"results": [result.name for result in results], "problems": len(problems)}

@@ -24,14 +24,14 @@ from rlbox.cli.options import (
 )
 from rlbox.engine.archive import load_image_archive, read_verified_archive, save_image_archive
 from rlbox.engine.connection import connect_engine, require_image
-from rlbox.engine.push import push_image
+from rlbox.engine.push import push_and_verify
 from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_apptainer_definition, render_compose
-from rlbox.image.names import NO_PROJECT_TAG, convert_archive_tag, format_target_colon_project_tag, project_image_tag
+from rlbox.image.names import NO_PROJECT_TAG, format_target_colon_project_tag, localize_archive_tag, project_image_tag
 from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
 from rlbox.image.prune import (
     format_image_size_state_table,
@@ -154,7 +154,7 @@ def load(app: App, file: Path) -> int:
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = read_verified_archive(file, on_bytes)
-    tags = [convert_archive_tag(app.project, tag) for tag in archive.tags]
+    tags = [localize_archive_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.collecting_refusals_if_dry_run("engine"):
@@ -162,7 +162,7 @@ def load(app: App, file: Path) -> int:
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_image_archive(archive, lambda tag: convert_archive_tag(app.project, tag), on_bytes)
+        loaded = load_image_archive(archive, lambda tag: localize_archive_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
     app.result(
         {**data, "layers": loaded.layer_count, "bytes": size},
@@ -195,7 +195,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
-    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced)
+    return push_and_verify(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced)
 
 
 @click.command()

@@ -17,7 +17,7 @@ from rlbox.artifacts.egress import (
     HostContact,
     list_host_contacts,
     list_unclosed_hosts_by_phase,
-    probe_redirect_and_listed_hosts,
+    probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.locator import (
     format_probes,
@@ -48,7 +48,7 @@ from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
-from rlbox.image.fetch import FetchOptions, fetch_target_files
+from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict
 from rlbox.system.network_settings import read_pip_and_proxy_settings
@@ -169,7 +169,7 @@ def fetch(app: App, name: str, place: str, **given: Any) -> int:
     options = FetchOptions(**given, inplace_only=place == "here")
     if options.export_dir and options.import_dir:
         raise click.UsageError(_("--export and --import exclude each other."))
-    return fetch_target_files(app, name, options)
+    return fetch_export_or_import_files(app, name, options)
 
 
 @click.command()
@@ -190,7 +190,7 @@ def egress(app: App, name: str, sources_profile: str) -> None:
     target, files = load_target_with_fix_env_and_locked_files(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
     machine = read_machine_source_settings(read_pip_and_proxy_settings())
-    redirects = probe_redirect_and_listed_hosts(target, files, profile, machine)
+    redirects = probe_redirect_and_listed_hosts_by_url(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
     contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
     data = {

@@ -58,7 +58,7 @@ def logs(
       rlbox logs -f
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     paths = list_logs_or_empty(run_dir, stage, log)
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):
         raise _make_missing_log_error(run_dir)

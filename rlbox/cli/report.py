@@ -19,7 +19,7 @@ from rlbox.cli.options import (
 from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
 from rlbox.report.html import render_report
-from rlbox.report.live import LivePage
+from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
 from rlbox.run.data_disk import load_run_masks, open_store_existing_if_named_or_exec_remotely, reconcile_runs
 from rlbox.supervise.bundle import (
@@ -63,7 +63,7 @@ def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> 
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     reconcile_runs(app, run_store)
     return run_dir
 
@@ -85,13 +85,13 @@ def watch(app: App, name: str | None, port: int, target: str, data: str | None) 
       rlbox watch
       rlbox watch smoke-20260101 --port 8300
     """
-    run_dir = open_store_existing_if_named_or_exec_remotely(app, target, data).find_run(name)
+    run_dir = open_store_existing_if_named_or_exec_remotely(app, target, data).find_run_or_latest(name)
 
     def page() -> str:
         return render_report(_load_record(app, run_dir), made_at=utc_now(), live=True)
 
     try:
-        server = LivePage(run_dir, page, port)
+        server = LivePageServer(run_dir, page, port)
     except OSError as error:
         raise NodeError(
             _("cannot listen on the port: {strerror}").format(strerror=error.strerror),
@@ -130,7 +130,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     try:
         reconcile_runs(app, run_store)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it

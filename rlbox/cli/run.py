@@ -27,7 +27,7 @@ from rlbox.job.params import parse_settings_last_wins
 from rlbox.planner.fit import RunCommand, print_plan_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
 from rlbox.run.data_disk import create_lock_owner, open_store_existing_if_named_or_exec_remotely, reconcile_runs
-from rlbox.run.history import load_stage_durations
+from rlbox.run.history import load_passed_durations
 from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress, stop_run
 from rlbox.run.start import resume_run, start_run
 from rlbox.system.identity import get_user_name
@@ -125,7 +125,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
     reconcile_runs(app, run_store)
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     plan = run_store.load_plan_preferring_host_record(run_dir)
     with catch_stop_signals() as left:
         show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
@@ -158,7 +158,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if name is None and not going:
         nothing = {"run": "", "state": "", "stopped": False, "data": str(run_store.data_dir)}
         return _print_nothing_to_stop(app, nothing, f"no run is in progress on {run_store.data_dir}")
-    run_dir = run_store.find_run(going[0] if name is None else name)
+    run_dir = run_store.find_run_or_latest(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_state_summary_json(run_store, run_dir, reconciled)
         app.print_status(_("run {run} has already ended: there is nothing to stop").format(run=row["run"]))
@@ -216,5 +216,5 @@ def plan(
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
     """
     command = RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings))
-    measurements = load_stage_durations(app, name, target or load_job(app.project, name).target, data)
+    measurements = load_passed_durations(app, name, target or load_job(app.project, name).target, data)
     return print_plan_and_require_fit(app, name, command, target or "", machine or "", gpus, measurements, price)

@@ -34,7 +34,7 @@ from rlbox.record.run_store import (
     delete_run_dir_and_host_record,
     format_removals,
 )
-from rlbox.record.source_tree import describe_source, load_source_toml
+from rlbox.record.source_tree import describe_source, load_source_toml_or_empty
 from rlbox.record.state import find_readable_run_state, find_run_cause
 from rlbox.report.read import load_run_record
 from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyond_durations
@@ -94,12 +94,12 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     facts = reconcile_and_list_candidates(run_store, app, [run_dir])[0]
     state = find_readable_run_state(run_dir) if row["state"] != "unknown" else None
     stages = [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
-    source = load_source_toml(run_dir)
+    source = load_source_toml_or_empty(run_dir)
     more = {"job": facts.job, "folder": str(run_dir), "bytes": facts.size_bytes, "stages": stages, "source": source}
     pairs = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
@@ -127,7 +127,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dirs = run_store.find_run(before), run_store.find_run(after)
+    run_dirs = run_store.find_run_or_latest(before), run_store.find_run_or_latest(after)
     records = [load_run_record(path, load_run_masks(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
     app.result({"diff": diff_json(names, difference)}, diff_text(names, difference))
@@ -150,7 +150,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
       rlbox runs rm smoke-20250101-100000-abcd
     """
     run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
+    folders = list(dict.fromkeys(run_store.find_run_or_latest(name) for name in names))
     rows = decide_named_removals(reconcile_and_list_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(

@@ -10,10 +10,10 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
     describe_object,
     find_damaged_digests,
-    find_objects_unused_by_any_project,
+    find_unused_objects_and_partials,
     find_unused_rlbox_cache_entries,
     map_sha256_to_recorded_file,
-    remove_objects_and_records_of_gone_locks,
+    remove_objects_and_gone_lock_records,
     remove_rlbox_cache_entries,
 )
 from rlbox.cli.help import TranslatedGroup
@@ -101,7 +101,7 @@ def prune(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
-    objects = find_objects_unused_by_any_project(store, app.project)
+    objects = find_unused_objects_and_partials(store, app.project)
     caches = find_unused_rlbox_cache_entries(UNUSED_S)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
     lines = format_would_remove_lines(images)
@@ -123,7 +123,7 @@ def prune(app: App, yes: bool) -> int:
         require_confirmation(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
-        remove_objects_and_records_of_gone_locks(store, objects)
+        remove_objects_and_gone_lock_records(store, objects)
     app.result(data | {"removed": True}, f"freed up to {freed}")
     return 0
 

@@ -43,21 +43,21 @@ from rlbox.vast.api import (
     create_instance,
     destroy_instance,
     list_instances,
+    request_instance_state,
     require_api_key,
     require_rlbox_instances,
     search_offers,
-    set_instance_state,
-    wait_until_status_running,
+    wait_until_instance_runs,
 )
 from rlbox.vast.instance import (
     RentedJob,
-    choose_download_directory,
+    choose_named_previous_or_default_directory,
+    keep_agent_from_stopping_instance,
     list_result_files,
-    prevent_instance_stop,
     ssh_address,
+    start_agent_and_wait_for_run,
     start_job,
     wait_for_onstart,
-    wait_for_run,
 )
 from rlbox.vast.offers import Offer, format_offers, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import RemoteJob, format_rlbox_tool_assignment_shell, strip_disk_prefix_or_raise
@@ -219,7 +219,7 @@ def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptio
 def _wait_for_instance(app: App, instance_id: int, timeout_s: float, *, is_restart: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     try:
-        return wait_until_status_running(instance_id, timeout_s, app.print_status, restarted=is_restart)
+        return wait_until_instance_runs(instance_id, timeout_s, app.print_status, restarted=is_restart)
     except KeyboardInterrupt:
         unfetched = "" if is_restart else " --unfetched"  # nothing is on its disk yet
         what = _("instance {number} is still running and billed").format(number=instance_id)
@@ -279,7 +279,7 @@ def stop(app: App, number: int) -> int:
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
         return app.planned({"instance": number}, text, f"stop instance {number}")
-    set_instance_state(number, "stopped")
+    request_instance_state(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
     app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
@@ -296,7 +296,7 @@ def start(app: App, number: int, timeout: float) -> int:
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
         return app.planned({"instance": number}, text, f"start instance {number}")
-    set_instance_state(number, "running")
+    request_instance_state(number, "running")
     ready = _wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
         wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
@@ -327,7 +327,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
-    home = choose_download_directory(number, folder)
+    home = choose_named_previous_or_default_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "--to")
     with SshConnection(ssh_address(instance)) as connection:
@@ -402,7 +402,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
         )
     with SshConnection(ssh_address(instance)) as connection:
         listing = list_result_files(connection, _load_disk_mount(app, instance))
-    if missing := choose_download_directory(instance.id).find_missing(listing.files):
+    if missing := choose_named_previous_or_default_directory(instance.id).find_missing(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
@@ -531,9 +531,9 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = wait_for_run(app, connection, job, run)
-    with prevent_instance_stop(connection, job):
-        home = choose_download_directory(number)
+    end = start_agent_and_wait_for_run(app, connection, job, run)
+    with keep_agent_from_stopping_instance(connection, job):
+        home = choose_named_previous_or_default_directory(number)
         fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:

@@ -230,7 +230,7 @@ class _ImageCheck:
         bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
         plan = plan_container(
             image.tag,
-            connect_engine().use_host_network_without_bridge(image.container),
+            connect_engine().use_host_network_if_no_bridge(image.container),
             name=self._container_name,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{0.8 * self._budget_s:.1f}"),
             env={"PYTHONPYCACHEPREFIX": f"{image.container.mount}/{bytecode}"},
@@ -241,7 +241,7 @@ class _ImageCheck:
             gpus=gpus,
         )
         try:
-            outcome = connect_engine().run_container(plan, timeout_s=self._budget_s)
+            outcome = connect_engine().run_and_remove_container(plan, timeout_s=self._budget_s)
             self.report = parse_report(parse_json(outcome.stdout))
         except EngineError as error:
             yield make_finding("container-refused", seen=error.what[:500], where=image.tag)

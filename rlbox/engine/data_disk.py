@@ -116,7 +116,7 @@ def _require_writable(directory: Path) -> None:
         raise OSError(code, os.strerror(code), str(directory))
 
 
-def require_device_paths_of_local_engine(app: App, defaults: ContainerDefaults) -> None:
+def report_and_require_local_devices(app: App, defaults: ContainerDefaults) -> None:
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does."""
     if not defaults.devices:
         return

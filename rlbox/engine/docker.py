@@ -195,7 +195,7 @@ class DockerEngine:
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
-    def use_host_network_without_bridge(self, defaults: ContainerDefaults) -> ContainerDefaults:
+    def use_host_network_if_no_bridge(self, defaults: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have: the host's in an engine with `--bridge none`."""
         with self._asked():
             if defaults.network == OWN_NETWORK:
@@ -312,7 +312,7 @@ class DockerEngine:
                     raise
             _remove_container_network(self._client, name)
 
-    def run_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
+    def run_and_remove_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         self.start_container(plan)
         try:
             with self._asked():

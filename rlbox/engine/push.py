@@ -71,7 +71,7 @@ class PushLog:
         return self.layers[layer_id]
 
 
-def find_pushed_blobs(
+def find_pushed_blob_sizes(
     pushed_layer_ids: Collection[str], registry_layers: Sequence[Descriptor], diff_ids: Sequence[str]
 ) -> dict[str, int]:
     """Return digest and size, as stored in the registry, of the layers that were sent.
@@ -86,7 +86,7 @@ def find_pushed_blobs(
     }
 
 
-def is_transient_push_error(engine_error: str) -> bool:
+def is_push_error_retryable(engine_error: str) -> bool:
     return not any(lasting.search(engine_error) for lasting in (_LOGIN, _TLS, _LASTING))
 
 
@@ -104,7 +104,7 @@ def create_push_error(engine_error: str, reference: ImageReference) -> RegistryE
             host=host, repository=reference.repository
         )
         step = f"docker login {host}"
-    elif is_transient_push_error(engine_error):
+    elif is_push_error_retryable(engine_error):
         what = _("the push failed {attempts} times").format(attempts=ATTEMPTS)
     else:
         what = _("the push failed")
@@ -113,7 +113,7 @@ def create_push_error(engine_error: str, reference: ImageReference) -> RegistryE
     )
 
 
-def push_image(
+def push_and_verify(
     app: App,
     image: Mapping[str, Any],
     target_name: str,
@@ -121,14 +121,14 @@ def push_image(
     reference: ImageReference,
     *,
     plain_http: bool,
-    overridden_stack_conflict: str = "",
+    overridden_conflict: str = "",
 ) -> int:
     """Push the image `tag`, verify that the registry has it, report, and return the exit code.
 
     `image`: The engine's description of `tag`; empty in a dry run without an engine.
     """
     if app.dry_run:
-        app.record_as_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
+        app.add_dry_run_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
         data = {"target": target_name, "image": tag, "reference": str(reference)}
         return app.planned(data, f"push {tag} to {reference}", f"push {tag}")
     log, ca_bundle = PushLog(), find_custom_ca_bundle()
@@ -140,7 +140,7 @@ def push_image(
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
     diff_ids = (image.get("RootFS") or {}).get("Layers") or ()
-    pushed = find_pushed_blobs(log.pushed_layer_ids, manifest.layers, diff_ids)
+    pushed = find_pushed_blob_sizes(log.pushed_layer_ids, manifest.layers, diff_ids)
     total = len({blob.digest for blob in manifest.layers})
     facts: dict[str, Any] = {
         "target": target_name,
@@ -149,7 +149,7 @@ def push_image(
         "layers": {"total": total, "pushed": len(pushed), "present": total - len(pushed)},
         "bytes": sum(pushed.values()),
         "exact": bool(find_stored_manifest_digest(image)),
-        **({"forced": overridden_stack_conflict} if overridden_stack_conflict else {}),
+        **({"forced": overridden_conflict} if overridden_conflict else {}),
     }
     app.result(facts, reference.format_name_with_digest(manifest.digest))
     app.print_status(f"next: docker pull {reference.format_name_with_digest(manifest.digest)}")
@@ -177,14 +177,14 @@ def _push_and_verify_image(
             where=find_engine_url(),
             next_step=_("name the registry by an address that means the same on both"),
         )
-    registry.require_registry()
+    registry.require_reachable_registry()
     stored = find_stored_manifest_digest(engine_image)
     manifest = registry.find_manifest(reference.repository, reference.tag) if stored else None
     if manifest and manifest.digest == stored:
         return manifest
     with _tag_temporarily(engine_image["Id"], local_tag, reference):
         _push(reference, log, on_layer, on_retry)
-    manifest = registry.get_manifest(reference.repository, reference.tag)
+    manifest = registry.require_manifest(reference.repository, reference.tag)
     if manifest.digest != (stored or log.digest):
         raise RegistryError(
             _("{reference} is {digest} in the registry, but rlbox pushed {wanted}").format(
@@ -227,7 +227,7 @@ def _push(
         for message in connect_engine().push_image(reference, login):
             if layer := log.record_message(message):
                 on_layer(layer)
-            if log.error and is_transient_push_error(log.error):
+            if log.error and is_push_error_retryable(log.error):
                 raise _TransientError(log.error[:200])
             if log.error:
                 raise create_push_error(log.error, reference)

@@ -72,7 +72,7 @@ class RegistryAuthorizer:
     def get_remembered_auth_headers(self) -> dict[str, str]:
         return {"Authorization": self._header.reveal()} if self._header else {}
 
-    def answer_challenge(self, challenge: str, scope: str) -> bool:
+    def update_auth_from_challenge(self, challenge: str, scope: str) -> bool:
         """Take up the `WWW-Authenticate` header of a 401; return whether there is something new to send.
 
         `scope`: What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.

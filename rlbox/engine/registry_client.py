@@ -70,7 +70,7 @@ class Registry:
     def __exit__(self, *failure: object) -> None:
         self._http.close()
 
-    def require_registry(self) -> None:
+    def require_reachable_registry(self) -> None:
         """Raise RegistryError where nothing answers, a login is wanted, or what answers is no registry."""
         response = self._get("/v2/", expect=(200, 404))
         if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
@@ -104,7 +104,7 @@ class Registry:
             raise create_digest_error(f"{self.host}/{repository}", reference, manifest.digest)
         return manifest
 
-    def get_manifest(self, repository: str, reference: str) -> Manifest:
+    def require_manifest(self, repository: str, reference: str) -> Manifest:
         manifest = self.find_manifest(repository, reference)
         if manifest is None:
             raise RegistryError(
@@ -117,7 +117,7 @@ class Registry:
         return manifest
 
     @contextmanager
-    def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
+    def open_unverified_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
         """Yield the blob's bytes from 0 or `start` on, not verified; `retry` is for a connection that breaks."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._stream(f"/v2/{repository}/blobs/{digest}", repository, headers, expect=(200, 206)) as response:
@@ -165,7 +165,7 @@ class Registry:
                     if answer.status == 401 and not is_last:
                         answer.read_body()
                         scope = f"repository:{repository}:pull" if repository else ""
-                        if self._auth.answer_challenge(answer.headers.get("WWW-Authenticate", ""), scope):
+                        if self._auth.update_auth_from_challenge(answer.headers.get("WWW-Authenticate", ""), scope):
                             continue
                     if answer.status not in expect:
                         raise self._create_refusal(answer, repository)

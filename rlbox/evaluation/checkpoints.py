@@ -179,7 +179,7 @@ class CheckpointSeries:
         return {**facts, "checkpoints": checkpoints, "removable": removable}
 
 
-def analyze_series(directory: Path, checkpoints: Sequence[CheckpointDirectory]) -> CheckpointSeries:
+def analyze_files_and_tracker(directory: Path, checkpoints: Sequence[CheckpointDirectory]) -> CheckpointSeries:
     """Return the checkpoints of one directory, judged by their files and by the tracker beside them."""
     tracker = _read_tracker(directory)
     ordered = sorted(
@@ -325,7 +325,7 @@ def _join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def find_checkpoints(root: Path) -> dict[Path, list[CheckpointDirectory]]:
+def find_checkpoints_by_parent(root: Path) -> dict[Path, list[CheckpointDirectory]]:
     """Return the checkpoints at, or below, `root` by the directory that they lie in.
 
     A model's directory is one only where `root` is it, or where it has a manifest, as those that gates ask for.

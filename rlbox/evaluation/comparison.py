@@ -36,7 +36,7 @@ class Comparison:
         return compute_detectable_difference(self.suites[suite], comparisons=len(self.suites))
 
 
-def require_equal_locks(
+def require_only_allowed_lock_differences(
     results: Sequence[EvaluationResult], allowed_fields: Sequence[str] = ()
 ) -> list[LockDifference]:
     """Return the fields in which locks differ, which `allowed_fields` covers; raise `LocksDifferError` for others.
@@ -46,7 +46,7 @@ def require_equal_locks(
     differences: dict[str, LockDifference] = {}
     for result in results[1:]:
         common = set(results[0].values) & set(result.values)
-        changes = diff_locks(results[0].lock.drop_other_suites(common), result.lock.drop_other_suites(common))
+        changes = diff_locks(results[0].lock.keep_only_suites(common), result.lock.keep_only_suites(common))
         if refused := exclude_allowed_differences(changes, allowed_fields):
             raise LocksDifferError(refused)
         differences |= {change.field: change for change in changes}
@@ -77,7 +77,7 @@ def compare_results(
     ValueError
         They have no suite in common.
     """
-    differences = require_equal_locks([result, reference], allowed_fields)
+    differences = require_only_allowed_lock_differences([result, reference], allowed_fields)
     suites = compare_accepted_by_suite(result, reference)
     if not suites:
         raise ValueError(

@@ -18,7 +18,7 @@ from typing import Any
 from rlbox.evaluation.export import Export, ExportDigests, digest_export, read_file_stamps
 from rlbox.evaluation.files import (
     AnswerStore,
-    append_history,
+    append_scores_to_history,
     compute_cache_key_by_suite,
     write_json,
     write_result_with_sample_answers,
@@ -74,7 +74,7 @@ class CheckpointEvaluator:
     concurrency_per_server: int
     say: Callable[[str], None] = print_line
 
-    def evaluate_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
+    def evaluate_and_write_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
         """Evaluate one export after the other; one that fails does not stop the others."""
         outcome = EvaluationOutcome()
         for task in tasks:
@@ -116,7 +116,7 @@ class CheckpointEvaluator:
             "took_s": round(time.monotonic() - began, 1),
         }
         write_result_with_sample_answers(self.out / export.name, result, records, run_info)
-        append_history(self.out, result, started_at)
+        append_scores_to_history(self.out, result, started_at)
         for suite, scores in result.scores.items():
             self.say(
                 f"[evaluate] {export.name} {suite}: accepted@1 {scores['accepted_at_1']:.2%}, "
@@ -164,7 +164,7 @@ def _fetch_prompts(suites: Sequence[SuiteProblems], model: MultiServerModelClien
             suite.name: dict(
                 zip(
                     (problem.id for problem in problems),
-                    pool.map(model.fetch_prompt, [problem.message for problem in problems]),
+                    pool.map(model.tokenize_if_supported, [problem.message for problem in problems]),
                     strict=True,
                 )
             )

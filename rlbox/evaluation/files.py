@@ -27,7 +27,7 @@ def compute_cache_key_by_suite(lock: EvaluationLock) -> dict[str, str]:
     """Return what answers of each suite are stored under: the lock of that suite, and the weights."""
     weights = lock.subject.get("weights", "")
     return {
-        suite: f"{lock.drop_other_suites([suite]).digest_without_weights}:{weights}" for suite in lock.parts["suites"]
+        suite: f"{lock.keep_only_suites([suite]).digest_without_weights}:{weights}" for suite in lock.parts["suites"]
     }
 
 
@@ -88,7 +88,7 @@ def write_result_with_sample_answers(
     write_json(directory / SUMMARY_FILE, result.as_json())
 
 
-def append_history(out: Path, result: EvaluationResult, started_at: str) -> None:
+def append_scores_to_history(out: Path, result: EvaluationResult, started_at: str) -> None:
     row = {"step": result.step, "name": result.name, "lock": result.lock.digest_without_weights, "began": started_at}
     with (out / HISTORY_FILE).open("a") as stream:
         stream.write(

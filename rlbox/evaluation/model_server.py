@@ -59,7 +59,7 @@ class ModelAnswer:
     tokens: int
 
 
-class ServedModel(NamedTuple):
+class ServerReportedModel(NamedTuple):
     """What a server says of its one model: `path` is where it was loaded from, `engine` what the lock holds."""
 
     name: str
@@ -85,7 +85,7 @@ class MultiServerModelClient:
         self._tokenizes = True
         self._pending, self._lock = dict.fromkeys(self.urls, 0), threading.Lock()
 
-    def fetch_prompt(self, message: str) -> Prompt:
+    def tokenize_if_supported(self, message: str) -> Prompt:
         if self._tokenizes:
             request = {"messages": [{"role": "user", "content": message}], "add_generation_prompt": True}
             status, reply = self._post(self.urls[0], "/tokenize", request)
@@ -150,7 +150,7 @@ class MultiServerModelClient:
             )
         return ModelAnswer(text=text or "", finish=finish, tokens=tokens)
 
-    def _describe(self, url: str) -> ServedModel:
+    def _describe(self, url: str) -> ServerReportedModel:
         status, reply = self._exchange("GET", f"{url}/v1/models")
         try:
             models = reply["data"]
@@ -168,7 +168,7 @@ class MultiServerModelClient:
             "version": version.get("version", "") if isinstance(version, dict) else "",
             "max_model_len": models[0].get("max_model_len"),
         }
-        return ServedModel(names[0], str(models[0].get("root") or ""), engine)
+        return ServerReportedModel(names[0], str(models[0].get("root") or ""), engine)
 
     def _post(self, url: str, path: str, content: dict[str, Any]) -> tuple[int, Any]:
         return self._exchange("POST", url + path, json.dumps({"model": self.model.name, **content}).encode())

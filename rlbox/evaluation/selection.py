@@ -17,7 +17,7 @@ from rlbox.evaluation.comparison import (
     difference_to_json,
     format_difference_with_interval,
     format_scores_by_checkpoint,
-    require_equal_locks,
+    require_only_allowed_lock_differences,
 )
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
@@ -142,7 +142,7 @@ class ChosenCheckpoint:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def build_executed_then_accepted_rule(suites: Sequence[str]) -> SuiteMetricPriority:
+def build_selection_rule_or_default(suites: Sequence[str]) -> SuiteMetricPriority:
     """Return the usual rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
@@ -166,7 +166,7 @@ def choose_best_and_compare(
     checkpoints = [result for result in results if result.step >= 0]
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
-    require_equal_locks(checkpoints)
+    require_only_allowed_lock_differences(checkpoints)
     judged = [row for row in rule if all(result.get_metric_values_or_empty(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
@@ -177,7 +177,7 @@ def choose_best_and_compare(
     differences: dict[str, PairedDifference] = {}
     regression = None
     if baseline is not None:
-        require_equal_locks([baseline, best])
+        require_only_allowed_lock_differences([baseline, best])
         differences = compare_accepted_by_suite(best, baseline)
         own = best.get_metric_values_or_empty(guard_suite, ACCEPTED)
         reference = baseline.get_metric_values_or_empty(guard_suite, ACCEPTED)

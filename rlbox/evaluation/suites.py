@@ -140,7 +140,7 @@ class ProblemSources(NamedTuple):
     allow_any_count: bool = False
 
 
-def list_suites(additional_directory: Path | None = None) -> list[str]:
+def list_suite_names(additional_directory: Path | None = None) -> list[str]:
     directories = [SHIPPED_SUITES, *([additional_directory] if additional_directory else [])]
     return sorted({path.stem for directory in directories for path in directory.glob("*.toml")})
 
@@ -153,7 +153,7 @@ def load_suite(name: str, directory: Path | None = None) -> Suite:
     if path is None:
         raise ProblemError(
             _("there is no suite {name!r}; there are {suite_names}").format(
-                name=name, suite_names=", ".join(list_suites(directory))
+                name=name, suite_names=", ".join(list_suite_names(directory))
             )
         )
     try:

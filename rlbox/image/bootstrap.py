@@ -85,7 +85,7 @@ def _plan_mmdebstrap_command(
 _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
-def rootfs_archive_path(rootfs_checksum: str) -> Path:
+def cached_rootfs_archive_path(rootfs_checksum: str) -> Path:
     """Return where the archive of a bootstrapped system lies, or will lie; of its `ImagePlan.rootfs_checksum`."""
     recipe = hashlib.sha256((rootfs_checksum + BOOTSTRAP_RECIPE).encode()).hexdigest()
     return cache_path("bootstrap", recipe[:24] + ".tar")
@@ -97,7 +97,7 @@ def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, s
     Raises NodeError: mmdebstrap is not installed.
     Raises WorkFailed: it failed; its last lines are quoted. Nothing is left half-written.
     """
-    path = rootfs_archive_path(rootfs_checksum)
+    path = cached_rootfs_archive_path(rootfs_checksum)
     if path.exists():
         return path
     require_mmdebstrap()

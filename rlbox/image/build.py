@@ -30,7 +30,7 @@ from rlbox.image.buildkit import (
 )
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.inputs import BuildInputs
-from rlbox.image.names import VERIFY_TAG_SUFFIX, record_project_dir, tag_to_file_name
+from rlbox.image.names import VERIFY_TAG_SUFFIX, tag_to_file_name, try_record_project_dir
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.image.sbom import SBOM_FILE, render_spdx_sbom
 from rlbox.image.show import list_image_layers
@@ -116,7 +116,7 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
     text = f"{plan.tag}  {image_id[:19]}  {state}"
     if app.dry_run:
         return app.planned(data, text, "build nothing: the image is what its specs say now")
-    record_project_dir(app.project)
+    try_record_project_dir(app.project)
     app.result(data, text)
     command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
     app.print_status(_("next: {command}").format(command=command))
@@ -173,7 +173,7 @@ def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
         network="none",
     )
     try:
-        outcome = connect_engine().run_container(container, _CHECKS_S)
+        outcome = connect_engine().run_and_remove_container(container, _CHECKS_S)
     except (TimedOut, EngineError) as error:
         connect_engine().try_untag_image(plan.tag)
         late = _("did not end within {limit_s}").format(limit_s=exact_duration_text(_CHECKS_S))

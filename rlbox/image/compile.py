@@ -28,7 +28,7 @@ from rlbox.image.compile_env import (
     build_wheel_in_namespaces,
     choose_job_count,
     create_cache_and_remove_partials,
-    host_compiler_suffix_unless_locked,
+    host_compiler_cache_suffix_or_empty,
     install_stored_tools_in_cache,
     recreate_build_dir_unpatched,
     unpack_rootfs_or_use_host,
@@ -156,11 +156,11 @@ class _Compilation:
         all_units = self._entry.model_copy(update={"units": ()})  # an object is the same, whichever others are made
         row, toolchain = self._row, self._lock.toolchain
         digest = compute_recipe_digest(self._target, all_units, row.source, row.tools, toolchain)
-        return cache_path("compile", "objects", digest[:24] + host_compiler_suffix_unless_locked(self._lock))
+        return cache_path("compile", "objects", digest[:24] + host_compiler_cache_suffix_or_empty(self._lock))
 
     def _find_stored(self) -> Package | None:
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
-        return wheel if wheel and self._store.is_sealed_or_intact(wheel.sha256, wheel.size) else None
+        return wheel if wheel and self._store.verify_and_seal(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -214,7 +214,7 @@ class _Compilation:
                     target=self._target.name, name=name
                 ),
             )
-        self._store.link_if_sha256_matches(wheel, digest)
+        self._store.add_file_if_sha256_matches(wheel, digest)
         wheel.unlink()
         package = Package(
             name=self._row.name,

@@ -25,7 +25,7 @@ from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
-from rlbox.image.plan import hash_rootfs_debs_and_epoch
+from rlbox.image.plan import hash_rootfs_inputs
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory
@@ -115,7 +115,7 @@ def plan_build_environment(
     }
 
 
-class BuildBackend(NamedTuple):
+class BackendAndPath(NamedTuple):
     object_path: str
     search_dirs: tuple[str, ...]
 
@@ -123,7 +123,7 @@ class BuildBackend(NamedTuple):
 def plan_wheel_build_command(
     dirs: BuildDirs,
     interpreter_path: str,
-    backend: BuildBackend,
+    backend: BackendAndPath,
     env: Mapping[str, str],
     *,
     source_subdir: str,
@@ -164,7 +164,7 @@ def plan_wheel_build_command(
     )
 
 
-def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
+def parse_build_backend_and_path(pyproject: Mapping[str, Any]) -> BackendAndPath:
     """Return the build backend that a pyproject.toml names, setuptools where it names none.
 
     Raises SpecError: `build-system` is not what the standard says. Source: PEP 517.
@@ -173,7 +173,7 @@ def parse_build_backend(pyproject: Mapping[str, Any]) -> BuildBackend:
     if isinstance(system, Mapping):
         backend, dirs = system.get("build-backend", _LEGACY), system.get("backend-path", [])
         if isinstance(backend, str) and isinstance(dirs, list) and all(isinstance(one, str) for one in dirs):
-            return BuildBackend(backend, tuple(dirs))
+            return BackendAndPath(backend, tuple(dirs))
     raise SpecError(_("the source's pyproject.toml has no valid build-system"), where="build-backend and backend-path")
 
 
@@ -194,7 +194,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     if not lock.toolchain:
         return CompileRootfs("/", _own_python(target.python.version))
     system = replace(lock, debs=lock.toolchain)
-    checksum = hash_rootfs_debs_and_epoch(system, target.build.epoch)
+    checksum = hash_rootfs_inputs(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
         archive = ensure_cached_rootfs_archive(system, checksum, target.build.epoch, store)
@@ -203,7 +203,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
     return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def host_compiler_suffix_unless_locked(lock: Lock) -> str:
+def host_compiler_cache_suffix_or_empty(lock: Lock) -> str:
     if lock.toolchain:
         return ""
     said = run_command(Command(argv=("/usr/bin/g++", "-v"))) if Path("/usr/bin/g++").exists() else None
@@ -426,7 +426,7 @@ def build_wheel_in_namespaces(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_build_backend(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend_and_path(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
     command = plan_wheel_build_command(
         dirs,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base_image, list_base_files_in_stored_manifests
+from rlbox.artifacts.base_image import fetch_base_image_if_any, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
     fetch_missing_files,
     format_group_sizes,
     measure_groups_and_total,
-    require_compiled_wheels,
+    refuse_missing_compiled_wheels,
     require_disk_space,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -21,7 +21,7 @@ from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_install_artifacts, list_install_artifacts_without_image
+from rlbox.target.artifact import Artifact, list_host_install_artifacts, list_install_artifacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class FetchOptions:
     import_dir: Path | None = None
 
 
-def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
+def fetch_export_or_import_files(app: App, target_name: str, options: FetchOptions) -> int:
     fetch = _TargetFetch(app, load_image_plan(app.project, target_name), options)
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):
@@ -57,11 +57,7 @@ class _TargetFetch:
         self._store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
         self._profile = options.sources_profile or plan.sources_profile
         self._has_base_image = "@" in self._lock.base and not options.inplace_only
-        files = (
-            list_install_artifacts_without_image(self._lock)
-            if options.inplace_only
-            else list_install_artifacts(self._lock)
-        )
+        files = list_host_install_artifacts(self._lock) if options.inplace_only else list_install_artifacts(self._lock)
         # each once, without those that have the bytes of an earlier one
         self._files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
@@ -78,10 +74,10 @@ class _TargetFetch:
         app, options, store, lock = self._app, self._options, self._store, self._lock
         base = self._list_known_base_files()
         files = (*base, *self._files)
-        rows = measure_groups_and_total(files, store.is_sealed_or_intact)
+        rows = measure_groups_and_total(files, store.verify_and_seal)
         if unknown := self._has_base_image and not base:
-            app.record_as_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
-        missing = [file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
+            app.add_dry_run_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
+        missing = [file for file in files if not store.verify_and_seal(file.sha256, file.size)]
         if options.import_dir:
             would = f"import {options.import_dir}"
             with app.collecting_refusals_if_dry_run("export"):
@@ -89,13 +85,13 @@ class _TargetFetch:
         else:
             would = f"fetch {len(missing)} files" + " and the base image" * unknown
             with app.collecting_refusals_if_dry_run("store"):
-                require_compiled_wheels(missing, store, lock.target)
+                refuse_missing_compiled_wheels(missing, store, lock.target)
         with app.collecting_refusals_if_dry_run("store"):
             require_disk_space(store, missing)
         if not missing and not unknown:
             would = "fetch nothing: the store holds it all"
         elif not options.import_dir:
-            app.record_as_unchecked("a dry run asks no network", f"sources {self._profile}")
+            app.add_dry_run_unchecked("a dry run asks no network", f"sources {self._profile}")
         would += f", and export it to {options.export_dir}" if options.export_dir else ""
         data = [asdict(row) for row in rows]
         facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
@@ -103,7 +99,7 @@ class _TargetFetch:
 
     def fetch_and_export_files(self) -> None:
         app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
-        base = fetch_locked_base_image(app, lock, store, self._profile) if self._has_base_image else ()
+        base = fetch_base_image_if_any(app, lock, store, self._profile) if self._has_base_image else ()
         self._record()
         result = fetch_missing_files(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
         if export_dir:
@@ -111,7 +107,7 @@ class _TargetFetch:
             app.print_status(f"exporting {len(files)} files to {export_dir}")
             export = ObjectStore(export_dir)
             for file in files:
-                if not export.is_sealed_or_intact(file.sha256, file.size):
+                if not export.verify_and_seal(file.sha256, file.size):
                     store.link_object(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
@@ -129,9 +125,9 @@ class _TargetFetch:
         store, lock, export = self._store, self._lock, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
-            if store.is_sealed_or_intact(digest):
+            if store.verify_and_seal(digest):
                 present += 1
-            elif store.link_if_sha256_matches(export.path(digest), digest) == digest:
+            elif store.add_file_if_sha256_matches(export.path(digest), digest) == digest:
                 imported += 1
             else:
                 damaged.append(digest)
@@ -147,7 +143,7 @@ class _TargetFetch:
                 next_step=_("export again and repeat the import, which takes only the missing parts"),
             )
         self._record()
-        missing = [file.file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
+        missing = [file.file for file in files if not store.verify_and_seal(file.sha256, file.size)]
         missing += [lock.base] if self._has_base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""

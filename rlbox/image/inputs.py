@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base_image, list_next_missing_base_files, write_oci_layout
+from rlbox.artifacts.base_image import fetch_base_image_if_any, list_next_missing_base_files, write_oci_layout
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
     fetch_missing_files,
-    require_compiled_wheels,
+    refuse_missing_compiled_wheels,
     require_disk_space,
 )
 from rlbox.artifacts.locator import load_profile_without_dead_mirrors
@@ -24,10 +24,10 @@ from rlbox.engine.connection import read_docker_server_version_or_raise
 from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.image.bootstrap import (
+    cached_rootfs_archive_path,
     deb_path_basename,
     ensure_cached_rootfs_archive,
     require_mmdebstrap,
-    rootfs_archive_path,
 )
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
@@ -104,8 +104,8 @@ class BuildInputs:
                 require_disk_space(self._store, missing)
             size = decimal_size_text(sum(file.size for file in missing))
             app.dry.steps_before.append(f"{len(missing)} files are fetched, {size}")
-            app.record_as_unchecked("a dry run asks no network", f"sources {self._sources}")
-        if plan.rootfs_checksum and not rootfs_archive_path(plan.rootfs_checksum).exists():
+            app.add_dry_run_unchecked("a dry run asks no network", f"sources {self._sources}")
+        if plan.rootfs_checksum and not cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             with app.collecting_refusals_if_dry_run("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.steps_before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
@@ -133,7 +133,7 @@ class BuildInputs:
 
     def _rootfs(self) -> Path | None:
         checksum = self._plan.rootfs_checksum
-        if checksum and not rootfs_archive_path(checksum).exists():
+        if checksum and not cached_rootfs_archive_path(checksum).exists():
             self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
         return ensure_cached_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
@@ -173,7 +173,7 @@ class BuildInputs:
             raise create_missing_files_error(missing, store, self._plan.target)
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
-        fetch_locked_base_image(app, lock, store, self._sources)
+        fetch_base_image_if_any(app, lock, store, self._sources)
         return f"oci-layout://{write_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
@@ -184,7 +184,7 @@ class BuildInputs:
             fetch_missing_files(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
-        require_compiled_wheels(missing, self._store, self._plan.target)
+        refuse_missing_compiled_wheels(missing, self._store, self._plan.target)
         if self._options.hermetic:
             raise create_missing_files_error(missing, self._store, self._plan.target)
 
@@ -201,9 +201,9 @@ class BuildInputs:
             for file in wanted
             if everything or file.kind in kinds or (file.name, file.group) == uv or file.file in local
         ]
-        if plan.rootfs_checksum and rootfs_archive_path(plan.rootfs_checksum).exists():
+        if plan.rootfs_checksum and cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.is_sealed_or_intact(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.verify_and_seal(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         lock, store, everything = self._lock, self._store, self._options.hermetic

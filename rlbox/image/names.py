@@ -94,21 +94,21 @@ def project_image_tag(project: Project, target_name: str) -> str:
     return format_target_colon_project_tag(target_name, project_name(project))
 
 
-def convert_archive_tag(project: Project, archive_tag: str) -> str:
+def localize_archive_tag(project: Project, archive_tag: str) -> str:
     """Return the name that an image gets here which is called `archive_tag` in an archive; another's keeps its name."""
     target, __ = parse_image_tag_or_empty(archive_tag)
     return project_image_tag(project, target) if target else archive_tag
 
 
-def record_project_dir(project: Project) -> None:
+def try_record_project_dir(project: Project) -> None:
     """Note where the project of a name is, so that what is left of one that is gone can be told; no error if not."""
     name, path = project_name(project), str(project.folder)
     with contextlib.suppress(OSError):
-        if find_recorded_project_dir(name) != path:
+        if find_recorded_project_dir_or_empty(name) != path:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))
 
 
-def find_recorded_project_dir(project_name: str) -> str:
+def find_recorded_project_dir_or_empty(project_name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
     return str(read_json_object_or_empty(_note(project_name), follow_links=True).get("folder", ""))
 

@@ -262,7 +262,7 @@ def plan_image(
         lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
-        rootfs_checksum=hash_rootfs_debs_and_epoch(lock, target.build.epoch) if lock and target.base.bootstrap else "",
+        rootfs_checksum=hash_rootfs_inputs(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
         container=container,
     )
@@ -398,7 +398,7 @@ def compute_image_spec_checksum(target: Target) -> str:
     return _checksum(fields)
 
 
-def hash_rootfs_debs_and_epoch(lock: Lock, epoch: int) -> str:
+def hash_rootfs_inputs(lock: Lock, epoch: int) -> str:
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
 
 

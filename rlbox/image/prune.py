@@ -18,7 +18,7 @@ from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import (
     NO_PROJECT_TAG,
     PROJECT_NAME_VARIABLE,
-    find_recorded_project_dir,
+    find_recorded_project_dir_or_empty,
     format_target_colon_project_tag,
     parse_image_tag_or_empty,
     project_name,
@@ -128,7 +128,7 @@ def _describe_image(
     project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]
 ) -> EngineImage:
     target, of = parse_image_tag_or_empty(name)
-    folder = find_recorded_project_dir(of) if of else ""
+    folder = find_recorded_project_dir_or_empty(of) if of else ""
     spare = False
     if name.startswith(_SUM):
         state, spare = "replaced by a later build", True

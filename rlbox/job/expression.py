@@ -37,7 +37,7 @@ class _Compiled(NamedTuple):
     names: frozenset[str]
 
 
-def find_names(expression: str) -> frozenset[str]:
+def find_variable_names(expression: str) -> frozenset[str]:
     """Return the names that an expression reads, without functions; `ValueError` when it is not an expression."""
     return _compile(expression).names
 

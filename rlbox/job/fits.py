@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, suggest_similar
 from rlbox.i18n import _
-from rlbox.job.expression import Expression, find_names
+from rlbox.job.expression import Expression, find_variable_names
 from rlbox.job.param import Param, ParamName
 
 CARD = "card"
@@ -91,7 +91,7 @@ def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: 
 
 
 def _find_unknown(where: str, formula: str, known: set[str]) -> list[str]:
-    unknown = sorted(find_names(formula) - known)
+    unknown = sorted(find_variable_names(formula) - known)
     return [
         _("{where}: {name!r} is neither a parameter nor an amount{suggest}").format(
             where=where, name=name, suggest=suggest_similar(name, list(known))

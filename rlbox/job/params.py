@@ -161,7 +161,7 @@ class _Problems:
         raise SpecError(what, next_step=step)
 
 
-def build_untimed_start_entry(
+def build_undated_start_entry(
     values: ParamValues,
     settings: Mapping[str, str],
     *,
@@ -188,7 +188,7 @@ def build_untimed_start_entry(
     }
 
 
-def resolve_params_with_default(job: Job) -> dict[str, Scalar]:
+def resolve_default_params(job: Job) -> dict[str, Scalar]:
     return {
         name: validate_and_convert_units(param, param.default)
         for name, param in job.params.items()
@@ -196,7 +196,7 @@ def resolve_params_with_default(job: Job) -> dict[str, Scalar]:
     }
 
 
-def list_params_with_unit(job: Job) -> dict[str, str]:
+def map_params_to_units(job: Job) -> dict[str, str]:
     units = {name: param.argument_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 

@@ -27,7 +27,7 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_argument_without_unit, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, list_params_with_unit
+from rlbox.job.params import SET, ParamValues, apply_overrides, map_params_to_units
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
@@ -106,7 +106,7 @@ class PlaceholderFiller:
         return env
 
 
-def source_mount_path(folder: str) -> str:
+def source_mount_path_or_empty(folder: str) -> str:
     """Return where a container sees the tree `folder` of its host; empty for none.
 
     Each tree has a path of its own: Python takes a compiled file for that of any source with its path, time and size.
@@ -297,7 +297,7 @@ def plan_run(
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
         origins=dict(values.origins),
-        units=list_params_with_unit(job),
+        units=map_params_to_units(job),
         secrets=secrets,
         next_steps=job.next,
     )
@@ -403,7 +403,7 @@ def plan_resume(
         previous_plan,
         params=dict(now.params),
         origins=dict(now.origins),
-        units=list_params_with_unit(job),
+        units=map_params_to_units(job),
         stages=tuple(stages),
         notes=(*previous_plan.notes, *_list_resume_notes(job, next_attempt_by_stage)),
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rlbox.lint.calls import ASSIGNMENT, Call, image_position, shell_texts, unwrap_program_calls
-from rlbox.lint.shell import Command, Position, Source, Word, read_shell
+from rlbox.lint.calls import ASSIGNMENT, Call, find_docker_image_index, find_shell_text_words, unwrap_program_calls
+from rlbox.lint.shell import Command, Position, Source, Word, parse_shell_commands
 
 NO_CONTEXT_TAGS: frozenset[str] = frozenset()
 _DEEPEST = 6
@@ -63,7 +63,7 @@ class Document:
     def contains_regex_even_in_comments(self, regex: str) -> bool:
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
-    def ignored_rules(self, number: int) -> set[str]:
+    def list_ignored_rules(self, number: int) -> set[str]:
         """Return the rules that a comment on a line, or one alone on the line above, switches off for it."""
         above = self.lines[number - 2] if number > 1 else ""
         comments = self.lines[number - 1] + (above if re.match(r"\s*(?:#|//|<!--)", above) else "")
@@ -105,7 +105,7 @@ class Document:
             self.shells.append(source)
             self._arrays = {}
             self._pipefail = self.pipefail_by_default or "pipefail" in source.text.partition("\n")[0]
-        for command in read_shell(source) if depth <= _DEEPEST else ():
+        for command in parse_shell_commands(source) if depth <= _DEEPEST else ():
             self._add_command(command, context_tags, depth)
 
     def add_argv(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
@@ -174,11 +174,11 @@ class Document:
         self.calls.append(call)
         self._pipefail = self._pipefail or (call.program == "set" and "pipefail" in call.word_texts)
         if call.program in ("docker run", "docker create", "docker pull"):
-            image = image_position(call)
+            image = find_docker_image_index(call)
             if image is not None and f" -t {call.words[image].text} " not in self.text:  # it is built here
                 name = self.resolve(call.words[image].text, call.position)
                 self.images.append(replace(call.words[image], text=name))
-        for word, context_tags in shell_texts(call):
+        for word, context_tags in find_shell_text_words(call):
             self.add_shell(word.source(), call.context_tags | context_tags, depth + 1)
         if call.program == "pip":
             self.add_pins(call.word_texts)

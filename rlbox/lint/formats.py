@@ -42,7 +42,7 @@ def detect_format_or_shell(name: str, text: str) -> Literal["shell", "notes", "y
     return guess_format_from_file_name(name) or next(formats, None) or "shell"
 
 
-def read_document(name: str, text: str) -> Document:
+def parse_document(name: str, text: str) -> Document:
     """Return what a text sets, runs and names; `SpecError` for a file of TOML that is none."""
     kind, text = detect_format_or_shell(name, text), text.removeprefix("\ufeff")
     document = Document(name, text if kind == "shell" else text.replace("\r\n", "\n"))

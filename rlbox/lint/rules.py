@@ -13,10 +13,10 @@ from textwrap import shorten
 
 from rlbox.foreign import whole_number
 from rlbox.job.expression import evaluate_expression
-from rlbox.lint.calls import Argument, Call, command_behind
+from rlbox.lint.calls import Argument, Call, get_wrapped_command
 from rlbox.lint.document import Document, Setting
 from rlbox.lint.drift import DriftRule, Matcher, Severity
-from rlbox.lint.formats import read_document
+from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position
 
 _LONGEST_STATEMENT = 8_000  # characters
@@ -141,13 +141,13 @@ def lint_text(
 
     `versions`, by distribution, are those that a target pins; what the text itself installs by `==` is known as well.
     """
-    document = read_document(name, text)
+    document = parse_document(name, text)
     known = {**document.pins, **(versions or {})}
     findings: dict[tuple[str, int, int], Finding] = {}
     for rule in rules:
         for hit in _hits_of(rule, document, known):
             finding = _finding(rule, document, known, hit)
-            ignored = document.ignored_rules(finding.line) | document.ignored_rules(hit.first_line)
+            ignored = document.list_ignored_rules(finding.line) | document.list_ignored_rules(hit.first_line)
             if not {rule.id, "all"} & ignored:
                 findings.setdefault((rule.id, finding.line, finding.column), finding)
     return tuple(sorted(findings.values(), key=lambda one: (one.line, one.column, _ORDER[one.severity], one.rule)))
@@ -264,7 +264,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
 
 def _arguments(call: Call) -> Iterator[Argument]:
     """Yield the arguments that the program itself parses: not those of the command that it runs."""
-    inner = command_behind(call)
+    inner = get_wrapped_command(call)
     for argument in call.arguments:
         if argument.name in ("--", "--args") or (inner and argument.position >= inner[0].position):
             return

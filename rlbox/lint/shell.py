@@ -89,7 +89,7 @@ def load_bash_parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def read_shell(source: Source) -> Iterator[Command]:
+def parse_shell_commands(source: Source) -> Iterator[Command]:
     """Yield the commands of a shell text, those of command substitutions behind the one they stand in."""
     text = source.text[:_LARGEST]
     # what the grammar takes for redirections becomes a word of the same length; the words of commands keep their text

@@ -225,7 +225,7 @@ def _install_files(
     return tuple(sorted(now - known - {""}))
 
 
-def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
+def uninstall_and_list_problems(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
     record = read_record(layout)
     if record is None:

@@ -20,7 +20,7 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.values import LOCK_IN_IMAGE
 
 
-def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
+def choose_root_prefix_and_data_dir(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix`; None: the machine itself, where this is root."""
     folder = require_valid_or_empty_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
@@ -56,7 +56,7 @@ def forget_layout(target: str, layout: Layout) -> None:
 
 
 @contextmanager
-def wait_for_layout_lock(app: App, layout: Layout) -> Iterator[None]:
+def hold_layout_lock(app: App, layout: Layout) -> Iterator[None]:
     if app.dry_run:  # it changes nothing, and waits for nobody
         yield
         return

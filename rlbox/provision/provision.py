@@ -32,11 +32,11 @@ from rlbox.provision.apply import (
     PackageSource,
     apply_plan_steps,
     require_disk_space_for_venv,
-    uninstall,
+    uninstall_and_list_problems,
 )
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, record_layout, wait_for_layout_lock
+from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, hold_layout_lock, record_layout
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
 from rlbox.provision.probe import (
     list_installed_apt_packages,
@@ -72,7 +72,7 @@ def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) 
     with app.collecting_refusals_if_dry_run("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
-        app.record_as_unchecked("a dry run asks no network", f"sources {_profile(prepared)}")
+        app.add_dry_run_unchecked("a dry run asks no network", f"sources {_profile(prepared)}")
 
 
 def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> PackageSource:
@@ -110,7 +110,7 @@ def _files(
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in list_install_artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.is_sealed_or_intact(file.sha256, file.size)]
+    missing = [file for file in files if not store.verify_and_seal(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
@@ -179,7 +179,7 @@ def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
     return plan_apply_skipping_conflicts(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def apply_plan_under_lock(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
+def apply_plan_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
@@ -221,12 +221,12 @@ def bring_host_to_lock(
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return describe_host_environment(layout, gpu_variables)
+    return make_stage_environment(layout, gpu_variables)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = load_target_for_host(app, image, layout)
-    with wait_for_layout_lock(app, layout):
+    with hold_layout_lock(app, layout):
         plan = plan_target(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
@@ -240,10 +240,10 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
                     target=image.target, prefix=layout.prefix
                 )
             )
-            apply_plan_under_lock(app, prepared, plan)
+            apply_plan_already_locked(app, prepared, plan)
 
 
-def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
+def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
     """Return the environment of a layout at its lock; without `gpu_variables` the shell says which GPUs are seen."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
@@ -296,17 +296,17 @@ def provision_target(
         if app.dry_run:
             _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
-    with wait_for_layout_lock(app, layout):
+    with hold_layout_lock(app, layout):
         plan, done = plan_target(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             before_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = apply_plan_under_lock(app, prepared, replace(plan, steps=first))
+            done = apply_plan_already_locked(app, prepared, replace(plan, steps=first))
             prepared = load_target_for_host(app, image, layout, options)
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
-            rest = apply_plan_under_lock(app, prepared, plan)
+            rest = apply_plan_already_locked(app, prepared, plan)
             done = ApplyResult(
                 steps=(*done.steps, *rest.steps),
                 kept_copies=rest.kept_copies,
@@ -334,15 +334,15 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
     paths = (*record.laid, *record.parts, *([layout.add_prefix(VENV)] if record.environment else []))
     if app.dry_run:
         return RemovalResult("laid", paths)
-    with wait_for_layout_lock(app, layout):
-        notes = uninstall(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
+    with hold_layout_lock(app, layout):
+        notes = uninstall_and_list_problems(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
     forget_layout(target, layout)
     return RemovalResult("removed", paths, notes)
 
 
 def run_target_fix_checks(layout: Layout) -> FixCheckCountAndFailures:
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
 
 

@@ -52,7 +52,7 @@ def extract_status_and_passed_stages(state: RunState) -> RunOutcome:
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def mark_failed_if_pass_unconfirmed(
+def mark_failed_if_container_contradicts(
     state: RunState, exit_info: SupervisorExit, earlier_passed_stages: Iterable[str]
 ) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.

@@ -45,7 +45,7 @@ class Journal:
         self._attempt(lambda: reserve_disk_space_for_record(run_dir))
         self._write_state()
 
-    def directory_exists(self) -> bool:
+    def is_directory_unreplaced(self) -> bool:
         """Whether the run directory was there all the time; one that is made anew may get the same inode."""
         self._there = self._there and _inode(self.run_dir) == self._inode
         return self._there
@@ -75,7 +75,7 @@ class Journal:
         self._attempt(lambda: self._events.append(line))
         self._on_event(record)
 
-    def save_and_free_reserve(self) -> None:
+    def free_reserve_and_save_state(self) -> None:
         self._release()
         self._write_state()
 

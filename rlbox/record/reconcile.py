@@ -27,7 +27,7 @@ from rlbox.diagnose.cause import (
 )
 from rlbox.errors import LockHeld
 from rlbox.job.plan import RunPlan
-from rlbox.record.host_record import ContainerRef, mark_failed_if_pass_unconfirmed
+from rlbox.record.host_record import ContainerRef, mark_failed_if_container_contradicts
 from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
@@ -85,7 +85,7 @@ def write_final_state(
     """
     state = find_readable_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
     _remove_draft_files(run_dir)
-    true = mark_failed_if_pass_unconfirmed(state, runtime_exit_info or exit_info, earlier_passed_stages)
+    true = mark_failed_if_container_contradicts(state, runtime_exit_info or exit_info, earlier_passed_stages)
     if true.state != "running":
         if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))

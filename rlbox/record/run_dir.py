@@ -93,7 +93,7 @@ def add_entry_to_overrides_json(entry: Mapping[str, Any], overrides_json: str = 
 
 
 def append_to_overrides_file(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Add `entry` (from `build_untimed_start_entry`) to the run's file, which is always whole; raises `OSError`."""
+    """Add `entry` (from `build_undated_start_entry`) to the run's file, which is always whole; raises `OSError`."""
     path, earlier = run_dir / OVERRIDES_FILE, b""
     with contextlib.suppress(FileNotFoundError):
         earlier = read_bytes(path)

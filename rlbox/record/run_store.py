@@ -94,7 +94,7 @@ class RunStore:
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
-    def find_run(self, id_or_unique_prefix: str | None) -> Path:
+    def find_run_or_latest(self, id_or_unique_prefix: str | None) -> Path:
         """Return that run's directory, or the latest one. Raises `SpecError`."""
         runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
         if id_or_unique_prefix is None:

@@ -66,7 +66,7 @@ class SourceTree:
         return files
 
 
-def load_source_toml(run_dir: Path) -> dict[str, Any]:
+def load_source_toml_or_empty(run_dir: Path) -> dict[str, Any]:
     try:
         return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):

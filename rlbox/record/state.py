@@ -232,7 +232,7 @@ def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, superviso
     if before:
         with contextlib.suppress(FileNotFoundError):
             replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
-        runs = compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_stage_to_run(before))
+        runs = compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_unpassed_stage(before))
         for old in (old for old in before.stages if old.name in stages):
             new, attempt = stages[old.name], runs.get(old.name)
             if attempt is not None and attempt > old.attempt:
@@ -251,7 +251,7 @@ def compute_attempts_of_stages_to_run(previous_state: RunState, first_stage_to_r
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def find_first_stage_to_run(previous_state: RunState) -> str | None:
+def find_first_unpassed_stage(previous_state: RunState) -> str | None:
     return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), None)
 
 

@@ -104,7 +104,7 @@ def is_host_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
     return f"{SUPERVISOR_MODULE} {run_dir} " in f"{probe_command_line(supervisor.pid)} "
 
 
-def write_stop_request(run_dir: Path, user: str, via: str) -> None:
+def write_first_stop_request(run_dir: Path, user: str, via: str) -> None:
     """Write down who wants the run to stop, and by what; the first one is remembered. Raises `OSError`."""
     text = json.dumps({"user": user, "by": via, "at": utc_now()})
     with contextlib.suppress(FileExistsError):

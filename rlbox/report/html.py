@@ -17,7 +17,7 @@ from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
-from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, draw_plot, resource_plots
+from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, draw_plot, draw_resource_plots
 from rlbox.report.read import Metric, RunRecord, get_list, get_object, get_objects
 from rlbox.terminal import remove_controls
 
@@ -143,7 +143,7 @@ def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str
 
     `made_at` is ISO 8601 in UTC, and what goes on ends there. A `live` page asks again where it came from.
     """
-    text, template, words = "", page_template("report.html.j2"), load_english_page_labels()
+    text, template, words = "", load_page_template("report.html.j2"), load_english_page_labels()
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), live=live)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
@@ -168,7 +168,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
         "metrics": drawn,
         "more_metrics": more,
         "not_drawn": not_drawn,
-        "resources": resource_plots(record.samples, words),
+        "resources": draw_resource_plots(record.samples, words),
         "evidence": record.evidence,
         "params": _params(plan),
         "overrides": json.dumps(record.overrides, indent=1, ensure_ascii=False) if record.overrides else "",
@@ -290,7 +290,7 @@ def load_english_page_labels() -> dict[str, Any]:
     return load_toml(_DATA / "words.toml")
 
 
-def page_template(name: str, **filters: Callable[..., str]) -> Any:
+def load_page_template(name: str, **filters: Callable[..., str]) -> Any:
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,

@@ -15,7 +15,7 @@ from rlbox.system.ports import LOOPBACK
 _FOLLOWED = ("run.json", "events.jsonl", "resources.jsonl")
 
 
-class LivePage(ThreadingHTTPServer):
+class LivePageServer(ThreadingHTTPServer):
     """Serves what `make` makes of a run, made anew when the run's record has grown.
 
     Only names of this machine are answered: a page of somebody else's that a browser was led to (DNS rebinding) gets
@@ -50,7 +50,7 @@ class LivePage(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: LivePage
+    server: LivePageServer
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "") not in {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}:

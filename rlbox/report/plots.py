@@ -210,7 +210,7 @@ _GPU_PLOTS = (("gpu_load", "%", "utilization", 1), ("gpu_power", "W", "power_w",
 _RESOURCE_POINTS = 600
 
 
-def resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
+def draw_resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
     """Return the plots of what was used, each over the time of the run; none without samples."""
     timed = [(at, sample) for sample in samples if (at := moment(sample.t)) is not None]
     if not timed:

@@ -197,7 +197,7 @@ _SLOWED_PCT = 80
 _HELD_PCT = 100 - _SLOWED_PCT
 
 
-def run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: int) -> list[Text]:
+def render_run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: int) -> list[Text]:
     """Return the lines of the view, at most `height`, none longer than `width` cells.
 
     What is told of the stage that goes on comes first when there is little room; then the stages around it.
@@ -348,7 +348,7 @@ _QUOTED = 100
 
 
 @contextmanager
-def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[RunState], None]]:
+def open_run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[RunState], None]]:
     """Yield a function to be given the run's state again and again; what it shows is gone when the block ends.
 
     A `live` terminal that cannot move its cursor gets lines.
@@ -429,7 +429,7 @@ class _LiveView:
         self._shown, self._looked = shown, time.monotonic()
         snapshot = read_run_snapshot(self._run_dir, state)
         # one row is left for the cursor
-        lines = run_frame(snapshot, time.time(), width=max(1, columns - 1), height=max(1, rows - 1))
+        lines = render_run_frame(snapshot, time.time(), width=max(1, columns - 1), height=max(1, rows - 1))
         self._live.update(Group(*lines), refresh=True)
 
 

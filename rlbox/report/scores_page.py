@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rlbox.evaluation.files import SUMMARY_FILE, AnswerStore, compute_cache_key_by_suite, read_result
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
-from rlbox.report.html import MOST_BYTES, load_english_page_labels, page_template
+from rlbox.report.html import MOST_BYTES, load_english_page_labels, load_page_template
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
@@ -67,7 +67,7 @@ def load_own_or_subfolder_results(folder: Path) -> list[ResultFolder]:
     return sorted(rows, key=lambda row: (row.result.step, row.result.name))
 
 
-def read_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
+def read_masked_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
     stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
     for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
         names = (name for result, _ in stores for name in result.get_metric_values_or_empty(suite, ACCEPTED))
@@ -119,7 +119,7 @@ def render_scores(
     Problems that some checkpoints solved and others did not are the last that are left out.
     `made_at` is ISO 8601 in UTC.
     """
-    template, text = page_template("scores.html.j2", shorten=_shorten_middle), ""
+    template, text = load_page_template("scores.html.j2", shorten=_shorten_middle), ""
     known: dict[str, Any] = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}
     known |= {"rows": [_build_score_row(result, suite) for result in results for suite in result.scores]}
     known |= {"locks": sorted({result.lock.digest_without_weights for result in results})}

@@ -77,7 +77,7 @@ class RunOptions:
 
 class PreparedBackend(Protocol):
     @property
-    def network_mode(self) -> str:
+    def network_kind(self) -> str:
         """The network of its runs: `own`, `host`, `bridge` or `none`."""
 
     @property

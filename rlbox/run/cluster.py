@@ -51,7 +51,7 @@ from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
-from rlbox.run.docker import PreparedDocker, check_devices_and_gpus, relative_bytecode_dir
+from rlbox.run.docker import PreparedDocker, relative_bytecode_dir, require_devices_and_choose_gpus
 from rlbox.ssh.tunnel import describe_tunnel
 from rlbox.target.target import load_target
 from rlbox.values import Secret
@@ -160,7 +160,7 @@ class ClusterBackend:
         return dataclasses.replace(
             ready,
             bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
-            access=check_devices_and_gpus(app, image, gpus, inspected),
+            access=require_devices_and_choose_gpus(app, image, gpus, inspected),
             image_ref=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
             labels={ID_LABEL: head.plan.id},

@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import ensure_data_dir_creating_default, require_device_paths_of_local_engine
+from rlbox.engine.data_disk import ensure_data_dir_creating_default, report_and_require_local_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -81,10 +81,10 @@ class DockerBackend:
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals_if_dry_run("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
-        access = check_devices_and_gpus(app, image, self._options.gpus, inspected)
+        access = require_devices_and_choose_gpus(app, image, self._options.gpus, inspected)
         with app.collecting_refusals_if_dry_run("network"):
             image = dataclasses.replace(
-                image, container=connect_engine().use_host_network_without_bridge(image.container)
+                image, container=connect_engine().use_host_network_if_no_bridge(image.container)
             )
         return PreparedDocker(
             target=target,
@@ -97,9 +97,9 @@ class DockerBackend:
         )
 
 
-def check_devices_and_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
+def require_devices_and_choose_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
     with app.collecting_refusals_if_dry_run("devices"):
-        require_device_paths_of_local_engine(app, image.container)
+        report_and_require_local_devices(app, image.container)
     access = choose_container_gpu_access(app, image, gpus)
     with app.collecting_refusals_if_dry_run("GPUs"):
         require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
@@ -210,12 +210,12 @@ class PreparedDocker:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def network_mode(self) -> str:
+    def network_kind(self) -> str:
         return self.image.container.network
 
     @property
     def shares_host_ports(self) -> bool:
-        return self.will_start_on_this_machine and self.network_mode == "host" and is_engine_on_unix_socket()
+        return self.will_start_on_this_machine and self.network_kind == "host" and is_engine_on_unix_socket()
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         mount = self.image.container.mount

@@ -24,7 +24,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
-from rlbox.run.host import find_applied_layout_even_outdated, run_rlbox_in_layout
+from rlbox.run.host import require_applied_layout_even_outdated, run_rlbox_in_layout
 from rlbox.values import OWN, Command
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def open_shell_in_new_container(
     folder = data_disk.resolve_nonsystem_data_dir(image.container.host, data_option)
     data_disk.ensure_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
-        data_disk.require_device_paths_of_local_engine(app, image.container)
+        data_disk.report_and_require_local_devices(app, image.container)
     wants_gpus = gpus or image.container.gpus or GPUS_VARIABLE in os.environ
     access = choose_container_gpu_access(app, image, gpus) if wants_gpus else NO_GPUS
     defaults = image.container
     with app.collecting_refusals_if_dry_run("network"):
-        defaults = connect_engine().use_host_network_without_bridge(defaults)
+        defaults = connect_engine().use_host_network_if_no_bridge(defaults)
     if defaults.network != image.container.network:
         app.print_status(format_engine_has_no_bridge_note("shell", defaults.network))
     plan = container.plan_container(
@@ -76,7 +76,7 @@ def open_shell_in_new_container(
     with app.collecting_refusals_if_dry_run("image"):
         require_image(image.tag, image.target)
     if app.dry_run:
-        before, after = container.format_own_network_commands(plan)
+        before, after = container.format_network_commands_if_own(plan)
         lines = (f"{shlex.join(before)} >/dev/null", shlex.join(argv), f"{shlex.join(after)} >/dev/null")
         data = {"target": target, "command": argv, "before": before, "after": after}
         text = "\n".join(lines) if before else shlex.join(argv)
@@ -119,7 +119,7 @@ def run_component_tests_in_target(
 ) -> int:
     args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
     if place == "here":
-        return run_rlbox_in_layout(app, find_applied_layout_even_outdated(app, target, data_option), args, gpus)
+        return run_rlbox_in_layout(app, require_applied_layout_even_outdated(app, target, data_option), args, gpus)
     return open_shell_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
 
 
@@ -130,7 +130,7 @@ def find_layout_around_shell_or_require_applied(
     if place == "here":
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
-        return find_applied_layout_even_outdated(app, target, data_option)
+        return require_applied_layout_even_outdated(app, target, data_option)
     layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data_dir="/")
     if (record := read_record(layout)) is None:
         return None
@@ -143,7 +143,7 @@ def find_layout_around_shell_or_require_applied(
     return replace(layout, data_dir=record.data)
 
 
-def examine_layout(app: App, layout: Layout, gpus: str, *, budget_s: float) -> int:
+def run_doctor_in_layout(app: App, layout: Layout, gpus: str, *, budget_s: float) -> int:
     words = ["doctor", "--around", *app.json_language_verbosity_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return run_rlbox_in_layout(app, layout, tuple(words), gpus)

@@ -53,20 +53,20 @@ def remove_published_ports_from_plan(plan: RunPlan, taken: Container[int]) -> Ru
 def plan_exposure_or_refuse(
     app: App,
     plan: RunPlan,
-    network_mode: str,
+    network_kind: str,
     data_dir: Path,
     options: RunOptions,
 ) -> RunPlan:
-    """Return the plan of a run on `network_mode`, with notes of what strangers reach; all is recorded with the run.
+    """Return the plan of a run on `network_kind`, with notes of what strangers reach; all is recorded with the run.
 
     Raises `SpecError` where a Ray head has no token on a network that others reach, and nobody said that it may be so.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
     allow_unauthenticated = options.allow_unauthenticated or plan.open or limits.allow_outside_access
-    if limits.network == OWN_NETWORK and network_mode != OWN_NETWORK and plan.container:
-        notes.append(format_engine_has_no_bridge_note("run", network_mode))
+    if limits.network == OWN_NETWORK and network_kind != OWN_NETWORK and plan.container:
+        notes.append(format_engine_has_no_bridge_note("run", network_kind))
     with app.collecting_refusals_if_dry_run("open ports"):
-        if network_mode != OWN_NETWORK and (why := _tokenless(app, plan, data_dir)):
+        if network_kind != OWN_NETWORK and (why := _tokenless(app, plan, data_dir)):
             if not allow_unauthenticated:
                 raise SpecError(
                     _(
@@ -86,10 +86,10 @@ def plan_exposure_or_refuse(
         published = _published(plan, options.publish)
     return dataclasses.replace(
         plan,
-        network=network_mode,
+        network=network_kind,
         open=allow_unauthenticated,
         notes=(*known, *notes),
-        published=published if network_mode in _PUBLISHING and plan.container else {},
+        published=published if network_kind in _PUBLISHING and plan.container else {},
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlbox.amounts import moment
 from rlbox.app import App
 from rlbox.errors import RlboxError
-from rlbox.evaluation.checkpoints import find_checkpoints
+from rlbox.evaluation.checkpoints import find_checkpoints_by_parent
 from rlbox.planner.fit import StageMeasurement
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RemovalCandidate, RunsNotReconciled, RunStore, sum_file_sizes
@@ -26,7 +26,7 @@ def reconcile_and_list_candidates(run_store: RunStore, app: App, run_dirs: Itera
 def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> RemovalCandidate:
     run, state = folder.name, _state(run_store, folder)
     holder = found.lock_owner is not None and found.lock_owner.run == run
-    paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]
+    paths = [row.path for rows in find_checkpoints_by_parent(folder).values() for row in rows]
     return RemovalCandidate(
         run=run,
         job=state.job if state else _OF_NO_JOB,
@@ -38,7 +38,7 @@ def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> Remov
     )
 
 
-def load_stage_durations(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
+def load_passed_durations(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
     try:
         run_store = locate_local_run_store(app, target, data_option)
         return tuple(

@@ -24,7 +24,7 @@ from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_record
-from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, describe_host_environment
+from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, make_stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import LOG_FILE
@@ -64,7 +64,7 @@ class HostBackend:
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
-def find_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
+def require_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
     layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data_option))
     if read_record(layout) is None:
@@ -77,7 +77,7 @@ def find_applied_layout_even_outdated(app: App, target: str, data_option: str | 
 
 def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = describe_host_environment(layout, make_visible_gpus_env(app, gpus))
+    environment = make_stage_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), environ=environment.env)
@@ -89,7 +89,7 @@ class PreparedHost:
     run_store: RunStore
     environment: StageEnvironment
     gpus: str = ""
-    network_mode: str = "host"
+    network_kind: str = "host"
     shares_host_ports: bool = True
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:

@@ -26,7 +26,7 @@ from rlbox.job.job import Job, SourceTable
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path
+from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path_or_empty
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
 from rlbox.run.backend import format_run_command_without_params
 from rlbox.run.data_disk import resolve_data_dir
@@ -93,12 +93,12 @@ def plan_container_run(
     job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secret_names: tuple[str, ...] = ()
 ) -> RunPlan:
     folder = f"{mount}/runs/{run_id}"
-    source = source_mount_path(str(values.params[SOURCE_PARAM])) if job.source else ""
+    source = source_mount_path_or_empty(str(values.params[SOURCE_PARAM])) if job.source else ""
     paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secret_names)
 
 
-def check_ports(app: App, plan: RunPlan) -> None:
+def require_free_ports(app: App, plan: RunPlan) -> None:
     for service in (service for stage in plan.stages for service in stage.services):
         for name, number in service.ports.items():
             if holder := describe_port_holder_unless_free(number):

@@ -26,9 +26,9 @@ from rlbox.record.supervisor_file import (
     SupervisorInfo,
     is_host_supervisor_alive,
     load_supervisor_info,
-    write_stop_request,
+    write_first_stop_request,
 )
-from rlbox.report.run_view import format_stage_gates_and_notes, run_view
+from rlbox.report.run_view import format_stage_gates_and_notes, open_run_view
 from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import DEFAULT_TARGET, PreparedBackend, format_resume_command
 from rlbox.run.data_disk import create_lock_owner, resolve_data_dir
@@ -53,7 +53,7 @@ def stop_run(
     `RunStore.clean_up_dead_runs_unless_disk_locked` then. Raises `NodeError` when the run belongs to another user.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
-        write_stop_request(run_dir, user, via)
+        write_first_stop_request(run_dir, user, via)
     if container := run_store.find_container_runtime(plan.run_id):
         container.stop(int(grace_s))
         return
@@ -194,7 +194,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
 def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> None:
     """A terminal that is gone ends the showing, not the run."""
     try:
-        with run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
+        with open_run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
             _watch(run_dir, is_run_alive, show)
     except OSError:
         _watch(run_dir, is_run_alive, lambda state: None)

@@ -24,11 +24,11 @@ from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
     ParamValues,
-    build_untimed_start_entry,
+    build_undated_start_entry,
     format_param_lines,
-    list_params_with_unit,
+    map_params_to_units,
+    resolve_default_params,
     resolve_params,
-    resolve_params_with_default,
 )
 from rlbox.job.plan import RunPlan, plan_resume
 from rlbox.planner.fit import (
@@ -55,7 +55,7 @@ from rlbox.record.run_dir import (
 )
 from rlbox.record.run_store import RunStore
 from rlbox.record.source_tree import SourceTree
-from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_stage_to_run
+from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_unpassed_stage
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
@@ -71,12 +71,12 @@ from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_store_e
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
-    check_ports,
     collect_specs_and_fix_signatures,
     compute_specs_digest,
     find_job_programs_dir,
     load_secrets_from_environ_and_files,
     probe_source_or_refuse_change,
+    require_free_ports,
     require_matching_source,
 )
 from rlbox.run.launch import start_and_follow
@@ -126,7 +126,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = plan_exposure_or_refuse(app, plan, prepared.network_mode, run_store.data_dir, options)
+    plan = plan_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
         require_user_paths_on_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
@@ -138,13 +138,13 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
             with app.collecting_refusals_if_dry_run("data disk"):
                 run_store.require_unlocked_and_idle()
         if prepared.shares_host_ports:
-            check_ports(app, plan)
+            require_free_ports(app, plan)
         return _show_new_run(app, job, plan, fit)
     files[OVERRIDES_FILE] = add_entry_to_overrides_json(
-        build_untimed_start_entry(
+        build_undated_start_entry(
             values,
             options.param_settings,
-            previous_params=resolve_params_with_default(job),
+            previous_params=resolve_default_params(job),
             first_stage=options.first_stage,
             force=options.force,
         )
@@ -152,7 +152,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 
     def write_run() -> RunPlan:
         if prepared.shares_host_ports:
-            check_ports(app, plan)
+            require_free_ports(app, plan)
         run_dir = run_store.create_run_dir(plan, find_job_programs_dir(app, job), files)
         app.print_status(_("run {run}: {folder}").format(run=plan.run_id, folder=run_dir))
         return plan
@@ -194,7 +194,7 @@ def _check_fit(
 def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_params_with_unit(job))]
+    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, map_params_to_units(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
@@ -247,7 +247,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         run_store = open_store_existing_if_named_or_exec_remotely(app, target, options.data)
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
-    run_dir = run_store.find_run(name)
+    run_dir = run_store.find_run_or_latest(name)
     plan = _set_owner_to_caller(run_store.load_plan_preferring_host_record(run_dir))
     backend = load_backend(
         plan.place,
@@ -328,23 +328,23 @@ class _ResumedRun:
         return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
-        network_mode, data_dir = self.prepared.network_mode, self.run_store.data_dir
-        plan = plan_exposure_or_refuse(self.app, plan, network_mode, data_dir, self.options)
+        network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
+        plan = plan_exposure_or_refuse(self.app, plan, network_kind, data_dir, self.options)
         if self.prepared.shares_host_ports:
-            check_ports(self.app, plan)
+            require_free_ports(self.app, plan)
         return plan
 
     def _load_state(self) -> RunState | None:
         return self.run_store.load_state_checked_with_host_record(self.run_dir)
 
     def _list_attempts(self, state: RunState) -> dict[str, int]:
-        return compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_stage_to_run(state))
+        return compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_unpassed_stage(state))
 
     def write(self) -> RunPlan:
         options = self.options
         plan, forced = self._plan_next_attempt()
         plan = self._check_exposure_and_ports(plan)
-        entry = build_untimed_start_entry(
+        entry = build_undated_start_entry(
             ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins),
             options.param_settings,
             previous_params=self.plan.params,
@@ -402,7 +402,7 @@ class _ResumedRun:
             with app.collecting_refusals_if_dry_run("parameters"):
                 require_user_paths_on_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (find_first_stage_to_run(state) if state else None) or ""
+        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else None) or ""
         plan = dataclasses.replace(plan, digest=digest, begin_at=begin_at, skipped=skipped, secrets=self.secrets)
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
@@ -416,7 +416,7 @@ def _require_unfinished(app: App, plan: RunPlan, state: RunState, options: RunOp
                 next_step="rlbox runs",
             )
         app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
-    if not options.first_stage and find_first_stage_to_run(state) is None:
+    if not options.first_stage and find_first_unpassed_stage(state) is None:
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(

@@ -153,7 +153,7 @@ class StageContext:
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
-        if not self.journal.directory_exists():
+        if not self.journal.is_directory_unreplaced():
             raise StageAborted(self._make_removed_directory_cause())
         if problem:
             raise StageAborted(problem)
@@ -166,7 +166,7 @@ class StageContext:
         return Cause(kind="disk", what=what, where=str(self.run_dir))
 
     def explain_disk_error(self, error: OSError) -> Cause:
-        if not self.journal.directory_exists():
+        if not self.journal.is_directory_unreplaced():
             return self._make_removed_directory_cause()
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
@@ -181,7 +181,7 @@ class StageContext:
             raise StageAborted(self.explain_disk_error(error) if is_enospc_or_edquot(error) else cause) from error
 
     def refine_cause_by_memory_and_disk(self, cause: Cause, kills_before: int) -> Cause:
-        if cause.kind != "interrupted" and not self.journal.directory_exists():
+        if cause.kind != "interrupted" and not self.journal.is_directory_unreplaced():
             return self._make_removed_directory_cause()
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:

@@ -81,7 +81,7 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
         if not (run_dir / PLAN_FILE).exists():
             run_dir.mkdir(parents=True, exist_ok=True)
             write_run_plan(run_dir, context.plan)
-    journal.save_and_free_reserve()
+    journal.free_reserve_and_save_state()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
     state: RunStatus = "passed"
     if cause:

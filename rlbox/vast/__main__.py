@@ -20,7 +20,7 @@ from rlbox.system.command import run_command
 from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import write_atomic
 from rlbox.values import Command
-from rlbox.vast.api import set_instance_state
+from rlbox.vast.api import request_instance_state
 from rlbox.vast.remote_job import (
     ENDED_FILE,
     FOLLOWED_FILE,
@@ -38,7 +38,7 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
 
 
-def run_agent(folder: Path) -> int:
+def run_job_agent(folder: Path) -> int:
     """Carry out the job of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
     handle = open_lock_unless_held(folder / "lock", create_else_raise=True)  # held until this process ends
     if handle is None:
@@ -125,7 +125,7 @@ def _follow_run_to_end(run_dir: Path) -> dict[str, Any]:
 def _stop_instance() -> None:
     """Ask the platform to stop this instance, so that it costs no more than its disk."""
     try:
-        set_instance_state(int(os.environ.get(_ID, "")), "stopped", api_key=os.environ.get(_KEY, ""))
+        request_instance_state(int(os.environ.get(_ID, "")), "stopped", api_key=os.environ.get(_KEY, ""))
     except (RlboxError, ValueError) as error:
         _say(f"this instance is not stopped: {error}")
     else:
@@ -138,4 +138,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_agent(Path(sys.argv[1])))
+    raise SystemExit(run_job_agent(Path(sys.argv[1])))

@@ -169,13 +169,13 @@ def destroy_instance(instance_id: int) -> None:
     )
 
 
-def set_instance_state(instance_id: int, state: Literal["running", "stopped"], *, api_key: str = "") -> None:
+def request_instance_state(instance_id: int, state: Literal["running", "stopped"], *, api_key: str = "") -> None:
     """Ask for an instance to run, or to stop; it keeps its disk. `api_key` is another than the account's."""
     what = f"that instance {instance_id} be {state}"
     _ask(what, "PUT", f"/api/v0/instances/{instance_id}/", {"state": state}, api_key=api_key)
 
 
-def wait_until_status_running(
+def wait_until_instance_runs(
     instance_id: int, timeout_s: float, say: Callable[[str], None], *, restarted: bool = False
 ) -> Instance:
     """Wait until an instance runs and return it; `say` hears each change of its state.

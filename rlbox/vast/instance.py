@@ -222,7 +222,7 @@ def _start_agent_and_await_run(connection: SshConnection, job: RemoteJob, instan
     )
 
 
-def wait_for_run(app: App, connection: SshConnection, job: RemoteJob, run: str) -> Mapping[str, Any]:
+def start_agent_and_wait_for_run(app: App, connection: SshConnection, job: RemoteJob, run: str) -> Mapping[str, Any]:
     """Wait until the agent says that a run has ended, say each new stage, and return what the agent says.
 
     While that goes on, and 2 minutes longer, the agent does not stop the instance.
@@ -252,7 +252,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def prevent_instance_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
+def keep_agent_from_stopping_instance(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
     touched = f"{shlex.quote(job.folder)}/{FOLLOWED_FILE}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
     try:
@@ -277,7 +277,7 @@ def list_result_files(connection: SshConnection, disk: str) -> Listing:
     return list_files(connection, disk, list_runs_and_complete_checkpoints(runs, series, disk))
 
 
-def choose_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
+def choose_named_previous_or_default_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)

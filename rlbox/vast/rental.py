@@ -101,7 +101,7 @@ _PLAIN_IMAGES = (
 )
 
 
-def choose_plain_image(cuda_driver: str) -> str:
+def choose_plain_cuda_image(cuda_driver: str) -> str:
     """Return the newest CUDA image that a driver for `cuda_driver` starts; without a version, the oldest."""
     driver = tuple(map(int, cuda_driver.split("."))) if cuda_driver else (0,)
     fitting = [image for cuda, image in _PLAIN_IMAGES if tuple(map(int, cuda.split("."))) <= driver]
@@ -213,7 +213,7 @@ def search_offers_and_quote(
     script = render_onstart_with_job_agent(app, target, uploads_rlbox=bool(job), force=force)
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
-        image, setup = choose_plain_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
+        image, setup = choose_plain_cuda_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
     env = parse_vast_options(target)
     needs = make_offer_filter(target, env, options.price)
     _require_image_and_price(target, image, needs)
@@ -255,7 +255,7 @@ def require_published_if_registry_answers(app: App, image: str) -> None:
             manifest = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:
-            app.record_as_unchecked(error.what, f"image {image}")
+            app.add_dry_run_unchecked(error.what, f"image {image}")
         else:
             app.print_status(f"not checked: image {image}: {error.what}")
         return

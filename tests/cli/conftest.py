@@ -60,8 +60,8 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "rlbox.run.start.replace_declared_by_measured_capacity", lambda app, target, room, folder, gpus: room
     )
     monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
-    monkeypatch.setattr("rlbox.run.docker.require_device_paths_of_local_engine", lambda *asked: None)
-    monkeypatch.setattr("rlbox.engine.data_disk.require_device_paths_of_local_engine", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.report_and_require_local_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.engine.data_disk.report_and_require_local_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
 
@@ -77,4 +77,4 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "rlbox.cli.lock.read_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts", lambda *asked: {})
+    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts_by_url", lambda *asked: {})

@@ -336,7 +336,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
         done.append(f"{len(plan.steps)} changes")
         return EMPTY_RESULT
 
-    monkeypatch.setattr("rlbox.provision.provision.apply_plan_under_lock", apply_plan)
+    monkeypatch.setattr("rlbox.provision.provision.apply_plan_already_locked", apply_plan)
     monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
     return done
 

@@ -16,7 +16,7 @@ from fakes import CASES, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox
 from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.image.bootstrap import rootfs_archive_path
+from rlbox.image.bootstrap import cached_rootfs_archive_path
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
@@ -208,8 +208,8 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
         groups=(LockedGroup(name="tools", packages=(six, sdist)),),
     )
     plan = load_image_plan(folder.project, "mine")
-    rootfs_archive_path(plan.rootfs_checksum).parent.mkdir(parents=True)
-    rootfs_archive_path(plan.rootfs_checksum).write_bytes(b"tar")
+    cached_rootfs_archive_path(plan.rootfs_checksum).parent.mkdir(parents=True)
+    cached_rootfs_archive_path(plan.rootfs_checksum).write_bytes(b"tar")
     noted = client()
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     dry = rlbox("build", "mine", "--hermetic", "--dry-run", "--json").data["verdict"]

@@ -31,7 +31,7 @@ MACHINE = MachineSourceSettings(
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
     monkeypatch.setattr("rlbox.cli.lock.read_machine_source_settings", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts", lambda *asked: {})
+    monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts_by_url", lambda *asked: {})
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:
@@ -82,6 +82,6 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
         machine = MachineSourceSettings(network_settings=NetworkSettings(index_url=f"{host.url}/simple"))
         monkeypatch.setattr("rlbox.cli.lock.read_machine_source_settings", lambda site: machine)
-        assert egress.probe_redirect_and_listed_hosts
+        assert egress.probe_redirect_and_listed_hosts_by_url
         folder.target("mine", SPEC)
         assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

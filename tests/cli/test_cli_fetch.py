@@ -17,7 +17,7 @@ from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.artifacts.store_upkeep import find_objects_unused_by_any_project
+from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum
@@ -258,7 +258,7 @@ def test_a_base_image(rlbox: Rlbox, folder: Folder, write: Write, registry: Regi
     assert rlbox("fetch", "mine").code == 0
     assert len(registry.seen) == asked
     assert "base layer 1 (oci, base; mine)" in rlbox("store", "ls").out
-    assert not find_objects_unused_by_any_project(store, folder.project)
+    assert not find_unused_objects_and_partials(store, folder.project)
 
 
 def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Write, registry: RegistryServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.image.bootstrap import rootfs_archive_path
+from rlbox.image.bootstrap import cached_rootfs_archive_path
 from rlbox.image.plan import load_image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
@@ -68,7 +68,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     folder.lock("mine")
     hold(UV_WHEEL)
     plan = load_image_plan(folder.project, "mine")
-    rootfs = rootfs_archive_path(plan.rootfs_checksum)
+    rootfs = cached_rootfs_archive_path(plan.rootfs_checksum)
     rootfs.parent.mkdir(parents=True)
     rootfs.write_text("an archive")
     assert rlbox("render", "mine", "--context", "c").code == 0

@@ -184,4 +184,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.link_if_sha256_matches(path, compute_file_sha256(path))
+    return store.add_file_if_sha256_matches(path, compute_file_sha256(path))

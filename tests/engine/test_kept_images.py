@@ -13,7 +13,7 @@ from following import Follow
 from projectbox import PROJECT
 
 from rlbox.config.project import Project
-from rlbox.image.names import PROJECT_NAME_VARIABLE, record_project_dir
+from rlbox.image.names import PROJECT_NAME_VARIABLE, try_record_project_dir
 from rlbox.system.files import state_path
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"
@@ -48,7 +48,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "left"
     folder.mkdir()
     monkeypatch.setenv(PROJECT_NAME_VARIABLE, GONE)
-    record_project_dir(Project(folder=folder))
+    try_record_project_dir(Project(folder=folder))
     monkeypatch.setenv(PROJECT_NAME_VARIABLE, PROJECT)
     folder.rmdir()
     yield

@@ -71,7 +71,7 @@ def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Pro
     assert (result.code, result.out) == (0, f"{name}@{identity}\n"), result.err
     assert len([line for line in result.err.splitlines() if line.startswith("✓ ")]) == 4
     with Registry(proxy.host) as registry:
-        assert registry.get_manifest(f"team/{NAME}", "latest").digest == identity
+        assert registry.require_manifest(f"team/{NAME}", "latest").digest == identity
     assert image_facts()["RepoTags"] == [TAG]  # the name it was pushed under is gone again
     assert docker("run", "--rm", result.out.strip()) == SAID
     docker("image", "rm", result.out.strip())
@@ -93,7 +93,7 @@ def test_a_second_push_sends_nothing(make: Callable[..., Box], proxy: Proxy) -> 
 
 def _layer_sizes(host: str, repository: str, tag: str) -> list[int]:
     with Registry(host) as registry:
-        return [layer.size for layer in registry.get_manifest(repository, tag).layers]
+        return [layer.size for layer in registry.require_manifest(repository, tag).layers]
 
 
 def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> None:

@@ -126,7 +126,7 @@ def test_several_servers_share_the_questions(tmp_path: Path) -> None:
         with ThreadPoolExecutor(6) as askers:
             decoding = Suite(name="x", title="x").decoding
             answers = list(
-                askers.map(lambda number: model.generate(model.fetch_prompt("a"), decoding, number), range(60))
+                askers.map(lambda number: model.generate(model.tokenize_if_supported("a"), decoding, number), range(60))
             )
     assert {answer.text for answer in answers} == {"same"}
     assert all(sum(player.asked.values()) >= 10 for player in players)
@@ -158,8 +158,8 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     with playing(Player(lambda ask, number: "")) as player:
         model = MultiServerModelClient([player.url], create_loopback_client(10))
         player.cuts = 1
-        assert model.fetch_prompt("a").token_ids_or_empty == (97,)
+        assert model.tokenize_if_supported("a").token_ids_or_empty == (97,)
         player.cuts = 2
         with pytest.raises(ModelServerError, match="/tokenize: "):
-            model.fetch_prompt("b")
+            model.tokenize_if_supported("b")
         assert player.cuts == 0

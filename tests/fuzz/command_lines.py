@@ -204,7 +204,7 @@ def _alone() -> Iterator[None]:
         for name in ("fork", "posix_spawn", "execv", "execve", "kill", "killpg"):
             stack.enter_context(mock.patch.object(os, name, _no_program))
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
-        stack.enter_context(mock.patch("rlbox.report.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
+        stack.enter_context(mock.patch("rlbox.report.live.LivePageServer.serve_forever", side_effect=KeyboardInterrupt))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))
         stack.callback(os.chdir, before)
         yield

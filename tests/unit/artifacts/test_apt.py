@@ -9,7 +9,7 @@ from fakes import TARGET, Folder
 
 from rlbox.artifacts.apt_lock import (
     debian_architecture_or_processor,
-    list_wanted_packages,
+    list_bootstrap_and_base_packages,
     map_urls_to_mirrored_name_or_url,
     parse_print_uris,
     render_apt_conf_and_pins,
@@ -70,7 +70,11 @@ def test_the_folder_of_apt() -> None:
 
 def test_what_apt_is_asked_for(folder: Folder) -> None:
     minimal = ("?essential", "?priority(required)", "apt", "usr-is-merged")
-    assert list_wanted_packages(base(folder, 'packages = ["python3", "git"]')) == (*minimal, "git", "python3")
+    assert list_bootstrap_and_base_packages(base(folder, 'packages = ["python3", "git"]')) == (
+        *minimal,
+        "git",
+        "python3",
+    )
 
 
 URLS = {MAIN: "debian", SECURITY: "debian-security"}

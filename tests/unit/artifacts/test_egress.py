@@ -14,7 +14,7 @@ from rlbox.artifacts.egress import (
     list_host_contacts,
     list_source_urls,
     list_unclosed_hosts_by_phase,
-    probe_redirect_and_listed_hosts,
+    probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import HiddenHost, MirrorRule, Profile, load_implicitly_contacted_hosts
@@ -246,8 +246,8 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
             network_settings=NetworkSettings(index_url=f"{here}/simple"),
             url_by_apt_archive={"debian": f"{here}/debian"},
         )
-        assert probe_redirect_and_listed_hosts(target, (SIX, DEB), NONE, machine) == {
+        assert probe_redirect_and_listed_hosts_by_url(target, (SIX, DEB), NONE, machine) == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),
             f"{here}/debian/pool/p.deb": ("localhost", "127.0.0.1"),
         }
-    assert probe_redirect_and_listed_hosts(target, (SIX, DEB), NONE, machine) == {}
+    assert probe_redirect_and_listed_hosts_by_url(target, (SIX, DEB), NONE, machine) == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.locator import FileLocator
+from rlbox.artifacts.locator import MirrorUrlFinder
 from rlbox.artifacts.mirrors import FileUrl, MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.http import HttpClient, create_client
@@ -42,10 +42,10 @@ class Found:
         self.said: list[tuple[str, str]] = []
         profile = Profile(name="mine", title="", rule=rules)
         skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
-        self.locator = FileLocator(profile, machine or MachineSourceSettings(), client, on_skip=skip)
+        self.locator = MirrorUrlFinder(profile, machine or MachineSourceSettings(), client, on_skip=skip)
 
     def __call__(self, wanted: Artifact = SIX) -> list[str]:
-        return [link.url for link in self.locator.look_up_urls(wanted)]
+        return [link.url for link in self.locator.find_ordered_urls(wanted)]
 
 
 def index(host: MirrorServer, name: str, **more: str) -> MirrorRule:
@@ -60,7 +60,7 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
-    assert list(found.locator.look_up_urls(SIX)) == [
+    assert list(found.locator.find_ordered_urls(SIX)) == [
         FileUrl(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
         FileUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b"),
     ]

@@ -14,7 +14,7 @@ from rlbox.artifacts.python_lock import (
     ResolverOutput,
     UpgradeRequest,
     build_python_lock,
-    list_kept_versions,
+    list_kept_versions_by_purpose,
     map_chosen_sha256_to_url,
     parse_file_name,
     parse_versions_and_requesters,
@@ -299,11 +299,11 @@ def test_versions_that_are_kept(folder: Folder) -> None:
         "build": {"wheel": "0.45"},
         "apt": {"python3": "3.11.2-1+b1"},
     }
-    assert list_kept_versions(lock, UpgradeRequest()) == kept
-    assert list_kept_versions(lock, UpgradeRequest(packages=frozenset({"six", "python3"}))) == {
+    assert list_kept_versions_by_purpose(lock, UpgradeRequest()) == kept
+    assert list_kept_versions_by_purpose(lock, UpgradeRequest(packages=frozenset({"six", "python3"}))) == {
         **kept,
         "stack": {},
         "apt": {},
     }
-    assert list_kept_versions(lock, UpgradeRequest(all_packages=True)) == {}
-    assert list_kept_versions(None, UpgradeRequest()) == {}
+    assert list_kept_versions_by_purpose(lock, UpgradeRequest(all_packages=True)) == {}
+    assert list_kept_versions_by_purpose(None, UpgradeRequest()) == {}

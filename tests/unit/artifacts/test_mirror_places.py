@@ -14,7 +14,7 @@ from rlbox.artifacts.mirrors import (
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
     list_image_urls,
-    map_archive_names_to_urls,
+    override_machine_archive_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -123,11 +123,11 @@ def test_apt_archives_stand_below_a_mirror() -> None:
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert map_archive_names_to_urls(("debian",), mine, machine) == {
+    assert override_machine_archive_urls(("debian",), mine, machine) == {
         **machine.url_by_apt_archive,
         "debian": "https://a.example/debian",
     }
-    assert map_archive_names_to_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
+    assert override_machine_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"

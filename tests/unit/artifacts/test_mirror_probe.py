@@ -8,7 +8,7 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.locator import choose_probe_file, drop_dead_mirrors_unless_all_dead, probe_mirrors
+from rlbox.artifacts.locator import drop_dead_mirrors_unless_all_dead, pick_smallest_file, probe_mirrors
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -63,12 +63,12 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
 def test_objects_are_the_smallest_that_a_rule_stands_for() -> None:
     larger = artifact(BODY * 2, "big.whl")
     files = [larger, SIX, DEB, HTTP]
-    assert choose_probe_file(MirrorRule(kind="python", protocol="index", url="https://a.example"), files) == SIX
-    assert choose_probe_file(MirrorRule(kind="oci", protocol="direct"), files) is None
+    assert pick_smallest_file(MirrorRule(kind="python", protocol="index", url="https://a.example"), files) == SIX
+    assert pick_smallest_file(MirrorRule(kind="oci", protocol="direct"), files) is None
     github = MirrorRule(kind="http", protocol="url-prefix", url="https://a.example", match="https://github.com/")
-    assert choose_probe_file(github, files) == HTTP
+    assert pick_smallest_file(github, files) == HTTP
     hub = MirrorRule(kind="huggingface", protocol="host", url="https://a.example", match="https://huggingface.co")
-    assert choose_probe_file(hub, files) is None
+    assert pick_smallest_file(hub, files) is None
 
 
 @pytest.mark.allow("sockets")

@@ -21,13 +21,13 @@ from mirror import FakeLocator, artifact_of, serving
 from rlbox.artifacts.fetch import fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
-    collect_used_digests,
+    collect_digests_used_by_any_project,
     find_damaged_digests,
-    find_objects_unused_by_any_project,
+    find_unused_objects_and_partials,
     list_fetched_locks,
     map_sha256_to_recorded_file,
     record_fetched_lock,
-    remove_objects_and_records_of_gone_locks,
+    remove_objects_and_gone_lock_records,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
@@ -71,7 +71,7 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_object(store: ObjectStore) -> None:
-    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_sealed_or_intact(FILE.sha256)) == (
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.verify_and_seal(FILE.sha256)) == (
         [],
         False,
         False,
@@ -80,8 +80,8 @@ def test_an_object(store: ObjectStore) -> None:
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.is_sealed_or_intact(FILE.sha256, len(DATA))
-    assert not store.is_sealed_or_intact(FILE.sha256, len(DATA) + 1)
+    assert store.verify_and_seal(FILE.sha256, len(DATA))
+    assert not store.verify_and_seal(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
@@ -167,10 +167,10 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.link_if_sha256_matches(source, FILE.sha256) == FILE.sha256
-    assert store.is_sealed_or_intact(FILE.sha256, len(DATA))
+    assert store.add_file_if_sha256_matches(source, FILE.sha256) == FILE.sha256
+    assert store.verify_and_seal(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.link_if_sha256_matches(source, "f" * 64) == FILE.sha256
+    assert store.add_file_if_sha256_matches(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]
     assert list(store.list_partials()) == []
 
@@ -222,13 +222,13 @@ def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> N
     record_fetched_lock(store, "mine", own)
     record_fetched_lock(store, "mine", elsewhere)
     assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
-    assert other.sha256 not in collect_used_digests(store, target.project)
+    assert other.sha256 not in collect_digests_used_by_any_project(store, target.project)
     write_lock(elsewhere, other)
     assert map_sha256_to_recorded_file(store)[other.sha256].targets == ("mine",)
-    assert other.sha256 in collect_used_digests(store, target.project)
+    assert other.sha256 in collect_digests_used_by_any_project(store, target.project)
     elsewhere.write_text("{")
     with pytest.raises(SpecError, match="not a lock file"):
-        collect_used_digests(store, target.project)
+        collect_digests_used_by_any_project(store, target.project)
     assert map_sha256_to_recorded_file(store) == {}
 
 
@@ -242,9 +242,9 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         draft.write(b"half")
     with store.wait_for_partial("c" * 64) as busy:
         busy.write(b"half")
-        unused = find_objects_unused_by_any_project(store, target.project)
+        unused = find_unused_objects_and_partials(store, target.project)
         assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
-        remove_objects_and_records_of_gone_locks(store, unused)
+        remove_objects_and_gone_lock_records(store, unused)
         assert [path.name for path in store.list_partials()] == ["c" * 64]
     assert list(store.list_digests()) == [keep]
     assert [known.target for known in list_fetched_locks(store)] == ["kept"]
@@ -259,7 +259,7 @@ def test_find_objects_unused_by_any_project_file_gone_meanwhile_leaves_it_out(
     link.symlink_to("elsewhere")
     monkeypatch.setattr(store, "list_partials", lambda: [link, link.with_name("b" * 64)])
     monkeypatch.setattr(store, "list_digests", lambda: ["d" * 64])
-    assert find_objects_unused_by_any_project(store, target.project) == {}
+    assert find_unused_objects_and_partials(store, target.project) == {}
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from rlbox.config.project import Project
 from rlbox.engine.container import (
     create_docker_py_options,
     format_docker_run_args,
-    format_own_network_commands,
+    format_network_commands_if_own,
     plan_container,
 )
-from rlbox.engine.data_disk import require_device_paths_of_local_engine
+from rlbox.engine.data_disk import report_and_require_local_devices
 from rlbox.engine.gpu_access import GpuAccess
 from rlbox.errors import NodeError
 from rlbox.values import Mount
@@ -71,14 +71,14 @@ def test_client_words() -> None:
 
 def test_a_network_of_its_own() -> None:
     plan = replace(SMALL, network="own", labels={"rlbox.owner": "1000"})
-    before, after = format_own_network_commands(plan)
+    before, after = format_network_commands_if_own(plan)
     assert before == (
         "docker", "network", "create", "--driver=bridge", "--label=rlbox.network=n", "--label=rlbox.owner=1000", "n",
     )  # fmt: skip
     assert after == ("docker", "network", "rm", "n")
     assert "--network=n" in format_docker_run_args(plan, interactive=False, terminal=False)
     assert create_docker_py_options(plan)["network_mode"] == "n"
-    assert format_own_network_commands(SMALL) == ((), ())
+    assert format_network_commands_if_own(SMALL) == ((), ())
 
 
 def test_ports_are_published_on_loopback_alone() -> None:
@@ -136,9 +136,9 @@ def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
 def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("rlbox.engine.data_disk.is_engine_on_unix_socket", lambda: True)
     app = App(project=Project(folder=tmp_path))
-    require_device_paths_of_local_engine(app, replace(LIMITS, devices={"/dev/null": "rw"}))
+    report_and_require_local_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
     with pytest.raises(NodeError) as refused:
-        require_device_paths_of_local_engine(
+        report_and_require_local_devices(
             app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"})
         )
     assert refused.value.what.startswith("this machine has no /dev/no-such-adapter")

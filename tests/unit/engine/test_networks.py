@@ -32,7 +32,7 @@ def test_an_engine_without_bridges_gives_the_hosts_network(names: tuple[str, ...
     found = [SimpleNamespace(name=name) for name in names]
     client: Any = SimpleNamespace(networks=SimpleNamespace(list=lambda names, filters: found))
     limits = replace(LIMITS, network=asked)
-    assert DockerEngine(client, "unix:///x").use_host_network_without_bridge(limits) == replace(limits, network=given)
+    assert DockerEngine(client, "unix:///x").use_host_network_if_no_bridge(limits) == replace(limits, network=given)
 
 
 def refusing(network: str = "", container: str = "") -> DockerEngine:

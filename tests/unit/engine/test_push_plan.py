@@ -10,8 +10,8 @@ from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
     PushLog,
     create_push_error,
-    find_pushed_blobs,
-    is_transient_push_error,
+    find_pushed_blob_sizes,
+    is_push_error_retryable,
 )
 from rlbox.engine.reference import ImageReference
 
@@ -53,7 +53,7 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
     log = followed(text)
     assert (log.digest, log.error) == (A, "")
     assert sorted(layer.mark for layer in log.layers.values()) == ["=", "✓"]
-    assert find_pushed_blobs(log.pushed_layer_ids, STORED, [CONTENT_A, CONTENT_B]) == {A: 700}
+    assert find_pushed_blob_sizes(log.pushed_layer_ids, STORED, [CONTENT_A, CONTENT_B]) == {A: 700}
 
 
 def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
@@ -89,7 +89,7 @@ LASTING = [
 
 @pytest.mark.parametrize("words", PASSING)
 def test_a_failure_that_may_pass(words: str) -> None:
-    assert is_transient_push_error(words)
+    assert is_push_error_retryable(words)
     error = create_push_error(words, REFERENCE)
     assert error.what == f"the push failed 4 times\n  | {words}"
     assert (error.where, error.exit_code) == ("registry.example/team/x:1", 6)
@@ -97,7 +97,7 @@ def test_a_failure_that_may_pass(words: str) -> None:
 
 @pytest.mark.parametrize(("words", "what", "step"), LASTING)
 def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
-    assert not is_transient_push_error(words)
+    assert not is_push_error_retryable(words)
     error = create_push_error(words, REFERENCE)
     assert what in error.what.splitlines()[0]
     assert error.what.splitlines()[1] == f"  | {words}"

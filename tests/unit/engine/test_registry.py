@@ -69,10 +69,10 @@ def test_a_login_comes_from_dockers_configuration(
     server.auth = kind
     server.add_manifest("1", create_image_manifest(blob_of(), []), MANIFEST_TYPE)
     logged_in(server.host, tmp_path / "docker", monkeypatch)
-    registry.require_registry()
-    assert registry.get_manifest("team/x", "1").layers == ()
+    registry.require_reachable_registry()
+    assert registry.require_manifest("team/x", "1").layers == ()
     before = len(server.seen)
-    registry.get_manifest("team/x", "1")
+    registry.require_manifest("team/x", "1")
     assert len(server.seen) == before + 1  # the answer to the challenge is remembered
     if kind == "bearer":
         scopes = [seen.path for seen in server.seen if seen.path.startswith("/token")]
@@ -87,7 +87,7 @@ def test_a_login_comes_from_dockers_configuration(
 def test_no_login(kind: str, server: RegistryServer, registry: Registry) -> None:
     server.auth = kind
     with pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     assert refused(error) == (f"{server.host} wants a login", f"docker login {server.host}")
     assert len(server.seen) <= 2  # a refusal is not repeated
 
@@ -99,7 +99,7 @@ def test_a_wrong_password(
     server.auth = kind
     logged_in(server.host, tmp_path / "docker", monkeypatch, password="wrong")
     with pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     assert refused(error) == (
         f"{server.host} refused the login that docker keeps for it", f"docker login {server.host}",
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_password_does_not_travel_to_another_machine_unencrypted(
     challenge = {"WWW-Authenticate": 'Bearer realm="http://token.example/",service="here"'}
     server.faults = [Fault("GET", "/v2/$", 401, headers=challenge)]
     with pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     assert error.value.what == f"{server.host} wants the password sent without encryption"
 
 
@@ -151,20 +151,20 @@ def test_a_password_does_not_travel_to_another_machine_unencrypted(
 
 def test_a_failure_that_passes_is_repeated(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 503, b"busy", times=2)]
-    registry.require_registry()
+    registry.require_reachable_registry()
     assert pauses == [0.5, 1.0]
 
 
 def test_a_registry_says_how_long_to_wait(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 429, headers={"Retry-After": "7"}), Fault("GET", "/v2/", 0)]
-    registry.require_registry()
+    registry.require_reachable_registry()
     assert pauses == [7.0, 1.0]
 
 
 def test_a_failure_that_stays(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 503, b"down for repair", times=9)]
     with pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     assert refused(error) == (
         f"{server.host} answered 503: down for repair (tried 4 times)",
         "try again later",
@@ -175,7 +175,7 @@ def test_a_failure_that_stays(server: RegistryServer, registry: Registry, pauses
 def test_no_registry_there(server: RegistryServer, pauses: list[float]) -> None:
     server.close()
     with Registry(server.host, pause=pauses.append) as registry, pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     what, step = refused(error)
     assert what.startswith(f"{server.host} does not answer: ")
     assert what.endswith("(tried 4 times)")
@@ -185,26 +185,26 @@ def test_no_registry_there(server: RegistryServer, pauses: list[float]) -> None:
 def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.engine.registry_client.is_loopback_host", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     what, step = refused(error)
     assert what.startswith(f"{server.host} does not speak TLS")
     assert "--plain-http" in step
     assert server.seen == []
     with Registry(server.host, plain_http=True) as registry:
-        registry.require_registry()
+        registry.require_reachable_registry()
 
 
 def test_a_page_instead_of_a_registry(server: RegistryServer, registry: Registry) -> None:
     page = {"Content-Type": "text/html"}
     server.faults = [Fault("GET", "/", 200, b"<html>log in", headers=page, times=2)]
     with pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     assert refused(error) == (
         f"{server.host} is not a registry: it answered 200 <html>log in",
         "check the address; a proxy or a login page may stand in front of it",
     )
     with pytest.raises(RegistryError) as error:
-        registry.get_manifest("team/x", "1")
+        registry.require_manifest("team/x", "1")
     assert refused(error) == (
         f"{server.host} answered text/html where a manifest was asked for",
         "a proxy or a login page may stand in front of the registry",
@@ -215,7 +215,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
     body = b'{"errors": [{"code": "DENIED", "message": "read only"}]}'
     server.faults = [Fault("GET", "/manifests/", 403, body)]
     with pytest.raises(RegistryError) as error:
-        registry.get_manifest("team/x", "1")
+        registry.require_manifest("team/x", "1")
     what, step = refused(error)
     assert what == f"{server.host} answered 403: DENIED read only"
     assert step == f"docker login {server.host}"
@@ -227,10 +227,12 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
 def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Registry) -> None:
     body = create_image_manifest(blob_of(), [blob_of(b"1")])
     digest = server.add_manifest("1", body, MANIFEST_TYPE)
-    assert registry.get_manifest("team/x", "1") == registry.get_manifest("team/x", digest) == parse_manifest(body)
+    assert (
+        registry.require_manifest("team/x", "1") == registry.require_manifest("team/x", digest) == parse_manifest(body)
+    )
     assert registry.find_manifest("team/x", "2") is None
     with pytest.raises(RegistryError) as error:
-        registry.get_manifest("team/x", "2")
+        registry.require_manifest("team/x", "2")
     assert refused(error) == (f"{server.host}/team/x has no 2", "check name and tag")
 
 
@@ -239,7 +241,7 @@ def test_other_bytes_than_the_digest_says(server: RegistryServer, registry: Regi
     wanted = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
     server.manifests[wanted] = (MANIFEST_TYPE, body)
     with pytest.raises(RegistryError) as error:
-        registry.get_manifest("team/x", wanted)
+        registry.require_manifest("team/x", wanted)
     assert refused(error)[0] == (
         f"the registry gave other bytes than asked for: {parse_manifest(body).digest} instead of {wanted}"
     )
@@ -306,12 +308,12 @@ def test_the_sites_ca_is_trusted_and_no_other(
     monkeypatch.setattr("rlbox.engine.registry_client.is_loopback_host", lambda host: False)
     server.add_blob(BLOB)
     with Registry(server.host, ca_bundle=str(certificate)) as registry:
-        registry.require_registry()
+        registry.require_reachable_registry()
         assert registry.find_manifest("team/x", "none") is None
     with Registry(server.host) as registry, pytest.raises(RegistryError) as error:
-        registry.require_registry()
+        registry.require_reachable_registry()
     what, step = refused(error)
     assert what.startswith(f"the certificate of {server.host} is not trusted: ")
     assert step.startswith("name the site's CA with RLBOX_CA_BUNDLE")
     with Registry(server.host, ca_bundle=str(key)) as registry, pytest.raises(RegistryError, match="cannot be read"):
-        registry.require_registry()
+        registry.require_reachable_registry()

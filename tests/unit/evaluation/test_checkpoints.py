@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints
+from rlbox.evaluation.checkpoints import analyze_files_and_tracker, find_checkpoints_by_parent
 
 
 @pytest.mark.parametrize(("tracker", "unfinished"), [("2", True), ("3", False), ("²", False), ("9" * 4000, False)])
 def test_a_step_beyond_the_tracker_was_never_finished(tmp_path: Path, tracker: str, unfinished: bool) -> None:
     (tmp_path / "global_step_3").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
-    ((directory, checkpoints),) = find_checkpoints(tmp_path).items()
-    (checkpoint,) = analyze_series(directory, checkpoints).checkpoints
+    ((directory, checkpoints),) = find_checkpoints_by_parent(tmp_path).items()
+    (checkpoint,) = analyze_files_and_tracker(directory, checkpoints).checkpoints
     assert any("never finished" in problem for problem in checkpoint.problems) is unfinished

@@ -8,12 +8,12 @@ from fakes import DEB, Folder
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.bootstrap import (
+    cached_rootfs_archive_path,
     deb_path_basename,
     ensure_cached_rootfs_archive,
     render_packages_index,
-    rootfs_archive_path,
 )
-from rlbox.image.plan import hash_rootfs_debs_and_epoch
+from rlbox.image.plan import hash_rootfs_inputs
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)
 
@@ -33,19 +33,19 @@ def test_the_package_list() -> None:
 def test_what_decides_the_bytes(folder: Folder) -> None:
     folder.target("mine")
     lock = replace(folder.fitting_lock("mine"), debs=(BASH, DEB))
-    one = hash_rootfs_debs_and_epoch(lock, 7)
-    assert hash_rootfs_debs_and_epoch(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
+    one = hash_rootfs_inputs(lock, 7)
+    assert hash_rootfs_inputs(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
     others = [
-        hash_rootfs_debs_and_epoch(lock, 8),
-        hash_rootfs_debs_and_epoch(replace(lock, debs=(DEB,)), 7),
-        hash_rootfs_debs_and_epoch(replace(lock, base="debian:trixie"), 7),
+        hash_rootfs_inputs(lock, 8),
+        hash_rootfs_inputs(replace(lock, debs=(DEB,)), 7),
+        hash_rootfs_inputs(replace(lock, base="debian:trixie"), 7),
     ]
     assert len({one, *others}) == 4
 
 
 def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     folder.target("mine")
-    path = rootfs_archive_path("2" * 64)
+    path = cached_rootfs_archive_path("2" * 64)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
     assert (

@@ -14,7 +14,7 @@ from rlbox.image.compile import list_different_files, parse_gpu_archs, require_g
 from rlbox.image.compile_env import (
     choose_job_count,
     create_build_error,
-    parse_build_backend,
+    parse_build_backend_and_path,
     plan_build_environment,
 )
 from rlbox.target.compiled import Compile
@@ -79,15 +79,15 @@ def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
 
 
 def test_the_backend_of_a_source() -> None:
-    assert parse_build_backend({}) == ("setuptools.build_meta:__legacy__", ())
-    assert parse_build_backend({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__", ())
-    assert parse_build_backend({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == (
+    assert parse_build_backend_and_path({}) == ("setuptools.build_meta:__legacy__", ())
+    assert parse_build_backend_and_path({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__", ())
+    assert parse_build_backend_and_path({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == (
         "a.b:c",
         ("x",),
     )
     for wrong in ({"build-system": 1}, {"build-system": {"build-backend": 1}}, {"build-system": {"backend-path": [1]}}):
         with pytest.raises(SpecError):
-            parse_build_backend(wrong)
+            parse_build_backend_and_path(wrong)
 
 
 def test_programs_that_change_change_recipes() -> None:

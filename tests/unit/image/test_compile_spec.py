@@ -8,17 +8,21 @@ import pytest
 from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
+from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
 from rlbox.artifacts.relock import (
+    copy_matching_compiled_wheels,
     derive_bootstrapped_compiler_base,
-    keep_matching_compiled_wheels,
     map_groups_to_file_sizes,
     plan_inputs_to_find_sdist,
     plan_tool_resolver_inputs,
     require_known_packages,
 )
 from rlbox.errors import SpecError
-from rlbox.target.artifact import list_all_artifacts_with_repeats, list_compile_inputs, list_install_artifacts
+from rlbox.target.artifact import (
+    list_all_artifacts_with_repeats,
+    list_compile_inputs,
+    list_install_artifacts,
+)
 from rlbox.target.compiled import build_arch_env
 from rlbox.target.lock import (
     CompileInputs,
@@ -247,11 +251,11 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     lock, row = locked(target(folder))
     before = lock.with_compiled_wheel(row, wheel(row))
-    assert keep_matching_compiled_wheels(lock, before) == before
-    assert keep_matching_compiled_wheels(lock, None) == lock
+    assert copy_matching_compiled_wheels(lock, before) == before
+    assert copy_matching_compiled_wheels(lock, None) == lock
     other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
-    assert keep_matching_compiled_wheels(other, before) == other
-    assert "flash-attn" not in list_kept_versions(before, UpgradeRequest())["stack"]
+    assert copy_matching_compiled_wheels(other, before) == other
+    assert "flash-attn" not in list_kept_versions_by_purpose(before, UpgradeRequest())["stack"]
 
 
 def test_what_uv_is_asked(folder: Folder) -> None:

@@ -14,12 +14,12 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.names import (
-    find_recorded_project_dir,
+    find_recorded_project_dir_or_empty,
     format_target_colon_project_tag,
     make_unique_project_name,
     parse_image_tag_or_empty,
     project_name,
-    record_project_dir,
+    try_record_project_dir,
     validate_project_name,
 )
 from rlbox.image.plan import load_image_plan
@@ -104,6 +104,6 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
 
 def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "images")
-    assert find_recorded_project_dir(project_name(there)) == ""
-    record_project_dir(there)
-    assert find_recorded_project_dir(project_name(there)) == str(tmp_path / "work")
+    assert find_recorded_project_dir_or_empty(project_name(there)) == ""
+    try_record_project_dir(there)
+    assert find_recorded_project_dir_or_empty(project_name(there)) == str(tmp_path / "work")

@@ -25,13 +25,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.host_compiler_suffix_unless_locked(WHOLE))
+        marks.append(rooms.host_compiler_cache_suffix_or_empty(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.host_compiler_suffix_unless_locked(replace(WHOLE, toolchain=(gcc,))) == ""
+    assert rooms.host_compiler_cache_suffix_or_empty(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.job.expression import ExpressionValue, evaluate_expression, find_names
+from rlbox.job.expression import ExpressionValue, evaluate_expression, find_variable_names
 
 NAMES: dict[str, ExpressionValue] = {
     "gpus": 4,
@@ -56,7 +56,7 @@ def test_what_is_no_formula(formula: str) -> None:
         assert evaluate_expression(formula, NAMES) == 1
         return
     with pytest.raises(ValueError, match=r"not arithmetic|invalid formula|longer than|got no|no value"):
-        find_names(formula)
+        find_variable_names(formula)
 
 
 @pytest.mark.parametrize("formula", ["1 / (gpus - 4)", "1 % 0", "unknown + 1", "ceil(save)"])

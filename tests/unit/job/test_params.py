@@ -12,10 +12,10 @@ from rlbox.job.job import Job, load_job
 from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
-    build_untimed_start_entry,
+    build_undated_start_entry,
     parse_settings_last_wins,
+    resolve_default_params,
     resolve_params,
-    resolve_params_with_default,
 )
 from rlbox.job.plan import RunPaths, RunPlan, plan_resume, plan_run
 
@@ -213,7 +213,7 @@ def test_resumed_twice_and_told_otherwise(job: Job) -> None:
     assert third.stages[1].argv[:4] == ("train", "--mem=0.7", "--timeout", "7200")
     assert third.stages[1].argv[-1] == "--attempt=3"
     assert len(third.notes) == 2
-    entry = build_untimed_start_entry(
+    entry = build_undated_start_entry(
         ParamValues(profile=third.profile, params=third.params, origins=third.origins),
         {"timeout": "2h"},
         previous_params=second.params,
@@ -241,8 +241,8 @@ def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -
 
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:
     values = resolve_params(job, "smoke", {"dynamic": "on"})
-    entry = build_untimed_start_entry(
-        values, {"dynamic": "on"}, previous_params=resolve_params_with_default(job), first_stage="train", force=True
+    entry = build_undated_start_entry(
+        values, {"dynamic": "on"}, previous_params=resolve_default_params(job), first_stage="train", force=True
     )
     assert entry == {
         "resume": False,

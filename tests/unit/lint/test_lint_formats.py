@@ -6,7 +6,7 @@ import pytest
 
 from rlbox.errors import SpecError
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.formats import detect_format_or_shell, read_document
+from rlbox.lint.formats import detect_format_or_shell, parse_document
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import Position
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
 
 
 def test_names_are_put_in() -> None:
-    document = read_document("x.sh", "A=1\nB=${A}2\nC=${NONE:-3}\nD=$D:x\n")
+    document = parse_document("x.sh", "A=1\nB=${A}2\nC=${NONE:-3}\nD=$D:x\n")
     end = Position(100, 1)
     resolved = [document.resolve(text, end) for text in ("$B", "$C", "$NONE", "${NONE:-$A}", "$D")]
     assert resolved == ["12", "3", "$NONE", "1", "$D:x"]

@@ -94,7 +94,12 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
     run_store = ledger_with(tmp_path, fake, begun=False)
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).alive == ()
     assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
-    assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
+    assert {path.name for path in run_store.find_run_or_latest("r").iterdir()} == {
+        "stages",
+        "plan.json",
+        "told.txt",
+        ".reserve",
+    }
 
 
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
     run_store.clean_up_dead_runs_unless_disk_locked(ME)
-    ended = load_run_state(run_store.find_run("r-1"))
+    ended = load_run_state(run_store.find_run_or_latest("r-1"))
     assert ended.state == "passed"  # no stage was left to do
 
 
@@ -122,7 +127,7 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {
         "r-1": "cannot be settled now: there does not answer"
     }
-    assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
+    assert find_run_cause(load_run_state(run_store.find_run_or_latest("r-1"))) is None
 
 
 def test_a_place_of_another_rlbox() -> None:
@@ -135,7 +140,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     """A plan with weaker gates and a record that says passed, written by a program of a later run."""
     last = SupervisorExit(kind="ended", exit_code=1, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
-    run_dir = run_store.find_run("r-1")
+    run_dir = run_store.find_run_or_latest("r-1")
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
@@ -155,7 +160,10 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
 def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     last = SupervisorExit(kind="killed", exit_code=137, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
-    run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
+    run_dir, stage = (
+        run_store.find_run_or_latest("r-1"),
+        StageState(name="a", title="a", directory="stages/1-a", state="passed"),
+    )
     state = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}

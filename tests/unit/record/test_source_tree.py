@@ -11,7 +11,7 @@ from rlbox.foreign import decode_toml
 from rlbox.record.source_tree import (
     SOURCE_RECORD_FILE,
     describe_source,
-    load_source_toml,
+    load_source_toml_or_empty,
     probe_source_tree,
     read_tree_version,
 )
@@ -137,4 +137,4 @@ def test_tree_version_reads_the_usual_places(tmp_path: Path, name: str, text: st
 
 
 def test_recorded_source_of_a_run_without_one_is_empty(tmp_path: Path) -> None:
-    assert load_source_toml(tmp_path) == {}
+    assert load_source_toml_or_empty(tmp_path) == {}

@@ -12,8 +12,8 @@ from rlbox.record.host_record import (
     RunOutcome,
     extract_status_and_passed_stages,
     format_stage_passed_line,
+    mark_failed_if_container_contradicts,
     mark_failed_if_outcome_differs,
-    mark_failed_if_pass_unconfirmed,
 )
 from rlbox.record.state import RunState, StageState, StageStatus, find_run_cause
 
@@ -49,7 +49,7 @@ TRUE = [
 
 @pytest.mark.parametrize(("state", "last"), TRUE)
 def test_what_agrees_stays(state: RunState, last: SupervisorExit) -> None:
-    assert mark_failed_if_pass_unconfirmed(state, last, ()) == state
+    assert mark_failed_if_container_contradicts(state, last, ()) == state
     assert (
         mark_failed_if_outcome_differs(state, extract_status_and_passed_stages(state))
         == mark_failed_if_outcome_differs(state, None)
@@ -83,7 +83,7 @@ FALSE = [
 
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
 def test_what_disagrees_has_failed(state: RunState, last: SupervisorExit, what: str) -> None:
-    true = mark_failed_if_pass_unconfirmed(state, last, ())
+    true = mark_failed_if_container_contradicts(state, last, ())
     cause = find_run_cause(true)
     assert cause
     assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
@@ -98,7 +98,7 @@ def test_what_disagrees_has_failed(state: RunState, last: SupervisorExit, what: 
     ],
 )
 def test_who_is_killed_may_have_written_what_nobody_heard(last: SupervisorExit, what: str) -> None:
-    true = mark_failed_if_pass_unconfirmed(run("passed", "passed", "passed"), last, ())
+    true = mark_failed_if_container_contradicts(run("passed", "passed", "passed"), last, ())
     cause = find_run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
@@ -107,8 +107,8 @@ def test_who_is_killed_may_have_written_what_nobody_heard(last: SupervisorExit, 
 
 def test_stages_of_earlier_attempts() -> None:
     state = run("failed", "passed", "failed", attempt=2)
-    assert mark_failed_if_pass_unconfirmed(state, word(1, ""), ("a",)) == state
-    assert mark_failed_if_pass_unconfirmed(state, word(1, ""), ()).stages[0].state == "failed"
+    assert mark_failed_if_container_contradicts(state, word(1, ""), ("a",)) == state
+    assert mark_failed_if_container_contradicts(state, word(1, ""), ()).stages[0].state == "failed"
 
 
 def test_a_record_that_is_changed_later() -> None:

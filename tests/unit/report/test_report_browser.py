@@ -17,7 +17,7 @@ from reportbox import iso, plan_of, write_run
 from test_scores_page import page, write_results
 
 from rlbox.report.html import render_report
-from rlbox.report.live import LivePage
+from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
 from rlbox.secrets.masks import SecretMasker
 
@@ -132,7 +132,7 @@ def test_a_live_page_follows_the_run(tmp_path: Path) -> None:
         record = load_run_record(run_dir, SecretMasker({}), max_points_per_series=400)
         return render_report(record, made_at=iso(30000), live=True).replace("<h1>", f"<h1>look {next(looks)}, ")
 
-    with LivePage(run_dir, page) as server:
+    with LivePageServer(run_dir, page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         dom, complaints = browse(f"http://127.0.0.1:{server.port}/", "--virtual-time-budget=12000", profile=tmp_path)
         server.shutdown()

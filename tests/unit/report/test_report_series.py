@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import resource_plots, thin_points_to_extremes
+from rlbox.report.plots import draw_resource_plots, thin_points_to_extremes
 
 
 def sample(number: int) -> Sample:
@@ -37,7 +37,7 @@ def test_thinning_keeps_what_stands_out() -> None:
 def test_what_others_had_is_drawn() -> None:
     words = load_toml(CHECKOUT / "rlbox/report/page/words.toml")
     at = [dataclasses.replace(sample(n), t=f"2026-01-01T00:00:0{n}+00:00", others_pct=190.0) for n in range(3)]
-    plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(at, words)}
+    plots = {plot.title: [line.name for line in plot.lines] for plot in draw_resource_plots(at, words)}
     assert plots[words["cpu"]][:2] == [words["all_parts"], words["others"]]
 
 

@@ -23,7 +23,7 @@ from rlbox.amounts import duration_text
 from rlbox.gate.line_rules import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
-from rlbox.report.run_view import _LiveView, read_run_snapshot, run_frame, run_view
+from rlbox.report.run_view import _LiveView, open_run_view, read_run_snapshot, render_run_frame
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
@@ -82,7 +82,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
-    lines = run_frame(read_run_snapshot(run_dir, state), NOW, width=width, height=height)
+    lines = render_run_frame(read_run_snapshot(run_dir, state), NOW, width=width, height=height)
     return [remove_controls(line.plain) for line in lines]
 
 
@@ -128,7 +128,7 @@ def test_many_gpus_are_told_together(run_dir: Path) -> None:
     [gpu] = facts.sample.gpus
     gpus = tuple(dataclasses.replace(gpu, index=n, utilization=90 + n) for n in range(8))
     facts = dataclasses.replace(facts, sample=dataclasses.replace(facts.sample, gpus=gpus))
-    lines = [line.plain for line in run_frame(facts, NOW, width=79, height=23)]
+    lines = [line.plain for line in render_run_frame(facts, NOW, width=79, height=23)]
     assert "gpu      8: 90 to 97 % · 2496 W · 298.0 GiB in all" in lines
 
 
@@ -181,7 +181,7 @@ def test_no_colour_when_it_is_not_wanted(terminal: Terminal, run_dir: Path, monk
 
 
 def test_off_a_terminal_there_is_a_line_for_every_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with run_view(tmp_path, live=False, quiet=False) as show:
+    with open_run_view(tmp_path, live=False, quiet=False) as show:
         show(STATE)
         show(STATE)
     err = capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_a_terminal_that_cannot_move_gets_lines(
     term: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TERM", term) if term else monkeypatch.delenv("TERM", raising=False)
-    with run_view(tmp_path, live=True, quiet=False) as show:
+    with open_run_view(tmp_path, live=True, quiet=False) as show:
         show(STATE)
     assert "\x1b" not in capsys.readouterr().err
 
@@ -206,9 +206,9 @@ FOLLOW = """
 import sys, time
 from pathlib import Path
 from rlbox.record.state import load_run_state
-from rlbox.report.run_view import run_view
+from rlbox.report.run_view import open_run_view
 folder = Path(sys.argv[1])
-with run_view(folder, live=sys.stderr.isatty(), quiet=False) as show:
+with open_run_view(folder, live=sys.stderr.isatty(), quiet=False) as show:
     while not (folder / "end").exists():
         show(load_run_state(folder))
         time.sleep(0.05)

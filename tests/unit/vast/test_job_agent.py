@@ -23,13 +23,13 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
         (tmp_path / RUN_FILE).write_text("sft-1\n")
     stopped: list[int] = []
     monkeypatch.setenv("CONTAINER_ID", "4711")
-    monkeypatch.setattr(job_agent, "set_instance_state", lambda number, state, api_key: stopped.append(number))
+    monkeypatch.setattr(job_agent, "request_instance_state", lambda number, state, api_key: stopped.append(number))
 
     def refuse(*words: str) -> None:
         raise WorkFailed("no room")
 
     monkeypatch.setattr(job_agent, "_run_rlbox", refuse)
-    assert job_agent.run_agent(tmp_path) == 1
+    assert job_agent.run_job_agent(tmp_path) == 1
     assert stopped == [4711] * stops
     assert (tmp_path / REFUSED_FILE).exists() != ran
 
@@ -37,7 +37,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 def test_one_keeps(tmp_path: Path) -> None:
     handle = job_agent.open_lock_unless_held(tmp_path / "lock", create_else_raise=True)
     assert handle is not None
-    assert job_agent.run_agent(tmp_path) == 0
+    assert job_agent.run_job_agent(tmp_path) == 0
 
 
 @pytest.mark.allow("processes")
