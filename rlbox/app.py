@@ -39,7 +39,7 @@ class DryRun:
         if str(error) not in map(str, self.refusals):  # several checks may meet the same
             self.refusals.append(error)
 
-    def as_json(self, action: str) -> dict[str, Any]:
+    def verdict_json(self, action: str) -> dict[str, Any]:
         """Return it as JSON types; `action` is what the real run does."""
         return {
             "would": "" if self.refusals else action,
@@ -111,7 +111,7 @@ class App:
         """
         self.dry.exit_codes_unless_refused.append(exit_code)
         if self.as_json:
-            write_json({**data, "verdict": self.dry.as_json(action)})
+            write_json({**data, "verdict": self.dry.verdict_json(action)})
             return self.dry.expected_exit_code
         if text:
             self.print_stdout(f"{text}\n")

@@ -332,10 +332,10 @@ LIMITS = ContainerDefaults(
     cpus=0.0,
     pids=0,
     user="caller",
-    mount="/data",
-    host="/disk",
-    create=False,
-    need_gib=1.0,
+    disk_mount="/data",
+    disk_host_dir="/disk",
+    creates_disk_dir=False,
+    needed_disk_gib=1.0,
 )
 
 

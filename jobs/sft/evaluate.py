@@ -95,9 +95,9 @@ def main() -> None:
     settings = engine_settings(args)
     evaluator = CheckpointEvaluator(
         sandbox=sandbox,
-        serve=serve(args, settings),
+        serve_export=serve(args, settings),
         engine_for_lock=describe_own_engine_settings_and_env(args.vllm_url, settings),
-        out=args.out,
+        out_dir=args.out,
         concurrency_per_server=args.concurrency,
     )
     failed = _judge(evaluator, found, sets, args)
@@ -179,7 +179,7 @@ def _judge(evaluator: CheckpointEvaluator, found: list[Wanted], sets: Sets, args
     """Judge all that is whole; return what went wrong."""
     failed = [f"{one.export.name}: incomplete checkpoint: {one.missing}" for one in found if one.missing]
     outcome = evaluator.evaluate_and_write_all([_make_task(one, sets, args) for one in found if not one.missing])
-    return [*failed, *(f"{name}: {error}" for name, error in outcome.errors.items())]
+    return [*failed, *(f"{name}: {error}" for name, error in outcome.error_by_export.items())]
 
 
 def _make_task(one: Wanted, sets: Sets, args: argparse.Namespace) -> EvaluationTask:

@@ -34,11 +34,11 @@ _SHY_AFTER = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """One place that did not give a file; `http_status` is the answer's, 0 when there was none."""
+    """One place that did not give a file; `http_status` is the answer's, if one came."""
 
     mirror: str
     reason: str
-    http_status: int = 0
+    http_status: int | None = None
 
 
 class AllMirrorsFailedError(Exception):

@@ -255,7 +255,7 @@ def _skips(
     """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
     files = {other.file for other in missing} - {artifact.file}
     return tuple(
-        FailedAttempt(mirror=mirror, reason=reason, http_status=404 if artifact.file in reason else 0)
+        FailedAttempt(mirror=mirror, reason=reason, http_status=404 if artifact.file in reason else None)
         for mirror, reason in skipped
         if artifact.file in reason or not any(file in reason for file in files)
     )

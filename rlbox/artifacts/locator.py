@@ -238,12 +238,12 @@ _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorProbe:
-    """How one rule did; `reason` says why it is of no use, None when it offers `file`."""
+    """How one rule did; `fault` says why it is of no use, None when it offers `file`."""
 
     kind: str
     mirror: str
     file: str
-    reason: str | None
+    fault: str | None
     seconds: float
 
 
@@ -278,7 +278,7 @@ def drop_dead_mirrors_unless_all_dead(
                 if rule.protocol == "direct":
                     break
                 probe = _probe(rule, pick_smallest_file(rule, probe_files), profile, MachineSourceSettings(), http)
-                if probe.reason is None:
+                if probe.fault is None:
                     break
                 failed[rule] = probe
             dead |= failed if len(failed) < len(rules) else {}
@@ -315,16 +315,16 @@ def _probe(
 ) -> MirrorProbe:
     began = time.monotonic()
     if artifact is None:
-        reason = _find_fault(http, f"{rule.url_without_trailing_slash}/", None)
+        fault = _find_fault(http, f"{rule.url_without_trailing_slash}/", None)
     else:
         if rule.protocol != "direct":  # files of this machine say nothing about a mirror
             machine = MachineSourceSettings()
-        reason = _find_fault_of_file(profile.model_copy(update={"rule": (rule,)}), artifact, machine, http)
+        fault = _find_fault_of_file(profile.model_copy(update={"rule": (rule,)}), artifact, machine, http)
     return MirrorProbe(
         kind=rule.kind,
         mirror=rule.title,
         file=artifact.file.rpartition("/")[2] if artifact else "",
-        reason=reason,
+        fault=fault,
         seconds=time.monotonic() - began,
     )
 
@@ -356,13 +356,13 @@ def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | 
 
 def list_unavailable_source_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
     kinds = dict.fromkeys(one.kind for one in probes)
-    return [kind for kind in kinds if all(one.reason for one in probes if one.kind == kind)]
+    return [kind for kind in kinds if all(one.fault for one in probes if one.kind == kind)]
 
 
 def format_probes(probes: Iterable[MirrorProbe]) -> str:
     rows = [
-        (one.kind, one.mirror, "dead", one.reason)
-        if one.reason
+        (one.kind, one.mirror, "dead", one.fault)
+        if one.fault
         else (one.kind, one.mirror, precise_duration_text(one.seconds), one.file)
         for one in probes
     ]
@@ -380,7 +380,7 @@ def load_profile_without_dead_mirrors(
         load_profile(app.project, sources_profile), network_settings, probe_files
     )
     for probe in dead:
-        app.print_status(f"{probe.mirror} is passed over: {probe.reason}")
+        app.print_status(f"{probe.mirror} is passed over: {probe.fault}")
     return profile
 
 

@@ -173,7 +173,7 @@ class _Resolver:
                 output = self._resolve(plan_inputs_to_find_sdist(entry), locked)
                 (source,) = select_package_files(target, output).values()
             digest = compute_recipe_digest(target, entry, source, tools, lock.toolchain)
-            yield CompileInputs(name=name, group=group.name, recipe=digest, source=source, tools=tools)
+            yield CompileInputs(name=name, group=group.name, inputs_sha256=digest, source=source, tools=tools)
 
 
 # A C++ compiler with what it needs, and Python's headers.

@@ -127,8 +127,8 @@ def find_unused_objects_and_partials(store: ObjectStore, project: Project) -> di
     return unused
 
 
-def remove_objects_and_gone_lock_records(store: ObjectStore, paths: Iterable[Path]) -> None:
-    for path in paths:
+def remove_objects_and_gone_lock_records(store: ObjectStore, object_paths: Iterable[Path]) -> None:
+    for path in object_paths:
         path.unlink(missing_ok=True)
     for known in list_fetched_locks(store):
         if not known.lock_path.exists():

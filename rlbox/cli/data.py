@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -25,7 +26,7 @@ _THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
 _BLOCK_BYTES = 1 << 20
 
 
-@click.command()
+@click.command("data")
 @click.argument("action", type=click.Choice(["check", "tiny"]))
 @click.argument("file", metavar="FILE", type=_FILE)
 @click.option("--val", metavar="FILE", type=_FILE, help="check: the validation rows; none may be in FILE.")
@@ -44,9 +45,9 @@ _BLOCK_BYTES = 1 << 20
 )
 @dry_run_option
 @pass_app_with_shared_options
-def data(
+def check_data_or_write_first_rows(
     app: App,
-    action: str,
+    action: Literal["check", "tiny"],
     file: Path,
     val: Path | None,
     column: str,
@@ -78,7 +79,7 @@ def data(
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @target_and_data_options
 @pass_app_with_shared_options
-def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
+def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], target: str, data: str | None) -> int:
     """List the checkpoints below PATH, by default on the data disk, or check that all are complete.
 
     Supports checkpoints of verl, Megatron and slime, DeepSpeed and OpenRLHF, and Hugging Face. `ls` also lists
@@ -111,11 +112,11 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     return WorkFailed.exit_code if action == "check" and not all(one.has_no_problems for one in series) else 0
 
 
-@click.command()
+@click.command("warm")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @dry_run_option
 @pass_app_with_shared_options
-def warm(app: App, paths: tuple[Path, ...]) -> int:
+def read_files_into_memory(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
     Files larger than the memory are rejected, since reading them would only evict others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import click
 
@@ -35,7 +36,7 @@ from rlbox.run.exec import (
 )
 
 
-@click.command()
+@click.command("doctor")
 @optional_target_argument
 @data_option
 @place_option
@@ -43,7 +44,7 @@ from rlbox.run.exec import (
 @click.option("--budget", type=NON_NEGATIVE, default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @pass_app_with_shared_options
-def doctor(
+def examine_machine_and_image(
     app: App,
     name: str | None,
     data: str | None,
@@ -70,11 +71,11 @@ def doctor(
     return run_host_or_container_doctor(app, name, data_dir=data, gpus_option=gpus, budget_s=budget)
 
 
-@click.command()
+@click.command("engine")
 @click.argument("action", type=click.Choice(["status", "up"]))
 @dry_run_option
 @pass_app_with_shared_options
-def engine(app: App, action: str) -> int:
+def show_or_start_engine(app: App, action: Literal["status", "up"]) -> int:
     """Show the state of this machine's Docker engine, or start one if Docker is not reachable.
 
     A running engine is used unchanged. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one with the
@@ -104,13 +105,13 @@ def engine(app: App, action: str) -> int:
 _COUNT = click.IntRange(0, 1_000_000)
 
 
-@click.command()
+@click.command("gpus")
 @click.option("--actor", metavar="N", type=_COUNT, default=0, help="GPUs of training, over all nodes.")
 @click.option("--rollout", metavar="N", type=_COUNT, default=0, help="GPUs of generation, over all nodes.")
 @click.option("--total", metavar="N", type=_COUNT, default=0, help="GPUs that must be there, over all nodes.")
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
 @pass_app_with_shared_options
-def gpus(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
+def list_gpus_and_check_roles(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
     """List the GPUs of this machine with their processes, Ray's view, and whether two roles have their GPUs.
 
     Exit code 1 when GPUs are missing or held, or Ray counts fewer.
@@ -126,7 +127,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
     return WorkFailed.exit_code if problems else 0
 
 
-@click.command()
+@click.command("components")
 @optional_target_argument
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @data_option
@@ -141,7 +142,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, ray: str) -> int:
 @place_option
 @gpus_option
 @pass_app_with_shared_options
-def components(
+def check_stack_components(
     app: App,
     name: str | None,
     python: str,

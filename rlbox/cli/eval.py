@@ -181,7 +181,7 @@ def suites(app: App) -> None:
 @_suite_options
 @pass_app_with_shared_options
 @_translate_errors()
-def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **given: Any) -> int:
+def check_reference_solutions(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **given: Any) -> int:
     """Check the reference solutions of each SUITE, a name or a TOML file. No model can pass a problem that fails here.
 
     Exit code 1 where one is not accepted, or a suite has none.
@@ -237,7 +237,7 @@ def prove(app: App, suites: tuple[str, ...], sandbox_url: str, python: str, **gi
 @dry_run_option
 @pass_app_with_shared_options
 @_translate_errors()
-def judge(
+def evaluate_exports(
     app: App,
     exports: tuple[Path, ...],
     suites: tuple[str, ...],
@@ -282,21 +282,21 @@ def judge(
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
         evaluator = CheckpointEvaluator(
             sandbox=SandboxClient(open_url, create_loopback_client(_SANDBOX_TIMEOUT_S)),
-            serve=build_serve_function(options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status),
+            serve_export=build_serve_function(options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status),
             engine_for_lock=describe_own_engine_settings_and_env(url, vllm_settings),
-            out=out,
+            out_dir=out,
             concurrency_per_server=at_once,
             say=app.print_status,
         )
         outcome = evaluator.evaluate_and_write_all([EvaluationTask(export=export, suites=loaded) for export in found])
-    if len(found) == len(outcome.errors) == 1:
-        raise EvaluationError(*outcome.errors.values())
+    if len(found) == len(outcome.error_by_export) == 1:
+        raise EvaluationError(*outcome.error_by_export.values())
     results = [{**result.get_name_step_digests(), "scores": _scores_json(result)} for result in outcome.results]
     lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
-    app.result({"results": results, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
-    for name, error in outcome.errors.items():
+    app.result({"results": results, "failed": outcome.error_by_export, "out": str(out)}, "\n".join(lines))
+    for name, error in outcome.error_by_export.items():
         app.print_status(f"not judged: {name}: {error}")
-    return WorkFailed.exit_code if outcome.errors else 0
+    return WorkFailed.exit_code if outcome.error_by_export else 0
 
 
 def _scores_json(result: EvaluationResult) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _scores_json(result: EvaluationResult) -> dict[str, Any]:
 )
 @pass_app_with_shared_options
 @_translate_errors()
-def check(app: App, export: Path, against: Path, model: Path | None, python: str) -> int:
+def compare_export_with_shards(app: App, export: Path, against: Path, model: Path | None, python: str) -> int:
     """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
 
     Shards are first merged into TMPDIR by the framework that wrote them: FSDP by verl.model_merger, DeepSpeed
@@ -372,7 +372,7 @@ def show(app: App, path: Path) -> None:
 @click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
 @pass_app_with_shared_options
 @_translate_errors()
-def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
+def compare_two_results(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
     """Compare RESULT with OTHER per benchmark: the difference and its interval, problems gained and lost.
 
     Results with different evaluation fingerprints are rejected, with exit code 1 and the fields. A FIELD is
@@ -402,7 +402,7 @@ def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
 @pass_app_with_shared_options
 @_translate_errors()
-def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
+def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
     """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
     baseline.
 
@@ -435,7 +435,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 @dry_run_option
 @pass_app_with_shared_options
 @_translate_errors()
-def report(app: App, folder: Path, out: str | None) -> int:
+def write_scores_page(app: App, folder: Path, out: str | None) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its

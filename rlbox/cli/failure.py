@@ -128,7 +128,7 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     error = dry.refusals[-1]
     _print(_("rlbox: error: {error}").format(error=error))
     if _wants_json(words):
-        write_json({"error": error.as_json(), "verdict": dry.as_json("")})
+        write_json({"error": error.as_json(), "verdict": dry.verdict_json("")})
         return dry.expected_exit_code
     lines = replace(dry, refusals=dry.refusals[:-1]).format_lines("")[:-1] + dry.format_lines("")[-1:]
     sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")

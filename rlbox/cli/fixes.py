@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import click
 
@@ -39,11 +40,11 @@ _NAMES = {
 }
 
 
-@click.command()
+@click.command("fixes")
 @click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=click.Choice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @pass_app_with_shared_options
-def fixes(app: App, action: str, name: str | None) -> int:
+def query_fixes(app: App, action: Literal["ls", "show", "explain", "find"], name: str | None) -> int:
     """List the fix catalog, show one fix, or explain which fixes a target gets, why, and with which settings.
 
     `find` finds the fix of a line of a log, or the fixes that have some words.

@@ -47,8 +47,8 @@ from rlbox.system.files import require_writable_file
 from rlbox.system.progress import show_byte_progress
 
 
-@click.group(cls=DefaultLsGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
-def images() -> None:
+@click.group("images", cls=DefaultLsGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+def list_images_unless_subcommand() -> None:
     """List the images that rlbox built in this engine, with their project and state.
 
     `rlbox prune` removes those that nothing needs.
@@ -59,7 +59,7 @@ def images() -> None:
     """
 
 
-@images.command("ls")
+@list_images_unless_subcommand.command("ls")
 @pass_app_with_shared_options
 def ls(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
@@ -68,7 +68,7 @@ def ls(app: App) -> None:
     app.result({"images": [asdict(row) for row in rows]}, text)
 
 
-@images.command("rm")
+@list_images_unless_subcommand.command("rm")
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
 @yes_option
 @dry_run_option
@@ -198,14 +198,18 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     return push_and_verify(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced)
 
 
-@click.command()
+@click.command("export")
 @target_argument
 @click.option("--format", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
 @click.option(
-    "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
+    "--image",
+    "image_or_archive",
+    metavar="FROM",
+    default="",
+    help="A pushed image, or for apptainer an archive of `rlbox save`.",
 )
 @pass_app_with_shared_options
-def export(app: App, name: str, form: Literal["compose", "apptainer"], image: str) -> None:
+def print_export(app: App, name: str, form: Literal["compose", "apptainer"], image_or_archive: str) -> None:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made; a definition needs one. What neither format can
@@ -216,10 +220,10 @@ def export(app: App, name: str, form: Literal["compose", "apptainer"], image: st
       rlbox export local --format compose
       rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1 > vast-5090.def
     """
-    if form == "apptainer" and not image:
+    if form == "apptainer" and not image_or_archive:
         raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
-    text = render_export(app, name, form, image)
-    app.result({"target": name, "form": form, "image": image, "file": "", "text": text}, text.rstrip("\n"))
+    text = render_export(app, name, form, image_or_archive)
+    app.result({"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}, text.rstrip("\n"))
     compose, build = f"docker compose --file FILE run --rm {name} COMMAND", f"apptainer build {name}.sif FILE"
     app.print_status(f"next: {compose if form == 'compose' else build}")
 

@@ -102,11 +102,11 @@ def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) 
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
 
 
-@click.command()
+@click.command("stack")
 @target_argument
 @click.option("--solve", is_flag=True, help="Leave the lock aside, and print a set of versions that fits the spec.")
 @pass_app_with_shared_options
-def stack(app: App, name: str, solve: bool) -> int:
+def check_or_solve_stack(app: App, name: str, solve: bool) -> int:
     """Check the stack of TARGET against known compatibility rules: GPU, driver, CUDA, torch, engines, kernels.
 
     A stack that contradicts itself is explained by the fewest facts that do, with their sources and the nearest change.

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -51,6 +51,7 @@ from rlbox.i18n import _
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict
+from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
@@ -144,7 +145,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command("fetch")
 @target_argument
 @click.option("--export", "export_dir", metavar="DIR", type=_DIRECTORY, help="Then put the files into DIR.")
 @click.option(
@@ -156,7 +157,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def fetch(app: App, name: str, place: str, **given: Any) -> int:
+def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
     With --place here, it fetches only the files that `rlbox apply` uses, without operating system and base image.
@@ -172,11 +173,11 @@ def fetch(app: App, name: str, place: str, **given: Any) -> int:
     return fetch_export_or_import_files(app, name, options)
 
 
-@click.command()
+@click.command("egress")
 @target_argument
 @sources_option
 @pass_app_with_shared_options
-def egress(app: App, name: str, sources_profile: str) -> None:
+def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
     The list includes hosts that software contacts without being asked (usage statistics, kernels,
@@ -229,7 +230,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
     return "\n".join(lines) or "no host is contacted"
 
 
-@click.command()
+@click.command("mirrors")
 @click.argument("action", metavar="[ls|probe]", default="ls", type=click.Choice(["ls", "probe"]))
 @click.option(
     "--target",
@@ -240,7 +241,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
 )
 @sources_option
 @pass_app_with_shared_options
-def mirrors(app: App, action: str, target: str, sources_profile: str) -> int:
+def list_or_probe_mirrors(app: App, action: Literal["ls", "probe"], target: str, sources_profile: str) -> int:
     """List the mirrors of a sources profile in their order, or measure each of them.
 
     `probe` requests the smallest locked file of each kind from all mirrors, and reads the beginning. Exit code 1 if no

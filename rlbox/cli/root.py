@@ -123,11 +123,12 @@ class _LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command, which has the name of a function of its module."""
+        """Import the command, which its module defines by this name."""
         if cmd_name not in COMMANDS:
             return None
         module = next((name for name, commands in _MODULE_COMMANDS.items() if cmd_name in commands), cmd_name)
-        command: click.Command = getattr(importlib.import_module(f"rlbox.cli.{module}"), cmd_name)
+        objects = vars(importlib.import_module(f"rlbox.cli.{module}")).values()
+        command = next(one for one in objects if isinstance(one, click.Command) and one.name == cmd_name)
         command.context_class = TranslatedContext
         return command
 

@@ -239,8 +239,8 @@ def ls(app: App, target: str, data: str | None) -> None:
 _EPILOG = "Each takes --target NAME, --data DIR, -v, --verbose, -q, --quiet, --json, --project DIR."
 
 
-@click.group(cls=DefaultLsGroup, epilog=_EPILOG)
-def runs() -> None:
+@click.group("runs", cls=DefaultLsGroup, epilog=_EPILOG)
+def list_runs_unless_subcommand() -> None:
     """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
 
     \b
@@ -250,4 +250,4 @@ def runs() -> None:
 
 
 for command in (ls, show, diff, remove, prune):
-    runs.add_command(command)
+    list_runs_unless_subcommand.add_command(command)

@@ -60,15 +60,15 @@ def ls(app: App) -> None:
 
 
 @store.command("verify")
-@click.option("--fix", is_flag=True, help="Remove damaged files; the next fetch downloads them again.")
+@click.option("--fix", "removes", is_flag=True, help="Remove damaged files; the next fetch downloads them again.")
 @pass_app_with_shared_options
-def verify(app: App, fix: bool) -> None:
+def verify_store_objects(app: App, removes: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
     store = ObjectStore(resolve_store_dir(None))
     damaged, known = find_damaged_digests(store), map_sha256_to_recorded_file(store)
     count = len(list(store.list_digests()))
     lines = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in damaged]
-    if damaged and not fix:
+    if damaged and not removes:
         raise WorkFailed(
             _("{count} of {count2} objects are damaged\n{lines}").format(
                 count=len(damaged), count2=count, lines="\n".join(f"  {line}" for line in lines)
@@ -86,11 +86,11 @@ UNUSED_S = 30 * 86_400.0
 """A cache entry is removed after so many seconds without use."""
 
 
-@click.command()
+@click.command("prune")
 @yes_option
 @dry_run_option
 @pass_app_with_shared_options
-def prune(app: App, yes: bool) -> int:
+def prune_images_files_and_caches(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
     Of images go those that a later build replaced, and those whose target or project folder is gone. Images of other

@@ -30,9 +30,9 @@ from rlbox.target.target import load_target
 from rlbox.target.tested import describe_gpu_test_status
 
 
-@click.command()
+@click.command("targets")
 @pass_app_with_shared_options
-def targets(app: App) -> int:
+def list_targets_and_jobs(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
     For a GPU target, the list shows where its lock ran; without a recorded run it is untested. See `rlbox stack`.
@@ -71,7 +71,7 @@ def _line(row: dict[str, Any], width: int) -> str:
     return f"{row['kind']:<7} {row['name'].ljust(width)}  {row['title'] or row['problem']}{status}"
 
 
-@click.command()
+@click.command("show")
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_target)
 @click.option(
     "--schema",
@@ -79,7 +79,7 @@ def _line(row: dict[str, Any], width: int) -> str:
     help="Print the JSON Schema of a file, for editors.",
 )
 @pass_app_with_shared_options
-def show(app: App, name: str | None, schema: SpecKind | None) -> None:
+def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None) -> None:
     """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
 
     \b
@@ -117,7 +117,7 @@ def _lines(data: Any, path: str = "") -> list[str]:
     return [f"{path} = {json.dumps(data, ensure_ascii=False)}"]
 
 
-@click.command()
+@click.command("render")
 @click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
 @click.option(
@@ -126,7 +126,7 @@ def _lines(data: Any, path: str = "") -> list[str]:
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run_option
 @pass_app_with_shared_options
-def render(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
+def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
     \b

@@ -86,10 +86,10 @@ def vast() -> None:
     """
 
 
-@click.command()
+@click.command("onstart")
 @target_argument
 @pass_app_with_shared_options
-def onstart(app: App, name: str) -> None:
+def print_onstart_script(app: App, name: str) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
     It runs at every start of the instance, may be run again at any time, and continues where it was cut off. It
@@ -485,7 +485,7 @@ def up(
     words += [word for setting in settings for word in ("--set", setting)]
     words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
     rented = RentedJob(
-        number=number,
+        instance_id=number,
         job=RemoteJob(job=job, disk=loaded.disk.mount, words=tuple(words), then=then),
         uploads=local_uploads,
         env_file=env_file,
@@ -500,7 +500,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
 
     Whatever cuts this, the instance is named, and the run goes on once it has started.
     """
-    number, run = rented.number, ""
+    number, run = rented.instance_id, ""
     end = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
     try:
         instance = _wait_for_instance(app, number, rented.timeout_s)
@@ -527,7 +527,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
 
 
 def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, run: str) -> int:
-    number, job = rented.number, rented.job
+    number, job = rented.instance_id, rented.job
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")

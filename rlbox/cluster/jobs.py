@@ -300,7 +300,7 @@ def _send_job(
     Secrets are in a file that the job's command reads and removes, and in no command line.
     """
     directory = plan.directory_relative_to_disk(head.name)
-    disk = head.spec.data if plan.head.is_inplace else context.image.container.mount
+    disk = head.spec.data if plan.head.is_inplace else context.image.container.disk_mount
     working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
     if options.folder:
         _send_files(head, Path(options.folder), files, f"{head.spec.data}/{working_dir}")

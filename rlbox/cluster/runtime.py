@@ -108,7 +108,7 @@ def plan_member_container(
         dataclasses.replace(limits, network="host"),
         name=container_name(plan),
         argv=image_ray_start_argv(plan, member),
-        env=ray_env(plan, member, limits.mount),
+        env=ray_env(plan, member, limits.disk_mount),
         labels=create_labels(plan, member),
         data_dir=member.data,
         caller_uid_gid=caller_uid_gid,

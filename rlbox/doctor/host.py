@@ -126,13 +126,13 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
 
 
 def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None:
-    named = data_dir or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
+    named = data_dir or os.environ.get("RLBOX_DATA") or (image.container.disk_host_dir if image else "")
     if named and not is_responsive(path := os.path.abspath(os.path.expanduser(named))):
         return Path(path)
     if data_dir is not None or os.environ.get("RLBOX_DATA"):
         return resolve_nonsystem_data_dir("", data_dir)
     try:
-        return resolve_nonsystem_data_dir(image.container.host, None) if image else None
+        return resolve_nonsystem_data_dir(image.container.disk_host_dir, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
@@ -158,7 +158,7 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
     address, is_local = open_engine_tunnel_if_remote(), is_engine_on_unix_socket()
     support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
-    if requirements.wants_gpu and not support.methods:
+    if requirements.wants_gpu and not support.methods_best_first:
         yield make_finding("engine-cdi-off" if support.cdi_spec_files else "gpu-runtime-missing", where=address)
     yield from check_gpu_injection(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
     root = Path(str(info.get("DockerRootDir", "")))
@@ -175,7 +175,7 @@ NESTED_MARKS = (
 
 def check_gpu_injection(support: GpuSupport, *, is_rootless: bool) -> Iterator[Finding]:
     """Yield what is wrong in the files by which an engine of this machine gives its GPUs to containers."""
-    method, config = support.methods[:1] if support.is_local else (), read_text(TOOLKIT_CONFIG)
+    method, config = support.methods_best_first[:1] if support.is_local else (), read_text(TOOLKIT_CONFIG)
     has_no_cgroups = bool(re.search(r"^\s*no-cgroups\s*=\s*true", config, re.M))
     if method == ("gpus",) and config and has_no_cgroups != is_rootless and not any(map(os.path.exists, NESTED_MARKS)):
         finding_id = "toolkit-no-cgroups" if has_no_cgroups else "toolkit-cgroups-rootless"
@@ -233,7 +233,7 @@ class _ImageCheck:
             connect_engine().use_host_network_if_no_bridge(image.container),
             name=self._container_name,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{0.8 * self._budget_s:.1f}"),
-            env={"PYTHONPYCACHEPREFIX": f"{image.container.mount}/{bytecode}"},
+            env={"PYTHONPYCACHEPREFIX": f"{image.container.disk_mount}/{bytecode}"},
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
             caller_uid_gid=format_user_ids(),

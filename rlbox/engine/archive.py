@@ -120,11 +120,11 @@ def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
     return list(parse_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
 
 
-def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[bytes]:
+def read_archive(archive: ImageArchive, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
     with tarfile.open(archive.path, mode="r:") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isfile() else None
-            if file and _find_digest(member.name.removeprefix("./")) not in omit:
+            if file and _find_digest(member.name.removeprefix("./")) not in omit_digests:
                 yield from _tar_file(member.name, member.size, _read_chunks(file))
     yield bytes(2 * _BLOCK)
 
@@ -134,17 +134,17 @@ def unpacks_zstd(engine_version: str) -> bool:
     return not major.isdigit() or int(major) >= _FIRST_WITH_ZSTD
 
 
-def convert_to_docker_archive(archive: ImageArchive, tag: str, omit: Collection[str] = ()) -> Iterator[bytes]:
+def convert_to_docker_archive(archive: ImageArchive, tag: str, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
     """Yield the archive's image as a tar that every engine loads: its configuration, and layers that are not packed.
 
-    `omit`: digests of layers as they are in the archive; an engine that has a layer does not open its file.
+    `omit_digests`: of layers as they are in the archive; an engine that has a layer does not open its file.
     """
     manifest = archive.manifests[0]
     config = read_blob(archive, cast(Descriptor, manifest.config).digest)
     names = [f"{digest.removeprefix('sha256:')}.tar" for digest in read_diff_ids(archive, manifest)]
     yield from _tar_file("config.json", len(config), [config])
     for name, layer in dict(zip(names, manifest.layers, strict=True)).items():
-        if layer.digest not in omit:
+        if layer.digest not in omit_digests:
             size = sum(map(len, _unpack_layer(archive, layer)))  # of a file in a tar, before its first byte
             yield from _tar_file(name, size, _unpack_layer(archive, layer))
     listing = json.dumps([{"Config": "config.json", "RepoTags": [tag], "Layers": names}]).encode()

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.values import Mount
 
+NetworkKind = Literal["own", "host", "bridge", "none"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerDefaults:
@@ -19,16 +21,16 @@ class ContainerDefaults:
     `devices` maps devices of the machine, or folders of them, to what may be done with them (`rwm`).
     """
 
-    network: str
+    network: NetworkKind
     shm_gib: float
     memory_gib: float
     cpus: float
     pids: int
     user: Literal["caller", "root"]
-    mount: str
-    host: str
-    create: bool
-    need_gib: float
+    disk_mount: str
+    disk_host_dir: str
+    creates_disk_dir: bool
+    needed_disk_gib: float
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +129,7 @@ def plan_container(
         env={**(dict.fromkeys(CA_VARIABLES, CA_BUNDLE_IN_CONTAINER) if ca_bundle else {}), **gpus.env, **env},
         labels=dict(labels),
         mounts=(
-            Mount(source=data_dir, target=defaults.mount),
+            Mount(source=data_dir, target=defaults.disk_mount),
             *((Mount(source=ca_bundle, target=CA_BUNDLE_IN_CONTAINER, read_only=True),) if ca_bundle else ()),
             *mounts,
         ),

@@ -74,7 +74,7 @@ def ensure_data_dir_creating_default(
                     _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
                     _("remount it writable, free space, or name another with --data DIR"),
                 ) from error
-        need_gib = defaults.need_gib if required_free_gib is None else required_free_gib
+        need_gib = defaults.needed_disk_gib if required_free_gib is None else required_free_gib
         free_bytes = get_free_bytes(directory)
         if free_bytes < need_gib * GIB:
             what = _("the data disk is too full: {size} free, {asked_text} needed").format(
@@ -84,8 +84,8 @@ def ensure_data_dir_creating_default(
 
 
 def would_create_default_data_dir(directory: Path, defaults: ContainerDefaults) -> bool:
-    is_default = bool(defaults.host) and directory == _resolve_path(defaults.host)
-    return defaults.create and is_default and not os.path.lexists(directory)
+    is_default = bool(defaults.disk_host_dir) and directory == _resolve_path(defaults.disk_host_dir)
+    return defaults.creates_disk_dir and is_default and not os.path.lexists(directory)
 
 
 def _make(app: App, directory: Path) -> None:

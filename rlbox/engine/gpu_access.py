@@ -69,7 +69,7 @@ class GpuSupport:
     device_nodes: tuple[str, ...] = ()
 
     @property
-    def methods(self) -> tuple[GpuMethod, ...]:
+    def methods_best_first(self) -> tuple[GpuMethod, ...]:
         """Return the ways that are open, the best first.
 
         CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
@@ -135,7 +135,7 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_gpu_count
     told = {GPUS_VARIABLE: request.count_all_or_none} if set_gpu_count_env else {}
     if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
-    if not support.methods:
+    if not support.methods_best_first:
         cdi = "no CDI device" if support.is_cdi_enabled else "CDI is off"
         node = "a" if support.device_nodes else "no"
         raise EngineError(
@@ -152,7 +152,7 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_gpu_count
             next_step=_("it has: {have}").format(have=", ".join(sorted(known - {"all"})) or _("all")),
         )
     _require_gpu_count(request, support.machine_gpu_count, support.engine_address)
-    if support.methods[0] == "cdi":
+    if support.methods_best_first[0] == "cdi":
         names = tuple(f"{CDI_KIND}={name}" for name in _choose_cdi_names(request, support))
         return GpuAccess(method="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
     word = str(request.count) if request.count > 0 else "all"

@@ -58,7 +58,7 @@ class EvaluationOutcome:
     """Results in the order of the tasks, and why exports have none, by name."""
 
     results: list[EvaluationResult] = field(default_factory=list)
-    errors: dict[str, str] = field(default_factory=dict)
+    error_by_export: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ class CheckpointEvaluator:
     """
 
     sandbox: SandboxClient
-    serve: ServeExport
+    serve_export: ServeExport
     engine_for_lock: Mapping[str, Any]
-    out: Path
+    out_dir: Path
     concurrency_per_server: int
     say: Callable[[str], None] = print_line
 
@@ -79,12 +79,12 @@ class CheckpointEvaluator:
         outcome = EvaluationOutcome()
         for task in tasks:
             try:
-                outcome.results.append(self.evaluate(task))
+                outcome.results.append(self.evaluate_and_write(task))
             except EvaluationError as error:
-                outcome.errors[task.export.name] = str(error)
+                outcome.error_by_export[task.export.name] = str(error)
         return outcome
 
-    def evaluate(self, task: EvaluationTask) -> EvaluationResult:
+    def evaluate_and_write(self, task: EvaluationTask) -> EvaluationResult:
         """Return the result of one export, and write its files; `EvaluationError` where it has none."""
         export, began = task.export, time.monotonic()
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -115,8 +115,8 @@ class CheckpointEvaluator:
             **task.extra_run_info,
             "took_s": round(time.monotonic() - began, 1),
         }
-        write_result_with_sample_answers(self.out / export.name, result, records, run_info)
-        append_scores_to_history(self.out, result, started_at)
+        write_result_with_sample_answers(self.out_dir / export.name, result, records, run_info)
+        append_scores_to_history(self.out_dir, result, started_at)
         for suite, scores in result.scores.items():
             self.say(
                 f"[evaluate] {export.name} {suite}: accepted@1 {scores['accepted_at_1']:.2%}, "
@@ -126,17 +126,17 @@ class CheckpointEvaluator:
 
     def _collect(self, task: EvaluationTask, digests: ExportDigests) -> tuple[EvaluationLock, RecordsBySuite, int]:
         """Return the lock, the graded answers, and how many servers gave them."""
-        export, directory = task.export, self.out / task.export.name
+        export, directory = task.export, self.out_dir / task.export.name
         scorers: dict[str, Any] = {
             suite.judge: self.sandbox.read_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
         }
         sandbox = self.sandbox.probe_strength_and_versions()
-        with self.serve(export.path, directory) as model:
+        with self.serve_export(export.path, directory) as model:
             _require_model_of(export, model)
             servers = len(model.urls)
             concurrency = self.concurrency_per_server * servers
             prompts = _fetch_prompts(task.suites, model, concurrency)
-            engine = {**self.engine_for_lock, **model.model.engine}
+            engine = {**self.engine_for_lock, **model.model.engine_facts}
             lock = _build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
             write_json(directory / "lock.json", lock.as_json())
             answers = AnswerStore(directory, compute_cache_key_by_suite(lock))
@@ -147,7 +147,7 @@ class CheckpointEvaluator:
 
 def _require_model_of(export: Export, model: MultiServerModelClient) -> None:
     """Refuse a server that says it serves another directory of this machine."""
-    served = Path(model.model.path) if model.model.path else export.path
+    served = Path(model.model.loaded_from) if model.model.loaded_from else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
         raise ModelServerError(
             _("{url} serves {served}, not {path}").format(url=model.urls[0], served=served, path=export.path)
@@ -191,13 +191,13 @@ def _build_lock(
         },
         "prompts": {suite.name: _describe_prompts(prompts[suite.name]) for suite, __ in suites},
         "decoding": {suite.name: suite.decoding.model_dump(mode="json") for suite, __ in suites},
-        "tokenizer": {"sha256": digests.tokenizer, "chat_template": digests.chat_template},
+        "tokenizer": {"sha256": digests.tokenizer_files, "chat_template": digests.chat_template_or_empty},
         "engine": dict(engine),
         "extraction": {"version": EXTRACTION_VERSION},
         "sandbox": {**sandbox, "limits": {suite.name: suite.limits.model_dump(mode="json") for suite, __ in suites}},
         "scoring": {"version": SCORING_VERSION, **scorers},
     }
-    return EvaluationLock(parts=parts, subject={"weights": digests.weights})
+    return EvaluationLock(parts=parts, subject={"weights": digests.weights_and_config})
 
 
 def _describe_prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:

@@ -67,14 +67,14 @@ def read_file_stamps(directory: Path) -> list[FileStamp]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportDigests:
-    """`weights` counts the model's configuration in: the same tensors under another one are another model.
+    """`weights_and_config`: the same tensors under another one are another model.
 
-    `chat_template` is empty where there is none.
+    `chat_template_or_empty` is empty where there is none.
     """
 
-    weights: str
-    tokenizer: str
-    chat_template: str
+    weights_and_config: str
+    tokenizer_files: str
+    chat_template_or_empty: str
 
 
 def digest_export(directory: Path) -> ExportDigests:
@@ -88,9 +88,9 @@ def digest_export(directory: Path) -> ExportDigests:
         name: compute_file_sha256(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()
     }
     return ExportDigests(
-        weights=digest_json({"shards": sums, "config": compute_file_sha256(directory / "config.json")}),
-        tokenizer=digest_json(tokenizer),
-        chat_template=_digest_chat_template(directory),
+        weights_and_config=digest_json({"shards": sums, "config": compute_file_sha256(directory / "config.json")}),
+        tokenizer_files=digest_json(tokenizer),
+        chat_template_or_empty=_digest_chat_template(directory),
     )
 
 

@@ -88,9 +88,9 @@ def write_result_with_sample_answers(
     write_json(directory / SUMMARY_FILE, result.as_json())
 
 
-def append_scores_to_history(out: Path, result: EvaluationResult, started_at: str) -> None:
+def append_scores_to_history(out_dir: Path, result: EvaluationResult, started_at: str) -> None:
     row = {"step": result.step, "name": result.name, "lock": result.lock.digest_without_weights, "began": started_at}
-    with (out / HISTORY_FILE).open("a") as stream:
+    with (out_dir / HISTORY_FILE).open("a") as stream:
         stream.write(
             json.dumps(row | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}) + "\n"
         )

@@ -60,11 +60,11 @@ class ModelAnswer:
 
 
 class ServerReportedModel(NamedTuple):
-    """What a server says of its one model: `path` is where it was loaded from, `engine` what the lock holds."""
+    """What a server says of its one model: `engine_facts` are what the lock holds."""
 
     name: str
-    path: str
-    engine: Mapping[str, Any]
+    loaded_from: str
+    engine_facts: Mapping[str, Any]
 
 
 class MultiServerModelClient:
@@ -78,7 +78,7 @@ class MultiServerModelClient:
         self._http = http
         self.model = self._describe(self.urls[0])
         for url in self.urls[1:]:
-            if self._describe(url).engine != self.model.engine:
+            if self._describe(url).engine_facts != self.model.engine_facts:
                 raise ModelServerError(
                     _("{url} is another engine than {first_url}").format(url=url, first_url=self.urls[0])
                 )

@@ -145,9 +145,9 @@ def list_suite_names(additional_directory: Path | None = None) -> list[str]:
     return sorted({path.stem for directory in directories for path in directory.glob("*.toml")})
 
 
-def load_suite(name: str, directory: Path | None = None) -> Suite:
+def load_suite(name_or_toml_path: str, directory: Path | None = None) -> Suite:
     """Return a suite by name, or by the path of its TOML file; `ProblemError` where it is missing or none."""
-    directories = [directory] if directory else []
+    name, directories = name_or_toml_path, [directory] if directory else []
     paths = [path / f"{name}.toml" for path in (*directories, SHIPPED_SUITES)]
     path = next((path for path in ([Path(name)] if name.endswith(".toml") else paths) if path.is_file()), None)
     if path is None:

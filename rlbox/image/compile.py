@@ -164,7 +164,7 @@ class _Compilation:
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
-        folder = cache_path("compile", "work", self._row.recipe[:24])
+        folder = cache_path("compile", "work", self._row.inputs_sha256[:24])
         with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.print_status):
             yield folder
             for name in ("box", "again"):
@@ -325,7 +325,7 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
     rows = [
         {
             "name": one.inputs.name,
-            "recipe": one.inputs.recipe,
+            "recipe": one.inputs.inputs_sha256,
             "archs": list(one.archs),
             "state": one.state,
             "file": one.wheel.file if one.wheel else "",
@@ -342,7 +342,7 @@ def format_wheel_results(results: Sequence[WheelResult]) -> str:
         columns(
             (
                 one.inputs.name,
-                f"recipe {one.inputs.recipe[:12]}",
+                f"recipe {one.inputs.inputs_sha256[:12]}",
                 ", ".join(one.archs) or "no GPU",
                 one.state,
                 f"sha256 {one.wheel.sha256[:12]}  {decimal_size_text(one.wheel.size)}" if one.wheel else "",

@@ -116,8 +116,8 @@ def plan_build_environment(
 
 
 class BackendAndPath(NamedTuple):
-    object_path: str
-    search_dirs: tuple[str, ...]
+    backend: str
+    backend_path: tuple[str, ...]
 
 
 def plan_wheel_build_command(
@@ -158,8 +158,8 @@ def plan_wheel_build_command(
             interpreter_path,
             f"{BUILD_MOUNT}/build_wheel.py",
             f"{BUILD_MOUNT}/out",
-            backend.object_path,
-            *backend.search_dirs,
+            backend.backend,
+            *backend.backend_path,
         )
     )
 

@@ -57,7 +57,7 @@ def render_compose(
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
         "gpus": _gpus(parse_gpus_option("", container.gpus)),
-        "disk": _disk(container.host),
+        "disk": _disk(container.disk_host_dir),
     }
     return render_template(template_dirs, "compose.yaml.j2", values)
 

@@ -418,7 +418,7 @@ def container_limits_and_disk_json(container: ContainerDefaults) -> dict[str, An
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
         "run": {name: getattr(container, name) for name in limits},
-        "disk": {"mount": container.mount, "need_gib": container.need_gib},
+        "disk": {"mount": container.disk_mount, "need_gib": container.needed_disk_gib},
     }
 
 
@@ -453,7 +453,8 @@ def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> C
         "gpu_grade": target.hardware.grade,
         "allow_outside_access": run.open,
     }
-    disk = target.disk.model_dump(exclude={"archive"})  # no container sees it
+    disk: dict[str, Any] = {"disk_mount": target.disk.mount, "disk_host_dir": target.disk.host}
+    disk |= {"creates_disk_dir": target.disk.create, "needed_disk_gib": target.disk.need_gib}
     return ContainerDefaults(**{**run.model_dump(exclude={"open"}), **disk, **floors})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
@@ -31,7 +32,7 @@ class ClusterParams:
     temp_dir: str
     ports: Mapping[str, int] = field(default_factory=dict)
 
-    def get_value(self, name: str) -> str | int:
+    def get_value(self, name: Literal["head", "nodes", "node-gpus", "gpus"]) -> str | int:
         known: dict[str, str | int] = {"head": self.head_address, "nodes": self.nodes}
         return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 

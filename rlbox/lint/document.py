@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 from rlbox.lint.calls import ASSIGNMENT, Call, find_docker_image_index, find_shell_text_words, unwrap_program_calls
 from rlbox.lint.shell import Command, Position, Source, Word, parse_shell_commands
@@ -30,14 +31,17 @@ _DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
 _VARIABLE = re.compile(r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]*))?\}")
 
 
+SetBy = Literal["shell", "prefix", "export", "word", "dockerfile", "data"]
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A variable and the value it gets; `set_by` says where: shell, prefix, export, word, dockerfile, data."""
+    """A variable and the value it gets."""
 
     name: str
     value: str
     position: Position
-    set_by: str
+    set_by: SetBy
     context_tags: frozenset[str] = NO_CONTEXT_TAGS
 
 
@@ -63,13 +67,13 @@ class Document:
     def contains_regex_even_in_comments(self, regex: str) -> bool:
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
-    def list_ignored_rules(self, number: int) -> set[str]:
+    def list_ignored_rules(self, line_number: int) -> set[str]:
         """Return the rules that a comment on a line, or one alone on the line above, switches off for it."""
-        above = self.lines[number - 2] if number > 1 else ""
-        comments = self.lines[number - 1] + (above if re.match(r"\s*(?:#|//|<!--)", above) else "")
+        above = self.lines[line_number - 2] if line_number > 1 else ""
+        comments = self.lines[line_number - 1] + (above if re.match(r"\s*(?:#|//|<!--)", above) else "")
         return {rule.strip() for rules in _IGNORE.findall(comments) for rule in rules.split(",")}
 
-    def resolve(self, text: str, before: Position, depth: int = 0) -> str:
+    def expand_variables(self, text: str, set_preferably_before: Position, depth: int = 0) -> str:
         """Return `text` with every variable put in that is known at a place."""
         if "$" not in text or depth > _DEEPEST:
             return text
@@ -77,13 +81,13 @@ class Document:
         def put(match: re.Match[str]) -> str:
             name = match["plain"] or match["braced"]
             values = self.values.get(name, [])
-            above = [value for position, value in values if position < before]
+            above = [value for position, value in values if position < set_preferably_before]
             value = above[-1] if above else values[0][1] if values else match["default"]
             if own := re.fullmatch(rf"\$\{{{name}:?[-=]([^{{}}]*)\}}", value or ""):
                 value = own[1]
             if value is None or len(value) > _LONGEST_EXPANSION or value == match.group():
                 return match.group()
-            return value if f"${name}" in value else self.resolve(value, before, depth + 1)
+            return value if f"${name}" in value else self.expand_variables(value, set_preferably_before, depth + 1)
 
         return _VARIABLE.sub(put, text)[:_LONGEST_EXPANSION]
 
@@ -91,7 +95,7 @@ class Document:
         self.values.setdefault(name, []).append((position, value))
 
     def add_setting(
-        self, name: str, value: str, position: Position, set_by: str, context_tags: frozenset[str] = NO_CONTEXT_TAGS
+        self, name: str, value: str, position: Position, set_by: SetBy, context_tags: frozenset[str] = NO_CONTEXT_TAGS
     ) -> None:
         self.settings.append(Setting(name, value, position, set_by, context_tags))
         self.add_value(name, value, position)
@@ -153,7 +157,7 @@ class Document:
                 self._arrays.get(command.array_name, []) if is_longer else []
             ) + command.words
 
-    def _assign(self, word: Word, assignment: re.Match[str], how: str, context_tags: frozenset[str]) -> None:
+    def _assign(self, word: Word, assignment: re.Match[str], how: SetBy, context_tags: frozenset[str]) -> None:
         value = word.text[assignment.end() :]
         self.add_setting(assignment[1], value, word.position, how, context_tags)
         self.variables_read.update(name for name in _READ.findall(value) if name != assignment[1])
@@ -176,7 +180,7 @@ class Document:
         if call.program in ("docker run", "docker create", "docker pull"):
             image = find_docker_image_index(call)
             if image is not None and f" -t {call.words[image].text} " not in self.text:  # it is built here
-                name = self.resolve(call.words[image].text, call.position)
+                name = self.expand_variables(call.words[image].text, call.position)
                 self.images.append(replace(call.words[image], text=name))
         for word, context_tags in find_shell_text_words(call):
             self.add_shell(word.source(), call.context_tags | context_tags, depth + 1)

@@ -243,7 +243,7 @@ def _read_dockerfile(document: Document, source: Source) -> None:
         words = rest.text.split()
         match name:
             case "FROM" if words:
-                image = document.resolve(words[0], rest.start)
+                image = document.expand_variables(words[0], rest.start)
                 if image.lower() not in stages:
                     document.images.append(Word(image, words[0], rest.start))
                 stages |= {words[2].lower()} if len(words) == 3 else set()

@@ -92,7 +92,7 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
         is_passed_on = not matcher.value and setting.name in document.variables_read  # to what does read it, maybe
         if is_passed_on or matcher.how not in ("", setting.set_by) or not _runs_where(matcher, setting.context_tags):
             continue
-        value = setting.value if matcher.literal else document.resolve(setting.value, setting.position)
+        value = setting.value if matcher.literal else document.expand_variables(setting.value, setting.position)
         if match := re.search(matcher.value, value.strip("\"'")):
             yield make_hit_at_setting(setting, **match.groupdict())
 
@@ -102,7 +102,7 @@ def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[
         return
     if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.unquoted_command_line):
         return
-    text = document.resolve(call.unquoted_command_line, call.position)
+    text = document.expand_variables(call.unquoted_command_line, call.position)
     if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
         return
     source = call.command.statement
@@ -127,7 +127,7 @@ def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iter
     for argument in call.arguments:
         is_named = argument.name in matcher.names or argument.name in matcher.renamed
         if is_named or (matcher.name and re.fullmatch(matcher.name, argument.name)):
-            value = document.resolve(argument.value, argument.position)
+            value = document.expand_variables(argument.value, argument.position)
             if match := re.search(matcher.value, value):
                 new = matcher.renamed.get(argument.name, "--help lists the options")
                 fields = {"name": argument.name, "value": value, "new": new} | match.groupdict()
@@ -339,7 +339,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
             if any(len({value for _position, value in document.values.get(name, [])}) > 1 for name in variables):
                 break  # it depends on a branch
-            value = document.resolve(argument.value, argument.position) if argument else default
+            value = document.expand_variables(argument.value, argument.position) if argument else default
             if (number := whole_number(value.strip("\"'"))) is None or not number:
                 break
             position = position or (argument.position if argument else None)

@@ -20,12 +20,13 @@ from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.values import LOCK_IN_IMAGE
 
 
-def choose_root_prefix_and_data_dir(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
-    """Return where a target is to be applied: below `prefix`; None: the machine itself, where this is root."""
-    folder = require_valid_or_empty_prefix(str(resolve_nonsystem_data_dir(image.container.host, data_dir)), "--data")
-    if prefix is None:
-        prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
-    return Layout(prefix=require_valid_or_empty_prefix(prefix.rstrip("/")), data_dir=folder)
+def choose_root_prefix_and_data_dir(image: ImagePlan, prefix_option: str | None, data_option: str | None) -> Layout:
+    """Return where a target is to be applied: below `prefix_option`; None: the machine itself, where this is root."""
+    disk = resolve_nonsystem_data_dir(image.container.disk_host_dir, data_option)
+    folder = require_valid_or_empty_prefix(str(disk), "--data")
+    if prefix_option is None:
+        prefix_option = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
+    return Layout(prefix=require_valid_or_empty_prefix(prefix_option.rstrip("/")), data_dir=folder)
 
 
 def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:

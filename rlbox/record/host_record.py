@@ -133,8 +133,8 @@ class ContainerRef:
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
     plan: RunPlan | None = None
-    note: ContainerRef | None = None
-    verdict: RunOutcome | None = None
+    container_ref: ContainerRef | None = None
+    outcome: RunOutcome | None = None
 
 
 class HostRecordStore:
@@ -150,12 +150,13 @@ class HostRecordStore:
             plan = load_run_plan(data["plan"]) if data.get("plan") else None
         note, verdict = data.get("note"), parse_json_as(RunOutcome, data.get("verdict"))
         fields = {_NOTE_FIELDS.get(key, key): text for key, text in note.items()} if isinstance(note, dict) else None
-        return HostRecord(plan=plan, note=parse_json_as(ContainerRef, fields), verdict=verdict)
+        return HostRecord(plan=plan, container_ref=parse_json_as(ContainerRef, fields), outcome=verdict)
 
     def write(self, run: str, record: HostRecord) -> None:
         """Write down what is known of a run; raises `OSError`."""
-        note = record.note and {key: getattr(record.note, field) or "" for key, field in _NOTE_FIELDS.items()}
-        verdict = dataclasses.asdict(record.verdict) if record.verdict else None
+        ref = record.container_ref
+        note = ref and {key: getattr(ref, field) or "" for key, field in _NOTE_FIELDS.items()}
+        verdict = dataclasses.asdict(record.outcome) if record.outcome else None
         data = {"schema": 1, "verdict": verdict, "note": note, "plan": record.plan.as_json() if record.plan else None}
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self._path(run), json.dumps(data), mode=0o600)
@@ -170,4 +171,4 @@ class HostRecordStore:
 
 
 def load_outcome_from_host_record(run_dir: Path) -> RunOutcome | None:
-    return HostRecordStore(run_dir.parent.parent).read_or_empty(run_dir.name).verdict
+    return HostRecordStore(run_dir.parent.parent).read_or_empty(run_dir.name).outcome

@@ -148,16 +148,17 @@ class RunStore:
         return runtime is not None and runtime.status() in ("made", "living")
 
     def find_container_runtime(self, run: str) -> RuntimeHandle | None:
-        note = self._records.read_or_empty(run).note
+        note = self._records.read_or_empty(run).container_ref
         return self.open_runtime(note) if note else None
 
     def load_container_refs(self) -> dict[str, ContainerRef]:
         records = self._records
-        return {run: note for run in records.run_ids() if (note := records.read_or_empty(run).note)}
+        return {run: note for run in records.run_ids() if (note := records.read_or_empty(run).container_ref)}
 
     def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         known = self._records.read_or_empty(container_ref.run)
-        self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))
+        record = dataclasses.replace(known, container_ref=container_ref, plan=plan or known.plan)
+        self._records.write(container_ref.run, record)
 
     def load_plan_preferring_host_record(self, run_dir: Path) -> RunPlan:
         return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
@@ -209,14 +210,14 @@ class RunStore:
         plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
             _checked(plan, run)
-        if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
+        if known.outcome and plan and not known.container_ref and known.outcome.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
         runtime = self.find_container_runtime(run)
-        if runtime and known.note:
+        if runtime and known.container_ref:
             status = runtime.status()
             if status == "living":
                 return False
-            last = find_exit_info_unless_never_started(runtime, status, known.note, run_dir)
+            last = find_exit_info_unless_never_started(runtime, status, known.container_ref, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
@@ -232,8 +233,8 @@ class RunStore:
             return
         if not known.plan:
             return
-        verdict = extract_status_and_passed_stages(state) if state else known.verdict
-        self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
+        verdict = extract_status_and_passed_stages(state) if state else known.outcome
+        self._records.write(run, dataclasses.replace(known, container_ref=None, outcome=verdict))
 
     @property
     def _records(self) -> HostRecordStore:
@@ -257,7 +258,7 @@ def _checked(plan: RunPlan, run: str) -> RunPlan:
 def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...]:
     names = [stage.name for stage in plan.stages]
     kept = names[: names.index(plan.begin_at)] if plan.begin_at in names else []
-    return tuple(name for name in kept if known.verdict and name in known.verdict.passed)
+    return tuple(name for name in kept if known.outcome and name in known.outcome.passed)
 
 
 def _unreadable(what: str, error: OSError) -> NodeError:

@@ -105,28 +105,28 @@ _LINE_LIMIT = 300
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot:
-    """One look at a run: `stage` is the one that goes on, `line` the last of its logs with that log's name before it.
+    """One look at a run: `stage` is the one that goes on, `last_log_line` has its log's name before it.
 
-    `progress` is what logs and metrics of the stage told last, `doing` what it is busy with besides its steps;
-    `full_in_s` when the disk will be full at its present rate (None: it does not fill).
+    `progress` is what logs and metrics of the stage told last, `activity` what it is busy with besides its steps;
+    `disk_full_in_s` when the disk will be full at its present rate (None: it does not fill).
     """
 
     state: RunState
     stage: StageState | None = None
     progress: ProgressReading = field(default_factory=ProgressReading)
-    doing: Activity | None = None
+    activity: Activity | None = None
     sample: Sample | None = None
-    full_in_s: float | None = None
-    line: str = ""
+    disk_full_in_s: float | None = None
+    last_log_line: str = ""
 
 
 def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
     samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
     history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
-    sample, full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
+    sample, disk_full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
     if stage is None:
-        return RunSnapshot(state=state, sample=sample, full_in_s=full_in_s)
+        return RunSnapshot(state=state, sample=sample, disk_full_in_s=disk_full_in_s)
     # Its own log last: what a stage says of itself counts most.
     paths = [*(f"{service.name}.log" for service in stage.services), "stage.log"]
     logs = {
@@ -142,12 +142,12 @@ def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
         state=state,
         stage=stage,
         progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
-        doing=find_activity(
+        activity=find_activity(
             stage, samples, {path.stem: find_last_bar_unless_full(data) for path, data in logs.items()}
         ),
         sample=sample,
-        full_in_s=full_in_s,
-        line=_find_last_line(logs),
+        disk_full_in_s=disk_full_in_s,
+        last_log_line=_find_last_line(logs),
     )
 
 
@@ -248,7 +248,7 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
         yield "phase", _phase(facts)
-        yield "doing", activity_text(facts.doing, now_s, bar=True) if facts.doing else ""
+        yield "doing", activity_text(facts.activity, now_s, bar=True) if facts.activity else ""
         yield "waits", _waits(stage)
         yield "speed", _speed_text(facts)
         yield (
@@ -259,9 +259,10 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         yield "use", _use(sample)
         yield "machine", _load_and_pressure_text(sample)
         yield "gpu", _gpus(sample)
-        full = "" if facts.full_in_s is None else f", full in {duration_text(facts.full_in_s)} at the present rate"
+        seconds = facts.disk_full_in_s
+        full = "" if seconds is None else f", full in {duration_text(seconds)} at the present rate"
         yield "disk", f"{decimal_size_text(sample.disk_free_bytes)} left{full}"
-    yield "log", facts.line
+    yield "log", facts.last_log_line
 
 
 def _phase(facts: RunSnapshot) -> str:
@@ -387,12 +388,12 @@ class _Lines:
 
     def _tell_far(self, state: RunState) -> None:
         facts = read_run_snapshot(self._run_dir, state)
-        if facts.doing:
-            far = activity_text(facts.doing, time.time(), bar=False)
+        if facts.activity:
+            far = activity_text(facts.activity, time.time(), bar=False)
         else:
             far = _speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
-            self._line(f"{facts.stage.name}: {far}", facts.line if facts.doing else "")
+            self._line(f"{facts.stage.name}: {far}", facts.last_log_line if facts.activity else "")
 
     def _line(self, text: str, quoted: str = "") -> None:
         """Say something, and what a log says, which is nobody's to translate."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
+    from rlbox.engine.container import NetworkKind
     from rlbox.job.cluster_job import ResolvedJob
     from rlbox.job.job import Job
     from rlbox.job.params import ParamValues
@@ -77,8 +78,7 @@ class RunOptions:
 
 class PreparedBackend(Protocol):
     @property
-    def network_kind(self) -> str:
-        """The network of its runs: `own`, `host`, `bridge` or `none`."""
+    def network_kind(self) -> NetworkKind: ...
 
     @property
     def shares_host_ports(self) -> bool: ...
@@ -93,7 +93,7 @@ class Backend(Protocol):
     """Where runs take place; how a run that is there is and ends is told by the `RuntimeHandle` of its record."""
 
     @property
-    def is_local(self) -> bool: ...
+    def is_data_disk_local(self) -> bool: ...
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         """Where the data disk is on another machine the command line is run there, and this does not return."""

@@ -79,18 +79,18 @@ class ClusterBackend:
         self._known: _Head | None = None
 
     @property
-    def is_local(self) -> bool:
+    def is_data_disk_local(self) -> bool:
         return bool(os.environ.get(HEAD_VARIABLE))
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
-        if self.is_local:
+        if self.is_data_disk_local:
             return locate_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
         if not app.dry_run:
             raise click.exceptions.Exit(_run_on_head(app, options, secrets_to_send))
         with app.collecting_refusals_if_dry_run("cluster"):
             plan = require_usable_cluster(app, options)
-            mount = load_image_plan(app.project, target).container.mount
+            mount = load_image_plan(app.project, target).container.disk_mount
             self._known = _Head(plan=plan, image="", folder=_ray_directory(plan, mount))
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_container_runtime)
@@ -112,7 +112,7 @@ class ClusterBackend:
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
-        run_id = os.environ.get(_RUN, "") if self.is_local else ""
+        run_id = os.environ.get(_RUN, "") if self.is_data_disk_local else ""
         adapted = replace_ray_by_cluster(job, values, gives)
         return dataclasses.replace(adapted, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
@@ -130,10 +130,10 @@ class ClusterBackend:
         )
 
     def _head(self, app: App, target: str) -> _Head | None:
-        if self._known is None and (self.is_local or not app.dry_run):
+        if self._known is None and (self.is_data_disk_local or not app.dry_run):
             with app.collecting_refusals_if_dry_run("cluster"):
                 name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
-                mount = load_image_plan(app.project, target).container.mount
+                mount = load_image_plan(app.project, target).container.disk_mount
                 self._known = _find_head(name, self._name_cluster(target), mount)
         return self._known
 
@@ -160,10 +160,10 @@ class ClusterBackend:
         return dataclasses.replace(
             ready,
             bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
-            access=require_devices_and_choose_gpus(app, image, gpus, inspected),
+            gpu_access=require_devices_and_choose_gpus(app, image, gpus, inspected),
             image_ref=head.image,
-            env=ray_env(head.plan, head.plan.head, image.container.mount),
-            labels={ID_LABEL: head.plan.id},
+            extra_env=ray_env(head.plan, head.plan.head, image.container.disk_mount),
+            extra_labels={ID_LABEL: head.plan.id},
         )
 
 

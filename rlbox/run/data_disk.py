@@ -121,7 +121,7 @@ def run_remotely_and_exit_if_engine_is_remote(
     image = load_image_plan(app.project, target)
     require_image(image.tag, image.target)
     named = data_option or os.environ.get("RLBOX_DATA")
-    folder = named or image.container.host
+    folder = named or image.container.disk_host_dir
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
         raise SpecError(
@@ -134,7 +134,7 @@ def run_remotely_and_exit_if_engine_is_remote(
         target=target,
         image=image.tag,
         data_dir=folder,
-        create_data_dir=image.container.create and not named,
+        create_data_dir=image.container.creates_disk_dir and not named,
         rlbox_args=drop_options(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
         env=env | {name: secret.reveal() for name, secret in secrets_to_send.items()},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),

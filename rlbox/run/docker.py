@@ -21,6 +21,7 @@ from rlbox.engine.container import (
     RUN_LABEL,
     TARGET_LABEL,
     ContainerPlan,
+    NetworkKind,
     plan_container,
 )
 from rlbox.engine.data_disk import ensure_data_dir_creating_default, report_and_require_local_devices
@@ -61,7 +62,7 @@ class DockerBackend:
         self._options = options
 
     @property
-    def is_local(self) -> bool:
+    def is_data_disk_local(self) -> bool:
         return is_engine_on_unix_socket()
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
@@ -76,7 +77,7 @@ class DockerBackend:
         if self._options.build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
-        if self.is_local:
+        if self.is_data_disk_local:
             ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals_if_dry_run("image"):
@@ -92,7 +93,7 @@ class DockerBackend:
             image=image,
             bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
             gpus=self._options.gpus,
-            access=access,
+            gpu_access=access,
             say=app.print_status,
         )
 
@@ -192,8 +193,7 @@ class RunContainer:
 class PreparedDocker:
     """The image and the engine for runs of a target; `bytecode_dir_in_data` is relative to the data disk.
 
-    `image_ref` is what the engine calls the image where that is not by its tag, `env` and `labels` are further ones of
-    its containers. One that is not local is only shown.
+    `image_ref` is what the engine calls the image where that is not by its tag, One that is not local is only shown.
     """
 
     target: str
@@ -202,15 +202,15 @@ class PreparedDocker:
     bytecode_dir_in_data: Path
     say: Callable[[str], None]
     gpus: str = ""
-    access: GpuAccess = NO_GPUS
+    gpu_access: GpuAccess = NO_GPUS
     backend_name: str = _NAME
     image_ref: str = ""
     will_start_on_this_machine: bool = True
-    env: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+    extra_labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def network_kind(self) -> str:
+    def network_kind(self) -> NetworkKind:
         return self.image.container.network
 
     @property
@@ -218,7 +218,7 @@ class PreparedDocker:
         return self.will_start_on_this_machine and self.network_kind == "host" and is_engine_on_unix_socket()
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
-        mount = self.image.container.mount
+        mount = self.image.container.disk_mount
         plan = plan_container_run(job, values, mount, run_id, self.backend_name, self.target, secret_names)
         env = {_BYTECODE: f"{mount}/{self.bytecode_dir_in_data}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
@@ -256,9 +256,9 @@ class PreparedDocker:
             self.image.container,
             name=plan.container,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.supervise", plan.paths.run),
-            env={**self.env, **({SECRETS_VARIABLE: ",".join(secrets)} if secrets else {})},
+            env={**self.extra_env, **({SECRETS_VARIABLE: ",".join(secrets)} if secrets else {})},
             labels={
-                **self.labels,
+                **self.extra_labels,
                 TARGET_LABEL: self.target,
                 RUN_LABEL: plan.run_id,
                 OWNER_LABEL: format_user_ids().partition(":")[0],
@@ -266,7 +266,7 @@ class PreparedDocker:
             data_dir=str(self.run_store.data_dir),
             caller_uid_gid=format_user_ids(),
             ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
-            gpus=self.access,
+            gpus=self.gpu_access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),
         )

@@ -43,7 +43,7 @@ def open_shell_in_new_container(
     from rlbox.system.network_settings import find_custom_ca_bundle
 
     image = load_image_plan(app.project, target)
-    folder = data_disk.resolve_nonsystem_data_dir(image.container.host, data_option)
+    folder = data_disk.resolve_nonsystem_data_dir(image.container.disk_host_dir, data_option)
     data_disk.ensure_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
         data_disk.report_and_require_local_devices(app, image.container)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.app import App
-from rlbox.engine.container import LOOPBACK, OWN_NETWORK
+from rlbox.engine.container import LOOPBACK, OWN_NETWORK, NetworkKind
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import check_package_requirement, list_stack_package_versions
 from rlbox.i18n import _
@@ -53,7 +53,7 @@ def remove_published_ports_from_plan(plan: RunPlan, taken: Container[int]) -> Ru
 def plan_exposure_or_refuse(
     app: App,
     plan: RunPlan,
-    network_kind: str,
+    network_kind: NetworkKind,
     data_dir: Path,
     options: RunOptions,
 ) -> RunPlan:

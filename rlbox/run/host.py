@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
+from rlbox.engine.container import NetworkKind
 from rlbox.engine.data_disk import ensure_data_dir_creating_default
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -40,7 +41,7 @@ from rlbox.values import Command, Secret
 class HostBackend:
     """Runs whose processes are those of this machine; no record says what carries them."""
 
-    is_local = True
+    is_data_disk_local = True
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
@@ -89,7 +90,7 @@ class PreparedHost:
     run_store: RunStore
     environment: StageEnvironment
     gpus: str = ""
-    network_kind: str = "host"
+    network_kind: NetworkKind = "host"
     shares_host_ports: bool = True
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:

@@ -103,7 +103,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack_or_forced_conflict(app, target, force=options.force)
-    is_local_run = backend.is_local and options.place != CLUSTER
+    is_local_run = backend.is_data_disk_local and options.place != CLUSTER
     tree = require_matching_source(app, job, values, is_local_run=is_local_run, accept_other_version=options.force)
     if tree:
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: tree.folder})
@@ -134,7 +134,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         _require_stages_passed(skipped, options, format_run_command_without_params(plan))
         plan = dataclasses.replace(plan, begin_at=options.first_stage if skipped else "", skipped=skipped)
     if app.dry_run:
-        if backend.is_local:
+        if backend.is_data_disk_local:
             with app.collecting_refusals_if_dry_run("data disk"):
                 run_store.require_unlocked_and_idle()
         if prepared.shares_host_ports:
@@ -175,7 +175,7 @@ def _check_fit(
     fit, gpus = None, get_gpus_option_or_env(options.gpus)
     with app.collecting_refusals_if_dry_run("memory"):
         capacity = load_declared_capacity(app, target, gpus)
-        if backend.is_local:
+        if backend.is_data_disk_local:
             capacity = replace_declared_by_measured_capacity(app, target, capacity, run_store.data_dir, gpus)
         fit = check_fit(job, values, capacity)
         place = "" if options.place == DEFAULT_PLACE else options.place
@@ -240,7 +240,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     `SpecError`: there is nothing to resume, or `--force` is missing for specs that changed or a stage that is left out.
     """
     target = options.target or DEFAULT_TARGET
-    if options.place == CLUSTER and not (head := load_backend(CLUSTER, options)).is_local:
+    if options.place == CLUSTER and not (head := load_backend(CLUSTER, options)).is_data_disk_local:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(f"run {name}"):

@@ -84,19 +84,19 @@ class HttpFile:
 class CompileInputs:
     """What a wheel of `group` is compiled from: its source, and the `tools` beside it when it is built.
 
-    `recipe` is the sha256 of everything that decides its bytes. The wheel itself is a package of its group, as soon as
+    `inputs_sha256` is of everything that decides its bytes. The wheel itself is a package of its group, as soon as
     it was compiled.
     """
 
     name: str
     group: str
-    recipe: Sha256
+    inputs_sha256: Sha256
     source: Package | GitTree
     tools: tuple[Package, ...]
 
     @property
     def compiled_wheel_package_source(self) -> str:
-        return f"compiled/{self.recipe}"
+        return f"compiled/{self.inputs_sha256}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ def _block(rows: Iterable[Any], indent: int) -> str:
 
 
 def _compiled_text(row: CompileInputs) -> str:
-    head = {key: getattr(row, key) for key in ("name", "group", "recipe")}
+    head = {"name": row.name, "group": row.group, "recipe": row.inputs_sha256}
     body = f'"source": {json.dumps(asdict(row.source), ensure_ascii=False)},\n      "tools": {_block(row.tools, 6)}}}'
     return f"    {json.dumps(head)[:-1]},\n      {body}"
 
@@ -311,7 +311,7 @@ def parse_lock(text: str | bytes, source: str, next_step: str = "") -> Lock:
 def _compiled(row: Mapping[str, Any]) -> CompileInputs:
     told = row["source"]
     (source,) = _rows(GitTree, [told]) if "commit" in told else _rows(Package, [told])
-    head = {key: str(row[key]) for key in ("name", "group", "recipe")}
+    head = {"name": str(row["name"]), "group": str(row["group"]), "inputs_sha256": str(row["recipe"])}
     return CompileInputs(**head, source=source, tools=_rows(Package, row["tools"]))
 
 

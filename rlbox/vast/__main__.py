@@ -38,21 +38,21 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
 
 
-def run_job_agent(folder: Path) -> int:
-    """Carry out the job of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
-    handle = open_lock_unless_held(folder / "lock", create_else_raise=True)  # held until this process ends
+def run_job_agent(job_dir: Path) -> int:
+    """Carry out the job of `job_dir` until its run has ended; return the run's exit code, 0 where another one keeps."""
+    handle = open_lock_unless_held(job_dir / "lock", create_else_raise=True)  # held until this process ends
     if handle is None:
         return 0
-    job = parse_remote_job((folder / JOB_FILE).read_text("utf-8"))
-    ended, run_file = folder / ENDED_FILE, folder / RUN_FILE
+    job = parse_remote_job((job_dir / JOB_FILE).read_text("utf-8"))
+    ended, run_file = job_dir / ENDED_FILE, job_dir / RUN_FILE
     earlier_end = ended.read_text("utf-8") if ended.exists() else ""
     ended.unlink(missing_ok=True)
     try:
-        facts = _follow_run_to_end(_start_or_resume_run(folder, job))
+        facts = _follow_run_to_end(_start_or_resume_run(job_dir, job))
     except RlboxError as error:
         _say(str(error))
         if not run_file.exists():  # it never ran: who types `vast up` is told, and mends it
-            write_atomic(folder / REFUSED_FILE, f"{error}\n")
+            write_atomic(job_dir / REFUSED_FILE, f"{error}\n")
             return error.exit_code
         run = run_file.read_text("utf-8").strip()
         facts = {"run": run, "job": job.job, "state": "refused", "exit_code": error.exit_code, "cause": error.what}
@@ -61,7 +61,7 @@ def run_job_agent(folder: Path) -> int:
     write_atomic(ended, end)
     # with the same end as before, the instance was started again to look at it
     if job.then == "stop" and end != earlier_end:
-        _wait_for_followers(folder / FOLLOWED_FILE)
+        _wait_for_followers(job_dir / FOLLOWED_FILE)
         _stop_instance()
     return int(facts["exit_code"] or 0)
 

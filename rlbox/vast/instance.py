@@ -49,12 +49,12 @@ _HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/appli
 
 @dataclass(frozen=True, kw_only=True)
 class RentedJob:
-    """A job for instance `number`: local files with their places on its data disk, its secrets, its on-start script.
+    """A job for an instance: local files with their places on its data disk, its secrets, its on-start script.
 
     `timeout_s` is how long the instance may take until it is ready.
     """
 
-    number: int
+    instance_id: int
     job: RemoteJob
     uploads: Sequence[tuple[Path, str]]
     env_file: Path | None
@@ -108,13 +108,13 @@ def start_job(app: App, connection: SshConnection, rented: RentedJob) -> str:
     folder = shlex.quote(job.folder)
     earlier_job = connection.run(f"cat {folder}/{JOB_FILE}").stdout
     if earlier_job not in ("", text):
-        _require_no_run_in_progress(connection, job, rented.number)
+        _require_no_run_in_progress(connection, job, rented.instance_id)
     specs = _list_spec_files(app.project)
     if specs:
         replace_remote_tree(connection, app.project.folder, specs, f"{job.folder}/{PROJECT_DIRECTORY}")
     if not connection.run(_HAS_IMAGE).ok:
         _sync_rlbox(app, connection, rented, specs)
-    wait_for_onstart(app, connection, job.disk, rented.number, rented.timeout_s)
+    wait_for_onstart(app, connection, job.disk, rented.instance_id, rented.timeout_s)
     files = list(_list_uploads(rented.uploads))
     with show_byte_progress(app, "upload", sum(file.stat().st_size for file, __ in files)) as report_bytes:
         for file, goal in files:
@@ -126,7 +126,7 @@ def start_job(app: App, connection: SshConnection, rented: RentedJob) -> str:
         forget = f"rm -f {folder}/{RUN_FILE} {folder}/{ENDED_FILE}"
         write = f"cat >{folder}/{JOB_FILE}.new && mv {folder}/{JOB_FILE}.new {folder}/{JOB_FILE}"
         connection.check_output(f"mkdir -p {folder} && {forget} && {write}", _("the job cannot be written"), text)
-    return _start_agent_and_await_run(connection, job, rented.number)
+    return _start_agent_and_await_run(connection, job, rented.instance_id)
 
 
 def _require_no_run_in_progress(connection: SshConnection, job: RemoteJob, number: int) -> None:
@@ -160,7 +160,7 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: S
             if status.startswith("failed"):
                 _restart_onstart(connection, job, rented.onstart)
             return
-        app.print_status(f"instance {rented.number}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
+        app.print_status(f"instance {rented.instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
         send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     if status.startswith(("failed", "ready")):

@@ -101,9 +101,9 @@ _PLAIN_IMAGES = (
 )
 
 
-def choose_plain_cuda_image(cuda_driver: str) -> str:
-    """Return the newest CUDA image that a driver for `cuda_driver` starts; without a version, the oldest."""
-    driver = tuple(map(int, cuda_driver.split("."))) if cuda_driver else (0,)
+def choose_plain_cuda_image(max_cuda_version: str) -> str:
+    """Return the newest CUDA image that a driver for `max_cuda_version` starts; without a version, the oldest."""
+    driver = tuple(map(int, max_cuda_version.split("."))) if max_cuda_version else (0,)
     fitting = [image for cuda, image in _PLAIN_IMAGES if tuple(map(int, cuda.split("."))) <= driver]
     return fitting[0] if fitting else _PLAIN_IMAGES[-1][1]
 

@@ -58,7 +58,7 @@ def gone(pid: int) -> bool:
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
     with contextlib.suppress(KeyError), run_servers([engine("m")], tmp_path, create_loopback_client(10)) as model:
-        assert model.model.engine["version"] == "1"
+        assert model.model.engine_facts["version"] == "1"
         child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
         raise KeyError

@@ -53,7 +53,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     )
     machine = MachineSourceSettings(network_settings=site, url_by_apt_archive={"debian": f"{hosts[0].url}/debian"})
     probes = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch])
-    assert sorted((probe.kind, probe.mirror, probe.reason) for probe in probes) == [
+    assert sorted((probe.kind, probe.mirror, probe.fault) for probe in probes) == [
         ("apt", "direct", None),
         ("python", "direct", None),
         ("torch-wheels", "direct", None),

@@ -123,7 +123,7 @@ def test_tokens_came_with_a_version() -> None:
 
 def test_a_container_tells_which_cluster_it_is_of() -> None:
     made = plan()
-    limits = replace(LIMITS, mount="/mnt")
+    limits = replace(LIMITS, disk_mount="/mnt")
     container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller_uid_gid="1000:1000")
     assert container.labels["rlbox.cluster"] == "pair"
     assert container.labels["rlbox.cluster.role"] == "worker"

@@ -34,7 +34,7 @@ SMALL = plan_container(
 )
 LARGE = plan_container(
     "rlbox/mine:latest",
-    replace(LIMITS, network="bridge", shm_gib=2.5, memory_gib=14.0, cpus=1.5, pids=4096, mount="/d"),
+    replace(LIMITS, network="bridge", shm_gib=2.5, memory_gib=14.0, cpus=1.5, pids=4096, disk_mount="/d"),
     name="n",
     argv=(),
     env={"B": "two words", "A": "1=2"},

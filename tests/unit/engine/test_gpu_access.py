@@ -64,24 +64,25 @@ def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
 
 def test_an_engine_without_any_way() -> None:
     found = offer({"Runtimes": {"runc": {}}, "CDISpecDirs": []})
-    assert (found.methods, found.machine_gpu_count) == ((), None)
-    assert offer({}).methods == ()
+    assert (found.methods_best_first, found.machine_gpu_count) == ((), None)
+    assert offer({}).methods_best_first == ()
 
 
 def test_an_engine_with_the_toolkit_runtime() -> None:
-    assert offer({"Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}).methods == ("gpus",)
+    found = offer({"Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}})
+    assert found.methods_best_first == ("gpus",)
 
 
 def test_an_engine_with_cdi(tmp_path: Path) -> None:
     info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
     (tmp_path / "other.yaml").write_text("kind: intel.com/gpu\n")
-    assert offer(info).methods == ("gpus",)
+    assert offer(info).methods_best_first == ("gpus",)
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     found = offer(info)
-    assert (found.methods, found.cdi_devices) == (("cdi", "gpus"), ())
+    assert (found.methods_best_first, found.cdi_devices) == (("cdi", "gpus"), ())
     assert choose_gpu_access(GpuRequest(count=2), found).names == NAMES[:2]
     found = offer(info | {"DiscoveredDevices": [{"Source": "cdi", "ID": name} for name in NAMES]})
-    assert (found.methods, found.cdi_devices, found.machine_gpu_count) == (("cdi", "gpus"), NAMES, 2)
+    assert (found.methods_best_first, found.cdi_devices, found.machine_gpu_count) == (("cdi", "gpus"), NAMES, 2)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple
 
 
 def locked(spec: Target) -> tuple[Lock, CompileInputs]:
-    row = CompileInputs(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
+    row = CompileInputs(name="flash-attn", group="kernels", inputs_sha256=digest(spec), source=SOURCE, tools=(TORCH,))
     return replace(fitting_lock(spec, own_requirements()), toolchain=(GCC,), compiled=(row,)), row
 
 
@@ -253,7 +253,7 @@ def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     before = lock.with_compiled_wheel(row, wheel(row))
     assert copy_matching_compiled_wheels(lock, before) == before
     assert copy_matching_compiled_wheels(lock, None) == lock
-    other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
+    other = replace(lock, compiled=(replace(row, inputs_sha256="f" * 64),))
     assert copy_matching_compiled_wheels(other, before) == other
     assert "flash-attn" not in list_kept_versions_by_purpose(before, UpgradeRequest())["stack"]
 
@@ -267,7 +267,7 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
     known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
-    old = CompileInputs(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
+    old = CompileInputs(name="flash-attn", group="k", inputs_sha256="", source=SOURCE, tools=known)
     tools = plan_tool_resolver_inputs(entry, (TORCH,), old, ())
     assert tools.files["tools.in"] == (
         "ninja\nnvidia-cuda-cccl==13.0.*\nnvidia-cuda-crt==13.0.*\nnvidia-cuda-nvcc==13.0.*\n"

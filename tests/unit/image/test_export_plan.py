@@ -105,14 +105,14 @@ def test_a_disk_without_a_place_must_be_named() -> None:
         cpus=0,
         pids=0,
         user="caller",
-        mount="/d",
-        host="",
-        create=False,
-        need_gib=0,
+        disk_mount="/d",
+        disk_host_dir="",
+        creates_disk_dir=False,
+        needed_disk_gib=0,
     )
     text = render_compose(target, limits, SHIPPED.template_dirs())
     assert 'source: "${RLBOX_DATA:?' in text
-    dollar = render_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_dirs())
+    dollar = render_compose(target, replace(limits, disk_host_dir='/a$b"c'), SHIPPED.template_dirs())
     (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
     assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
 def test_names_are_put_in() -> None:
     document = parse_document("x.sh", "A=1\nB=${A}2\nC=${NONE:-3}\nD=$D:x\n")
     end = Position(100, 1)
-    resolved = [document.resolve(text, end) for text in ("$B", "$C", "$NONE", "${NONE:-$A}", "$D")]
+    resolved = [document.expand_variables(text, end) for text in ("$B", "$C", "$NONE", "${NONE:-$A}", "$D")]
     assert resolved == ["12", "3", "$NONE", "1", "$D:x"]
 
 

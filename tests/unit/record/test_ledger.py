@@ -72,11 +72,11 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
 
 def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
     records = HostRecordStore(tmp_path)
-    records.write("r-1", HostRecord(note=NOTE))
+    records.write("r-1", HostRecord(container_ref=NOTE))
     (file,) = records.folder.glob("*.json")
     note = {"run": "r-1", "name": "job-7", "engine": "there", "started": "t0", "place": "there"}
     assert json.loads(file.read_text())["note"] == note
-    assert records.read_or_empty("r-1").note == NOTE
+    assert records.read_or_empty("r-1").container_ref == NOTE
 
 
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:

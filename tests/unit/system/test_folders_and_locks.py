@@ -164,7 +164,7 @@ def test_a_disk_that_cannot_be_used(
     what: str,
 ) -> None:
     folder = make(tmp_path, monkeypatch)
-    limits = replace(LIMITS, host=str(folder), create=create, need_gib=2.0)
+    limits = replace(LIMITS, disk_host_dir=str(folder), creates_disk_dir=create, needed_disk_gib=2.0)
     with pytest.raises(NodeError) as caught:
         ensure_data_dir_creating_default(App(project=Project(folder=tmp_path)), folder, limits)
     assert what in caught.value.what
@@ -177,7 +177,7 @@ def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
     app = App(project=Project(folder=tmp_path))
     with pytest.raises(NodeError, match="there is no such data disk"):
         ensure_data_dir_creating_default(
-            app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0
+            app, tmp_path / "slip", replace(LIMITS, disk_host_dir=str(tmp_path / "disk"), creates_disk_dir=True), 0.0
         )
     assert list(tmp_path.iterdir()) == []
 
