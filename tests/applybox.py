@@ -59,7 +59,7 @@ def put(store: ObjectStore, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     with store.wait_for_partial(digest) as draft:
         if not store.has(digest):
-            draft.reset()
+            draft.truncate()
             draft.write(data)
             draft.commit()
     return digest

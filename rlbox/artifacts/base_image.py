@@ -134,7 +134,7 @@ def _fetch_from(
                 if store.verify_and_seal(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
-                    partial.reset()
+                    partial.truncate()
                     partial.write(registry.require_manifest(reference.repository, f"sha256:{file.sha256}").body)
                 else:
                     download_blob(registry, reference.repository, file, partial, on_bytes)
@@ -153,7 +153,7 @@ def download_blob(
     def append() -> None:
         with registry.open_unverified_blob(repository, f"sha256:{file.sha256}", start=partial.size) as (start, blocks):
             if start != partial.size:
-                partial.reset()
+                partial.truncate()
             for block in blocks:
                 partial.write(block)
                 on_bytes(file, partial.size)
@@ -162,11 +162,11 @@ def download_blob(
     if partial.size < file.size:
         registry.retry(append)
     if partial.digest != file.sha256 and resumed:
-        partial.reset()
+        partial.truncate()
         registry.retry(append)
     if partial.digest != file.sha256:
         found = partial.digest
-        partial.reset()
+        partial.truncate()
         raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 

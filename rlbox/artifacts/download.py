@@ -135,7 +135,7 @@ class Downloader:
                 raise _LinkFailed(reason, spoils_partial=True)
             except _LinkFailed as error:
                 if error.spoils_partial:
-                    partial.reset()
+                    partial.truncate()
                 if not (error.spoils_partial and resumed):
                     raise
                 resumed = False
@@ -187,7 +187,7 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
     if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
     if partial.size:
-        partial.reset()
+        partial.truncate()
 
 
 def _local_blocks(link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:

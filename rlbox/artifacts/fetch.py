@@ -56,7 +56,7 @@ class FetchResult:
 
 def fetch_artifacts(
     artifacts: Sequence[Artifact],
-    url_source: MirrorUrlFinder,
+    url_finder: MirrorUrlFinder,
     store: ObjectStore,
     on_progress: Callable[[ProgressItem], None] = lambda item: None,
     *,
@@ -76,13 +76,13 @@ def fetch_artifacts(
     missing = [artifact for artifact in wanted if not store.verify_and_seal(artifact.sha256, artifact.size)]
     refuse_missing_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
-    fetch = _Fetch(url_source, store, on_progress, read_pip_and_proxy_settings())
+    fetch = _Fetch(url_finder, store, on_progress, read_pip_and_proxy_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:
         failed = [artifact for artifact in wanted if artifact in fetch.failures]
         tries = {
-            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, url_source.skipped_mirrors)
+            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, url_finder.skipped_mirrors)
             for artifact in failed
         }
         raise _create_fetch_error(tries, target)

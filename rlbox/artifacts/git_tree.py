@@ -107,7 +107,7 @@ def fetch_and_commit_git_tree(
     """
     tries, wanted = [], artifact.origin.rpartition(" ")[2]
     for place in clone_urls:
-        partial.reset()
+        partial.truncate()
         try:
             with _fetched(place.url, wanted, ca_bundle) as (repository, commit):
                 for block in _read_tree_tar(repository, commit):
@@ -118,7 +118,7 @@ def fetch_and_commit_git_tree(
             tries.append(FailedAttempt(mirror=place.mirror, reason=f"another tree: sha256 {partial.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
             tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_and_header_credentials(str(error))))
-    partial.reset()
+    partial.truncate()
     raise AllMirrorsFailedError(tuple(tries))
 
 

@@ -67,7 +67,7 @@ class PartialObject:
             self.size += count
             rest = rest[count:]
 
-    def reset(self) -> None:
+    def truncate(self) -> None:
         self._file.seek(0)
         self._file.truncate()
         self._sum = hashlib.sha256()
@@ -172,7 +172,7 @@ class ObjectStore:
         with self.wait_for_partial(expected_sha256) as draft:
             if self.verify_and_seal(expected_sha256):
                 return expected_sha256
-            draft.reset()
+            draft.truncate()
             return draft.commit_link_if_sha256_matches(path)
 
     def link_object(self, digest: str, path: Path) -> None:

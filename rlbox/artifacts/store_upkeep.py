@@ -91,7 +91,7 @@ def collect_digests_used_by_any_project(store: ObjectStore, project: Project) ->
 
     Raises SpecError: A lock cannot be read, so that nobody knows what it uses.
     """
-    own = {project.own_or_shipped_lock_file(name) for name in project.targets()}
+    own = {project.own_or_shipped_lock_file(name) for name in project.target_files()}
     used = {file.sha256 for path in sorted(own) for file in _list_files(store, path)}
     for known in list_fetched_locks(store):
         used |= {file.sha256 for file in _list_files(store, known.lock_path)}

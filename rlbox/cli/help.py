@@ -51,7 +51,7 @@ def translate_usage_message(error: click.UsageError) -> str:
     return text.replace("。 ", "。")
 
 
-def choose_language(argv: Sequence[str]) -> None:
+def detect_and_set_language(argv: Sequence[str]) -> None:
     """Set the language that a command line, the environment or the locale asks for; English where letters lack."""
     language = detect_language(argv, os.environ)
     try:

@@ -130,7 +130,7 @@ def _require_usable_name(project: Project, name: str) -> None:
             next_step="rlbox init mine --machine cpu",
         )
     shipped = Project(folder=project.roots[-1])
-    kinds = [kind for kind, names in (("target", shipped.targets()), ("job", shipped.jobs())) if name in names]
+    kinds = [kind for kind, rows in (("target", shipped.target_files()), ("job", shipped.job_files())) if name in rows]
     begun_in_checkout = project.folder == shipped.folder and len(kinds) == 2
     if kinds and not begun_in_checkout:
         raise SpecError(

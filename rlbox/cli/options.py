@@ -53,10 +53,10 @@ def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
     return load_job(project, ctx.params.get("name") or next(iter(ctx.args), "")).profiles
 
 
-complete_target = _complete_by(lambda ctx, project: project.targets())
-complete_job = _complete_by(lambda ctx, project: project.jobs())
-complete_sources = _complete_by(lambda ctx, project: project.source_profiles())
-complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.targets()])
+complete_target = _complete_by(lambda ctx, project: project.target_files())
+complete_job = _complete_by(lambda ctx, project: project.job_files())
+complete_sources = _complete_by(lambda ctx, project: project.source_profile_files())
+complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.target_files()])
 complete_profile = _complete_by(_list_profiles)
 complete_run = _complete_by(_list_runs)
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import run_and_report_failures
-from rlbox.cli.help import TranslatedContext, choose_language
+from rlbox.cli.help import TranslatedContext, detect_and_set_language
 from rlbox.i18n import LANGUAGES, _
 
 HELP = """
@@ -169,7 +169,7 @@ def root() -> None:
 
 
 def run_root(words: Sequence[str]) -> int:
-    choose_language(words)
+    detect_and_set_language(words)
     if words and words[0] == "help":  # as of other tools: `help`, `help run`
         words = [*words[1:2], "--help"]
     return run_and_report_failures(words, lambda: _run_click(words))

@@ -106,7 +106,7 @@ def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | Non
         return resume_run(app, resume, options)
     if not name:
         raise SpecError(
-            _("no job is named"), next_step=_("choose one of: {jobs}").format(jobs=", ".join(app.project.jobs()))
+            _("no job is named"), next_step=_("choose one of: {jobs}").format(jobs=", ".join(app.project.job_files()))
         )
     return start_run(app, name, options)
 

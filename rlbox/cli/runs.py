@@ -34,7 +34,7 @@ from rlbox.record.run_store import (
     delete_run_dir_and_host_record,
     format_removals,
 )
-from rlbox.record.source_tree import describe_source, load_source_toml_or_empty
+from rlbox.record.source_tree import describe_source_record, load_source_toml_or_empty
 from rlbox.record.state import find_readable_run_state, find_run_cause
 from rlbox.report.read import load_run_record
 from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyond_durations
@@ -103,7 +103,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     more = {"job": facts.job, "folder": str(run_dir), "bytes": facts.size_bytes, "stages": stages, "source": source}
     pairs = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
-    pairs += [("source", describe_source(source))] if source else []
+    pairs += [("source", describe_source_record(source))] if source else []
     lines = [row["run"], *columns([(f"  {key}:", value) for key, value in pairs])]
     lines += [f"  note: {note}" for note in row["notes"]]
     lines += columns([(f"  stage {stage['name']}", stage["state"]) for stage in stages])

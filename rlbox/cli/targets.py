@@ -42,7 +42,7 @@ def list_targets_and_jobs(app: App) -> int:
       rlbox targets
     """
     rows: list[dict[str, Any]] = []
-    for kind, paths in (("target", app.project.targets()), ("job", app.project.jobs())):
+    for kind, paths in (("target", app.project.target_files()), ("job", app.project.job_files())):
         for name, path in paths.items():
             source = "project" if path.is_relative_to(app.project.folder) else "shipped"
             row: dict[str, Any] = {"kind": kind, "name": name, "source": source, "problem": "", "title": ""}
@@ -91,7 +91,7 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
         return
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
-    targets, jobs = app.project.targets(), app.project.jobs()
+    targets, jobs = app.project.target_files(), app.project.job_files()
     if name in targets:
         data = load_target_with_fix_apt_packages(app.project, name).target.model_dump(mode="json")
         app.result({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
@@ -138,7 +138,7 @@ def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: s
         raise click.UsageError(_("--context takes one target, and no --check"))
     if hermetic and not context:
         raise click.UsageError(_("--hermetic says what --context carries"))
-    plans = [load_image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
+    plans = [load_image_plan(app.project, name) for name in (names or tuple(app.project.target_files()))]
     stale = {name: text for plan in plans for name, text in plan.rendered_files.items() if _differs(app, name, text)}
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())

@@ -56,7 +56,7 @@ from rlbox.vast.instance import (
     list_result_files,
     ssh_address,
     start_agent_and_wait_for_run,
-    start_job,
+    upload_and_start_job,
     wait_for_onstart,
 )
 from rlbox.vast.offers import Offer, format_offers, make_offer_filter, require_fitting_offers
@@ -507,7 +507,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
         while True:
             with SshConnection(ssh_address(instance), rented.timeout_s) as connection:
                 try:
-                    run = run or start_job(app, connection, rented)
+                    run = run or upload_and_start_job(app, connection, rented)
                     if detach:
                         ssh = instance.ssh_command
                         app.result({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")

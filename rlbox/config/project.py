@@ -36,24 +36,24 @@ class Project:
 
         Raises SpecError: no such target; the message suggests the nearest and lists all.
         """
-        return self._find("target", name, self.targets())
+        return self._find("target", name, self.target_files())
 
     def require_job_file(self, name: str) -> Path:
-        return self._find("job", name, self.jobs())
+        return self._find("job", name, self.job_files())
 
     def require_sources_profile_file(self, name: str) -> Path:
-        return self._find(_("sources profile"), name, self.source_profiles())
+        return self._find(_("sources profile"), name, self.source_profile_files())
 
-    def source_profiles(self) -> dict[str, Path]:
+    def source_profile_files(self) -> dict[str, Path]:
         """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
         folders = (SHIPPED_PROFILES, self.folder / "sources")
         found = {path.stem: path for folder in folders for path in folder.glob("*.toml")}
         return dict(sorted(found.items()))
 
-    def targets(self) -> dict[str, Path]:
+    def target_files(self) -> dict[str, Path]:
         return {path.parent.name: path for path in self._files("images/*/target.toml")}
 
-    def jobs(self) -> dict[str, Path]:
+    def job_files(self) -> dict[str, Path]:
         return {path.stem: path for path in self._files("jobs/*.toml")}
 
     def fix_files(self) -> dict[str, Path]:
@@ -90,9 +90,9 @@ class Project:
             return known[name]
         import difflib
 
-        if kind == "target" and name in self.jobs():
+        if kind == "target" and name in self.job_files():
             raise SpecError(_("{name} is a job, not a target").format(name=name), next_step=f"rlbox run {name}")
-        if kind == "job" and name in self.targets():
+        if kind == "job" and name in self.target_files():
             raise SpecError(
                 _("{name} is a target, not a job").format(name=name),
                 next_step=f"rlbox build {name}, rlbox shell {name}",

@@ -31,7 +31,7 @@ from rlbox.errors import NodeError
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, probe_gpus
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
-from rlbox.target.target import find_cuda12_variant
+from rlbox.target.target import find_cuda12_variant_or_empty
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
@@ -116,5 +116,5 @@ def load_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str,
         torch_cuda=find_stack_cuda_version(_packages(app, image.target)),
         # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
         has_compat_libraries=bool(require and image_env.get("CUDA_VERSION")),
-        target_for_older_drivers=find_cuda12_variant(app.project, image.target),
+        target_for_older_drivers=find_cuda12_variant_or_empty(app.project, image.target),
     )

@@ -88,7 +88,7 @@ def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-def find_stored_manifest_digest(engine_image: Mapping[str, Any]) -> str:
+def find_manifest_digest_or_empty(engine_image: Mapping[str, Any]) -> str:
     """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
 
     With the containerd store an image's id is that digest, and each of its names is listed with it.

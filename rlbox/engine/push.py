@@ -13,7 +13,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.oci import Descriptor, Manifest, find_stored_manifest_digest
+from rlbox.engine.oci import Descriptor, Manifest, find_manifest_digest_or_empty
 from rlbox.engine.reference import ImageReference, is_loopback_host
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
@@ -148,7 +148,7 @@ def push_and_verify(
         "digest": manifest.digest,
         "layers": {"total": total, "pushed": len(pushed), "present": total - len(pushed)},
         "bytes": sum(pushed.values()),
-        "exact": bool(find_stored_manifest_digest(image)),
+        "exact": bool(find_manifest_digest_or_empty(image)),
         **({"forced": overridden_conflict} if overridden_conflict else {}),
     }
     app.result(facts, reference.format_name_with_digest(manifest.digest))
@@ -178,7 +178,7 @@ def _push_and_verify_image(
             next_step=_("name the registry by an address that means the same on both"),
         )
     registry.require_reachable_registry()
-    stored = find_stored_manifest_digest(engine_image)
+    stored = find_manifest_digest_or_empty(engine_image)
     manifest = registry.find_manifest(reference.repository, reference.tag) if stored else None
     if manifest and manifest.digest == stored:
         return manifest

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.fixes.fix import Applies, Fix
 from rlbox.i18n import _, join, ngettext
-from rlbox.job.expression import compare
+from rlbox.job.expression import satisfies_comparison
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -117,10 +117,10 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
         yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
     if applies.gpus is not None:
         count = ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus).format(count=hardware.gpus)
-        yield _judge(compare(hardware.gpus, applies.gpus), count, applies.gpus)
+        yield _judge(satisfies_comparison(hardware.gpus, applies.gpus), count, applies.gpus)
     if applies.nodes is not None:
         count = ngettext("{count} node", "{count} nodes", hardware.nodes).format(count=hardware.nodes)
-        yield _judge(compare(hardware.nodes, applies.nodes), count, applies.nodes)
+        yield _judge(satisfies_comparison(hardware.nodes, applies.nodes), count, applies.nodes)
     if applies.rented is not None:
         rented = bool(hardware.platform)
         place = _("rented from {platform}").format(platform=hardware.platform) if rented else _("your own machine")

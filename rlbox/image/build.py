@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.engine.address import open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version_or_raise
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
-from rlbox.engine.oci import find_stored_manifest_digest
+from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, NotAnswered, TimedOut, WorkFailed
 from rlbox.findings import load_finding
 from rlbox.foreign import parse_json
@@ -203,7 +203,7 @@ def _cache_image_sbom(app: App, plan: ImagePlan) -> None:
     if (image := find_image(plan.tag)) is None:
         return
     # an engine without manifests has the digest of the image's configuration
-    digest = find_stored_manifest_digest(image) or str(image["Id"])
+    digest = find_manifest_digest_or_empty(image) or str(image["Id"])
     path = cache_path("images", plan.target, digest.rpartition(":")[2][:24]) / SBOM_FILE
     try:
         write_atomic(

@@ -156,7 +156,7 @@ def _describe_image(
 
 
 def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tuple[str, bool]:
-    if target not in project.targets():
+    if target not in project.target_files():
         return (
             f"there is no target {target} any more",
             PROJECT_NAME_VARIABLE not in os.environ,

@@ -12,7 +12,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.relock import get_version_or_commit, list_lock_changes, map_groups_to_entries
 from rlbox.engine.connection import connect_engine, find_image
-from rlbox.engine.oci import find_stored_manifest_digest
+from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.i18n import _
@@ -106,7 +106,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
     return {
         "name": reference,
         "id": image["Id"],
-        "digest": find_stored_manifest_digest(image) or None,
+        "digest": find_manifest_digest_or_empty(image) or None,
         "tags": list(image.get("RepoTags") or ()),
         "created": image.get("Created", ""),
         "size": image.get("Size", 0),
@@ -142,7 +142,7 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     """
     name = labels[_TARGET]
     status = {"target": name, "spec": "there is no such target", "lock": "", "changes": []}
-    if name not in app.project.targets():
+    if name not in app.project.target_files():
         return status
     try:
         target = load_target_with_fix_apt_packages(app.project, name).target

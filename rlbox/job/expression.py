@@ -53,7 +53,7 @@ def evaluate_expression(expression: str, values: Mapping[str, ExpressionValue]) 
         raise ValueError(_("{formula}: {error}").format(formula=expression, error=error)) from error
 
 
-def compare(value: float, comparison: str) -> bool:
+def satisfies_comparison(value: float, comparison: str) -> bool:
     return bool(evaluate_expression(f"value {comparison}", {"value": value}))
 
 

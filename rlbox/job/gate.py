@@ -48,7 +48,7 @@ class Rule(SpecModel):
         """Yield what is wrong with the rule, each with its key."""
         yield from ()
 
-    def fill(self, where: str, fill_text: FillText) -> Self:
+    def fill_placeholders(self, where: str, fill_text: FillText) -> Self:
         """Return the rule without placeholders; `where` is its path in the job."""
         filled = {key: fill_text(f"{where}.{key}", getattr(self, key), re.escape) for key in self.filled_patterns}
         filled |= {key: fill_text(f"{where}.{key}", getattr(self, key), str) for key in self.filled_texts}
@@ -357,9 +357,9 @@ class Gate(Rule):
         (), description="HTTP requests after the command has passed, while services run"
     )
 
-    def fill(self, where: str, fill_text: FillText) -> Gate:
+    def fill_placeholders(self, where: str, fill_text: FillText) -> Gate:
         filled: dict[str, Any] = {
-            key: tuple(rule.fill(f"{where}.{key}", fill_text) for rule in getattr(self, key))
+            key: tuple(rule.fill_placeholders(f"{where}.{key}", fill_text) for rule in getattr(self, key))
             for key in ("require", "forbid", "benign", "model_texts", "files", "metrics", "probes")
         }
         patterns = tuple(fill_text(f"{where}.model_output", text, re.escape) for text in self.model_output)

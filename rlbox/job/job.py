@@ -440,7 +440,7 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
 def load_ports_of_jobs_on_target(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
     found: dict[str, int] = {}
-    for name, path in project.jobs().items():
+    for name, path in project.job_files().items():
         shown = display_path(path, project)
         table = parse_toml(read_utf8_text(path, shown), shown)
         if table.get("target") != target:

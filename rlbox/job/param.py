@@ -212,7 +212,7 @@ ParamSet = dict[ParamName, ProfileEntry]
 ParamSets = Mapping[str, Mapping[str, Scalar | tuple[str, ...]]]
 
 
-def list_includes(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
+def get_included_profiles(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
     value = table.get(INCLUDE_KEY, ())
     return value if isinstance(value, tuple) else (str(value),)
 
@@ -242,7 +242,7 @@ def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, Profi
 def _visit(profiles: ParamSets, name: str, order: dict[str, None], above: tuple[str, ...]) -> None:
     if name in order or name in above:
         return
-    for under in list_includes(profiles[name]):
+    for under in get_included_profiles(profiles[name]):
         _visit(profiles, under, order, (*above, name))
     order[name] = None
 
@@ -286,7 +286,7 @@ def find_profile_problems_except_cycles(profiles: ParamSets, params: Mapping[str
             _("profiles.{name}.{include}: no profile {under!r}{suggest}").format(
                 name=name, include=INCLUDE_KEY, under=under, suggest=suggest_similar(under, list(profiles))
             )
-            for under in list_includes(table)
+            for under in get_included_profiles(table)
             if under not in profiles
         ]
     return problems

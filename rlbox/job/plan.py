@@ -303,9 +303,9 @@ def plan_run(
     )
 
 
-def select_stages(job: Job, profile: str) -> tuple[Stage, ...]:
-    """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
-    chosen = set(profile.split("+"))
+def select_stages(job: Job, plus_joined_profiles: str) -> tuple[Stage, ...]:
+    """Return the stages of a run with these profiles: those of every run, and theirs."""
+    chosen = set(plus_joined_profiles.split("+"))
     return tuple(stage for stage in job.stages if not stage.profiles or chosen & set(stage.profiles))
 
 
@@ -322,7 +322,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
             submission_id=f"{run_id}-{stage.name}" + (f"-{fill.attempt}" if again else ""),
         )
     return StagePlan(
-        **dict(stage.gate.fill(f"{where}.gate", fill.fill_text)),
+        **dict(stage.gate.fill_placeholders(f"{where}.gate", fill.fill_text)),
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
@@ -330,7 +330,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         + (fill.fill_argv_dropping_empty_flags(f"{where}.resume", stage.resume) if again else ()),
         env=fill.fill_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
-        needs=tuple(rule.fill(f"{where}.needs", fill.fill_text) for rule in stage.needs),
+        needs=tuple(rule.fill_placeholders(f"{where}.needs", fill.fill_text) for rule in stage.needs),
         listens=fill.fill_argv_dropping_empty_flags(f"{where}.listens", stage.listens),
         ray=ray,
         own_ray=stage.own_ray,
@@ -346,7 +346,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
 
 def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> ServicePlan:
     where = f"services.{service.name}"
-    ready = service.ready.fill(f"{where}.ready", fill.fill_text)
+    ready = service.ready.fill_placeholders(f"{where}.ready", fill.fill_text)
     if ready.port:
         ready = ready.model_copy(update={"port": job.ports[str(ready.port)]})
     return ServicePlan(

@@ -65,8 +65,8 @@ def _read(path: Path) -> bytes:
 
 def list_spec_targets_none_if_unreadable(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, str | None] = {path: name for name, path in project.targets().items()}
-    for path in project.jobs().values():
+    specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
+    for path in project.job_files().values():
         try:
             specs[path] = str(load_toml(path, project).get("target", ""))
         except SpecError:

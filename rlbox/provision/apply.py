@@ -42,7 +42,7 @@ from rlbox.provision.plan import (
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
     is_same_content_and_mode,
-    make_installed_state,
+    make_expected_path_state,
 )
 from rlbox.provision.probe import (
     FINGERPRINT_FILE,
@@ -387,7 +387,7 @@ def _back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterab
         path = Path(step.path)
         folders += _list_missing_parents_upwards(path)
         path_state, own = probe_path(path), laid.get(step.path)
-        due = make_installed_state(step.file)
+        due = make_expected_path_state(step.file)
         if own is None:
             backup = _back_up_file(layout, path, path_state)
             before = replace(path_state, text=None)

@@ -163,7 +163,7 @@ def plan_apply_skipping_conflicts(desired: DesiredState, machine: MachineState) 
     )
 
 
-def make_installed_state(file: FileToInstall) -> PathState:
+def make_expected_path_state(file: FileToInstall) -> PathState:
     if file.link_target:
         return PathState(kind="link", to=file.link_target)
     return PathState(
@@ -239,7 +239,7 @@ def _files(
         if row.rlbox_lines and path_state.text is not None:  # a platform fills it too
             text = merge_env_file_joining_paths(path_state.text, row.rlbox_lines)
             laid = replace(row, text=text, mode=path_state.mode)
-        due = make_installed_state(laid)
+        due = make_expected_path_state(laid)
         if is_same_content_and_mode(path_state, due):
             continue
         own, reason = known.get(row.path), ""

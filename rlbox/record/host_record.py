@@ -141,7 +141,7 @@ class HostRecordStore:
     def __init__(self, data: Path) -> None:
         self.folder = state_path(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
 
-    def run_ids(self) -> list[str]:
+    def list_run_ids(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read_or_empty(self, run: str) -> HostRecord:

@@ -153,7 +153,7 @@ class RunStore:
 
     def load_container_refs(self) -> dict[str, ContainerRef]:
         records = self._records
-        return {run: note for run in records.run_ids() if (note := records.read_or_empty(run).container_ref)}
+        return {run: note for run in records.list_run_ids() if (note := records.read_or_empty(run).container_ref)}
 
     def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         known = self._records.read_or_empty(container_ref.run)

@@ -73,7 +73,7 @@ def load_source_toml_or_empty(run_dir: Path) -> dict[str, Any]:
         return {}
 
 
-def describe_source(record: Mapping[str, Any]) -> str:
+def describe_source_record(record: Mapping[str, Any]) -> str:
     name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
     folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
     if not record.get("commit"):

@@ -50,7 +50,7 @@ from rlbox.job.plan import ClusterRun, NodePlan
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
-from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, locate_local_run_store
+from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, locate_local_run_store
 from rlbox.run.docker import PreparedDocker, relative_bytecode_dir, require_devices_and_choose_gpus
 from rlbox.ssh.tunnel import describe_tunnel
 from rlbox.target.target import load_target
@@ -246,7 +246,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
             image=cluster.instances[head.name].image,
             data_dir=plan.head.data,
             create_data_dir=False,
-            rlbox_args=drop_options(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
+            rlbox_args=drop_options_and_their_values(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
             env={**env, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )

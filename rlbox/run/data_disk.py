@@ -135,14 +135,14 @@ def run_remotely_and_exit_if_engine_is_remote(
         image=image.tag,
         data_dir=folder,
         create_data_dir=image.container.creates_disk_dir and not named,
-        rlbox_args=drop_options(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
+        rlbox_args=drop_options_and_their_values(click.get_current_context().find_root().obj, LOCAL_FILE_OPTIONS),
         env=env | {name: secret.reveal() for name, secret in secrets_to_send.items()},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     raise click.exceptions.Exit(run_helper_and_fetch_files(tunnel, app.project, helper))
 
 
-def drop_options(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+def drop_options_and_their_values(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     left, rest = [], iter(args)
     for word in rest:
         if word in options:

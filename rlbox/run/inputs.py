@@ -27,7 +27,7 @@ from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path_or_empty
-from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
+from rlbox.record.source_tree import SourceTree, describe_source_record, probe_source_tree
 from rlbox.run.backend import format_run_command_without_params
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.system.identity import get_user_name
@@ -125,7 +125,7 @@ def require_matching_source(
             )
         found = _probe_tree(job.source, Path(str(values.params[SOURCE_PARAM])).expanduser().resolve())
         _check_version(job.name, job.source, found, force=accept_other_version)
-        app.print_status(f"source: {describe_source(found.to_json())}")
+        app.print_status(f"source: {describe_source_record(found.to_json())}")
         return found
     return None
 

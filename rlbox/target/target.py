@@ -442,10 +442,10 @@ class LoadedTarget:
     files: tuple[Path, ...]
 
 
-def find_cuda12_variant(project: Project, target_name: str) -> str:
+def find_cuda12_variant_or_empty(project: Project, target_name: str) -> str:
     """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
     variant = f"{target_name}-cu12"
-    return variant if variant in project.targets() else ""
+    return variant if variant in project.target_files() else ""
 
 
 def load_target(project: Project, target_name: str) -> LoadedTarget:
@@ -483,13 +483,13 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
                 path=display_path(path, project), include=include
             )
         )
-    if include not in project.targets():
-        near = suggest_similar(include, list(project.targets()))
+    if include not in project.target_files():
+        near = suggest_similar(include, list(project.target_files()))
         raise SpecError(
             _("{path}: include: unknown target {include!r}{near}").format(
                 path=display_path(path, project), include=include, near=near
             ),
-            next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
+            next_step=_("choose one of: {targets}").format(targets=", ".join(project.target_files())),
         )
     under, files = _load_included(project, include, (*above, name))
     return merge_tables_and_named_lists(under, data), (path, *files)

@@ -96,7 +96,7 @@ def wait_for_onstart(app: App, connection: SshConnection, data_disk: str, instan
         time.sleep(_POLL_S)
 
 
-def start_job(app: App, connection: SshConnection, rented: RentedJob) -> str:
+def upload_and_start_job(app: App, connection: SshConnection, rented: RentedJob) -> str:
     """Bring all that a job needs, and start it, unless all that was done before; return its run.
 
     Raises

@@ -65,7 +65,7 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),
     )
-    assert list(folder.project.source_profiles()) == ["cn", "direct", "lan"]
+    assert list(folder.project.source_profile_files()) == ["cn", "direct", "lan"]
 
 
 def test_an_included_profile_comes_after(folder: Folder) -> None:

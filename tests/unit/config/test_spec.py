@@ -113,7 +113,7 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     assert folder.project.own_or_shipped_lock_file("local") == own.with_name("lock.json")
     folder.target("zz")
     folder.target("aa")
-    assert list(folder.project.targets()) == sorted({*SHIPPED.targets(), "aa", "zz"})
+    assert list(folder.project.target_files()) == sorted({*SHIPPED.target_files(), "aa", "zz"})
     assert folder.project.template_dirs() == [CHECKOUT / "templates"]
     folder.write("templates/base.j2", "")
     assert folder.project.template_dirs() == [folder.path / "templates", CHECKOUT / "templates"]
@@ -169,7 +169,7 @@ def test_schema_of_a_target_knows_defaults_and_includes() -> None:
             assert key not in node.get("required", ())
 
 
-@pytest.mark.parametrize("name", SHIPPED.targets())
+@pytest.mark.parametrize("name", SHIPPED.target_files())
 def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
     schema, data = create_json_schema("target"), load_toml(SHIPPED.require_target_file(name))
     assert keys_not_in(schema, schema, data) == []
@@ -177,10 +177,10 @@ def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
     assert load_target(SHIPPED, name).target.name == name
 
 
-@pytest.mark.parametrize("name", SHIPPED.jobs())
+@pytest.mark.parametrize("name", SHIPPED.job_files())
 def test_shipped_jobs_use_keys_of_the_schema(name: str) -> None:
     schema, data = create_json_schema("job"), load_toml(SHIPPED.require_job_file(name))
     assert keys_not_in(schema, schema, data) == []
     job = load_job(SHIPPED, name)
     assert isinstance(job, Job)
-    assert job.target in SHIPPED.targets()
+    assert job.target in SHIPPED.target_files()

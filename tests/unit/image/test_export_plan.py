@@ -119,7 +119,7 @@ def test_a_disk_without_a_place_must_be_named() -> None:
 
 def test_only_places_with_docker_have_a_committed_file() -> None:
     found = {path.parent.name for path in CHECKOUT.glob("images/*/compose.yaml")}
-    own = {name for name in SHIPPED.targets() if not load_target(SHIPPED, name).target.hardware.platform}
+    own = {name for name in SHIPPED.target_files() if not load_target(SHIPPED, name).target.hardware.platform}
     assert found == own != set()
 
 

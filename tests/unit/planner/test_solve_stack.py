@@ -141,7 +141,7 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
     assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
 
 
-@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).targets()))
+@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).target_files()))
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.own_or_shipped_lock_file(name))

@@ -10,7 +10,7 @@ import pytest
 from rlbox.foreign import decode_toml
 from rlbox.record.source_tree import (
     SOURCE_RECORD_FILE,
-    describe_source,
+    describe_source_record,
     load_source_toml_or_empty,
     probe_source_tree,
     read_tree_version,
@@ -49,7 +49,7 @@ def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
     assert list(found.render_record_files(MASKS)) == [SOURCE_RECORD_FILE]
-    assert describe_source(found.to_json()).count("no changes") == 1
+    assert describe_source_record(found.to_json()).count("no changes") == 1
 
 
 def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_probe_source_without_git_has_a_digest_of_its_files(tree: Path) -> None:
     assert probe_source_tree(tree, "verl").digest == found.digest
     (tree / "verl/__init__.py").write_text("RATE = 2\n")
     assert probe_source_tree(tree, "verl").digest != found.digest
-    assert "no git commit" in describe_source(found.to_json())
+    assert "no git commit" in describe_source_record(found.to_json())
 
 
 def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Path) -> None:

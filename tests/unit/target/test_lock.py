@@ -136,7 +136,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock:
 
 def test_shipped_locks_are_written_as_they_are_read() -> None:
     project = Project(folder=CHECKOUT)
-    for name in project.targets():
+    for name in project.target_files():
         path = project.own_or_shipped_lock_file(name)
         if name != "local" and not path.is_file():
             continue  # its stack is locked where it is first built
