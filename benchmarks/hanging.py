@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import Supervised, bare_stage, unix
-from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
+from rlbox.hang.detector import HangDetector, Stall, load_shipped_phases, merge_phases
 from rlbox.logs.lines import LineSplitter
 from rlbox.system.counters import ActivityRates
 
@@ -92,7 +92,7 @@ def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
     Lines without a time, and states of progress bars whose clock went back, are spread evenly between their
     neighbours. That nothing is known of the processes makes it the hardest case: everything looks idle.
     """
-    phases = merge_phases((), load_phases().phases, silence_s, override_shipped_silence=False)
+    phases = merge_phases((), load_shipped_phases().phases, silence_s, override_shipped_silence=False)
     judge, now_s = HangDetector(phases, silence_s, 20.0, 0.0), 0.0
     for text, end, at in _timed(list(_parts(data))):
         while now_s < at:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.place import Place, run, smallest_target
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import load_lock
@@ -93,7 +93,7 @@ def _known(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def _made_from() -> str:
-    parts = (SPEC.read_text(encoding="utf-8"), repr(LEAF), repr(BOTTOM), *own_requirements())
+    parts = (SPEC.read_text(encoding="utf-8"), repr(LEAF), repr(BOTTOM), *list_rlbox_requirements())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -46,7 +46,7 @@ def precise_duration_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < _MINUTE else duration_text(seconds)
 
 
-def moment(text: str) -> float | None:
+def iso_to_unix(text: str) -> float | None:
     """Return a time of a run's files (ISO 8601, UTC) as seconds since 1970; None for what is no time."""
     try:
         found = datetime.fromisoformat(text)
@@ -82,12 +82,12 @@ def gpu_memory_text(size_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB / 10 or not size_bytes else f"{size_bytes / MIB:.0f} MiB"
 
 
-def counted(count: int, singular: str, more: str) -> str:
+def counted(count: int, singular: str, plural: str) -> str:
     """Return how many there are: `1 file`, `3 files`."""
-    return f"1 {singular}" if count == 1 else f"{count} {more}"
+    return f"1 {singular}" if count == 1 else f"{count} {plural}"
 
 
-def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+def align_rows(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
     lines = list(rows)
     widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)][:-1]

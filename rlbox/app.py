@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.project import Project
-from rlbox.errors import NotAnswered, RlboxError, SpecError
+from rlbox.errors import EngineUnavailable, RlboxError, SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _, get_language, translate
 from rlbox.terminal import remove_controls
@@ -95,7 +95,7 @@ class App:
         except RlboxError as error:
             if not self.dry_run:
                 raise
-            if isinstance(error, NotAnswered):
+            if isinstance(error, EngineUnavailable):
                 self.add_dry_run_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
             else:
                 self.dry.add_refusal(error)
@@ -104,24 +104,24 @@ class App:
         known = self.dry.unchecked_by_reason.setdefault(reason, [])
         known += [one for one in subjects if one not in known]
 
-    def planned(self, data: Mapping[str, Any], text: str, action: str, *, exit_code: int = 0) -> int:
+    def print_plan(self, data: Mapping[str, Any], text: str, action: str, *, exit_code_if_run: int = 0) -> int:
         """Write the result of a dry run, its verdict last; `action` is what the real one does. Return its exit code.
 
         `exit_code` is how a real run ends that nothing refuses.
         """
-        self.dry.exit_codes_unless_refused.append(exit_code)
+        self.dry.exit_codes_unless_refused.append(exit_code_if_run)
         if self.as_json:
-            write_json({**data, "verdict": self.dry.verdict_json(action)})
+            print_json_with_schema({**data, "verdict": self.dry.verdict_json(action)})
             return self.dry.expected_exit_code
         if text:
             self.print_stdout(f"{text}\n")
         self.print_stdout("\n".join(self.dry.format_lines(action)))
         return self.dry.expected_exit_code
 
-    def result(self, data: Mapping[str, Any], text: str) -> None:
+    def output(self, data: Mapping[str, Any], text: str) -> None:
         """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""
         if self.as_json:
-            write_json(data)
+            print_json_with_schema(data)
         elif text:
             self.print_stdout(text)
 
@@ -130,7 +130,7 @@ class App:
         sys.stdout.flush()
 
 
-def write_json(data: Mapping[str, Any]) -> None:
+def print_json_with_schema(data: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; characters that its encoding lacks are escaped as JSON does."""
     import json
 
@@ -140,7 +140,7 @@ def write_json(data: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def own_requirements() -> tuple[str, ...]:
+def list_rlbox_requirements() -> tuple[str, ...]:
     from importlib.metadata import requires
 
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))

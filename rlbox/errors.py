@@ -65,7 +65,7 @@ class EngineError(RlboxError):
     exit_code = 4
 
 
-class NotAnswered(EngineError):
+class EngineUnavailable(EngineError):
     """No engine answers, or none may be asked now: what it would say is not known."""
 
 

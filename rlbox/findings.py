@@ -42,17 +42,17 @@ class Finding:
     covers: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as JSON types; `load_finding` is the way back."""
+        """Return the finding as JSON types; `parse_finding` is the way back."""
         return asdict(self)
 
 
-def listed(texts: Sequence[str], most: int = 4) -> str:
+def join_at_most(texts: Sequence[str], most: int = 4) -> str:
     """Return texts as `Finding.seen` names them: the first few, then how many more there are."""
     more = f" (+{len(texts) - most} more)" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
-def load_finding(data: Mapping[str, Any]) -> Finding:
+def parse_finding(data: Mapping[str, Any]) -> Finding:
     """Return the finding that `Finding.as_json` wrote; keys of a newer rlbox are left out."""
     from pydantic import TypeAdapter
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wheelbox import make_wheel
 
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
@@ -88,7 +88,7 @@ def give(
         packages.append(Package(name=name, version=version, file=file, sha256=put(store, body), size=len(body)))
     lock = Lock(
         target="small",
-        spec=compute_lock_spec_checksum(target, own_requirements()),
+        spec=compute_lock_spec_checksum(target, list_rlbox_requirements()),
         python=python,
         platform=target.python.platform,
         base="debian:bookworm",
@@ -125,7 +125,7 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
     (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
     spec = compute_lock_spec_checksum(
-        load_target_with_fix_apt_packages(Project(folder=folder), "held").target, own_requirements()
+        load_target_with_fix_apt_packages(Project(folder=folder), "held").target, list_rlbox_requirements()
     )
     (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).to_json_text())
 

@@ -90,8 +90,8 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
         gate.ignore_failures_while_stopping()
         for log, text in case.get("stopped", {}).items():
             gate.feed(log, text.encode())
-        gate.close_logs()
-        gate.finish()
+        gate.close_logs_and_decide_lines()
+        gate.decide_waiting_rules()
         _look_at_files(case, run, stage, gate, before)
     return _verdict(gate)
 
@@ -108,7 +108,7 @@ def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
         if file and not file.get("old"):
             for part in cut(file["text"].encode()):
                 gate.feed(path, part)
-    gate.close_logs()
+    gate.close_logs_and_decide_lines()
     gate.fail_late_rules(case.get("took_s", 0.0))
 
 
@@ -195,6 +195,6 @@ def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[ob
     gate = GateChecker(stage, KNOWN)
     _feed(case, run, gate, cut)
     gate.ignore_failures_while_stopping()
-    gate.finish()
+    gate.decide_waiting_rules()
     last_lines = {log: gate.last_nonblank_line(log) for log in case.get("logs", {})}
     return (gate.states(), gate.events.forbidden, gate.events.violations, last_lines)

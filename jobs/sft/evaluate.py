@@ -29,7 +29,7 @@ from rlbox.evaluation.model_server import (
 )
 from rlbox.evaluation.sandbox_client import SandboxClient
 from rlbox.evaluation.suites import ProblemError, ProblemSources, SuiteProblems, load_suites_with_problems
-from rlbox.system.http import NoResponseError, create_loopback_client
+from rlbox.system.http import NoFullResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 
@@ -88,7 +88,7 @@ def main() -> None:
         sets = load(args, max(one.tier for one in found))
         sandbox = SandboxClient(args.sandbox_url, create_loopback_client(3600.0))
         sandbox.probe_strength_and_versions()
-    except NoResponseError as error:
+    except NoFullResponseError as error:
         sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does")
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")

@@ -18,9 +18,9 @@ from rlbox.system.http import (
     RETRYABLE_STATUSES,
     HttpClient,
     HttpResponse,
-    NoResponseError,
+    NoFullResponseError,
     compute_exponential_backoff_s,
-    explain_no_response,
+    explain_response_error,
 )
 from rlbox.target.artifact import Artifact
 
@@ -164,11 +164,11 @@ class Downloader:
                 for block in answer.iter_bytes():
                     began = True
                     yield block
-        except NoResponseError as error:
+        except NoFullResponseError as error:
             if began and error.kind == "cut":
                 raise _LinkFailed(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            why = mask_url_and_header_credentials(explain_no_response(error))
+            why = mask_url_and_header_credentials(explain_response_error(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error

@@ -24,7 +24,7 @@ from rlbox.artifacts.mirrors import (
 )
 from rlbox.artifacts.profile import EnvCondition, HiddenHost, Phase, Profile
 from rlbox.engine.reference import parse_reference
-from rlbox.system.http import HttpClient, NoResponseError, create_client
+from rlbox.system.http import HttpClient, NoFullResponseError, create_client
 from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
@@ -258,7 +258,7 @@ def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
 def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
     try:
         answer = http.request("HEAD", url)
-    except NoResponseError:
+    except NoFullResponseError:
         return None
     return _unique(map(_parse_host, answer.urls))
 

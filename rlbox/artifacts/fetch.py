@@ -18,7 +18,7 @@ from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
-from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
+from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
@@ -229,7 +229,7 @@ def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, 
 
 def require_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
     needed = _count_missing_bytes(store, missing)
-    if needed and get_free_bytes(store.root) < needed:
+    if needed and free_bytes_or_0(store.root) < needed:
         raise _create_disk_full_error(store, needed)
 
 
@@ -239,7 +239,7 @@ def _count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> i
 
 
 def _create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
-    free = get_free_bytes(store.root)
+    free = free_bytes_or_0(store.root)
     return NodeError(
         _("the store's disk is full: {needed} needed, {free} free").format(
             needed=decimal_size_text(needed), free=decimal_size_text(free)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.amounts import columns, exact_duration_text, precise_duration_text
+from rlbox.amounts import align_rows, exact_duration_text, precise_duration_text
 from rlbox.app import App
 from rlbox.artifacts.mirrors import (
     FILE_URL_KINDS,
@@ -37,7 +37,7 @@ from rlbox.artifacts.mirrors import (
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
+from rlbox.system.http import HttpClient, NoFullResponseError, create_client, explain_response_error
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_torch_wheel_groups
 from rlbox.target.target import Target
@@ -113,8 +113,8 @@ def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ..
             parser = _Links(answer.url)
             parser.feed(body.decode("utf-8", "replace"))
             return tuple(parser.found)
-    except NoResponseError as error:
-        raise UnusableMirrorError(explain_no_response(error), is_unreachable=error.kind != "address") from error
+    except NoFullResponseError as error:
+        raise UnusableMirrorError(explain_response_error(error), is_unreachable=error.kind != "address") from error
 
 
 def read_machine_source_settings(
@@ -350,8 +350,8 @@ def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | 
                 return f"answered {answer.status} for {urlsplit(url).path}" if answer.status >= 500 else None
             content_type = answer.headers.get("content-type", "")
             return find_response_error(answer.status, content_type, answer.content_length, artifact)
-    except NoResponseError as error:
-        return explain_no_response(error)
+    except NoFullResponseError as error:
+        return explain_response_error(error)
 
 
 def list_unavailable_source_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
@@ -366,7 +366,7 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
         else (one.kind, one.mirror, precise_duration_text(one.seconds), one.file)
         for one in probes
     ]
-    return "\n".join(columns(rows))
+    return "\n".join(align_rows(rows))
 
 
 def load_profile_without_dead_mirrors(

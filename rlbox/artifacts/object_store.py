@@ -17,7 +17,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
-from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
+from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy_read_only
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -88,7 +88,7 @@ class PartialObject:
         draft.unlink(missing_ok=True)
         self._final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            link_or_copy(path, draft)
+            link_or_copy_read_only(path, draft)
             digest = compute_file_sha256(draft)
             if digest == self._final.name:
                 _seal(draft)
@@ -183,7 +183,7 @@ class ObjectStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{digest[:8]}")
         try:
-            link_or_copy(self.path(digest), draft)
+            link_or_copy_read_only(self.path(digest), draft)
             os.replace(draft, path)
         except FileNotFoundError as error:
             raise WorkFailed(

@@ -22,7 +22,7 @@ from rlbox.errors import WorkFailed
 from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.system.command import check_command
-from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
+from rlbox.system.http import HttpClient, NoFullResponseError, create_client, explain_response_error, retry
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Group, Target
@@ -363,8 +363,8 @@ def _size(http: HttpClient, url: str) -> int:
         return Path(unquote(parts.path)).stat().st_size
     try:
         answer = retry(lambda: http.request("HEAD", url), attempts=3)
-    except NoResponseError as error:
-        fault = explain_no_response(error)
+    except NoFullResponseError as error:
+        fault = explain_response_error(error)
     else:
         if answer.status == 200 and answer.content_length is not None:
             return answer.content_length

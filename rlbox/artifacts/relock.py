@@ -10,7 +10,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.app import App, own_requirements
+from rlbox.app import App, list_rlbox_requirements
 from rlbox.artifacts.apt_lock import resolve_bootstrapped_base_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import fetch_base_files
 from rlbox.artifacts.git_tree import resolve_git_ref
@@ -33,7 +33,7 @@ from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
-from rlbox.system.http import NoResponseError, create_client, explain_no_response
+from rlbox.system.http import NoFullResponseError, create_client, explain_response_error
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
 from rlbox.target.lock import (
     CompileInputs,
@@ -146,8 +146,8 @@ class _Resolver:
                             size += len(block)
                         return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
                 tries.append(f"\n  {link.mirror}: answered {answer.status}")
-            except NoResponseError as error:
-                tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
+            except NoFullResponseError as error:
+                tries.append(f"\n  {link.mirror}: {explain_response_error(error)}")
         raise WorkFailed(
             _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
             where=f"http.{source.name}",
@@ -357,7 +357,7 @@ def resolve_or_keep_lock_unwritten(
     before = own or _inherited(app, target.name, lock_fallback_targets)
     files = app.project.require_patch_files(target.name, target.patches_folder_files)
     patches = {path.name: path.read_text("utf-8") for path in files}
-    requirements = own_requirements()
+    requirements = list_rlbox_requirements()
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
         checksum = compute_lock_spec_checksum(target, requirements)
         spec = (target.name, target.python.version, target.python.platform, checksum)

@@ -102,16 +102,16 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     if only_look and (plan.steps or not check):
         output = format_comparison_output(prepared.desired, plan)
         if check:
-            app.result(*output)
+            app.output(*output)
             return 1 if plan.steps else 0
         would = f"make {_count_changes(len(plan.steps))}"
         if plan.steps and not layout.prefix:
             _warn_of_machine_paths(app, image.target)
             would += " at /" if yes else " at / after confirmation"
-        return app.planned(*output, would)
+        return app.print_plan(*output, would)
     layout = prepared.desired.layout
     checks = run_target_fix_checks(layout)
-    app.result(*format_apply_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
+    app.output(*format_apply_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
     app.print_status(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
@@ -134,6 +134,6 @@ def _remove(app: App, name: str, layout: Layout) -> int:
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
         would = f"restore {count}" if paths else "change nothing: it is not installed here"
-        return app.planned(data, "\n".join(f"remove      {path}" for path in paths), would)
-    app.result(data, "\n".join([f"{name}  {state}: {count} restored", *notes]))
+        return app.print_plan(data, "\n".join(f"remove      {path}" for path in paths), would)
+    app.output(data, "\n".join([f"{name}  {state}: {count} restored", *notes]))
     return 0

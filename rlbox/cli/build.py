@@ -86,6 +86,6 @@ def compile(app: App, name: str, **given: Any) -> int:
     if app.dry_run:
         count = sum(result.wheel is None for result in results)
         would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"
-        return app.planned(data, text, would)
-    app.result(data, text)
+        return app.print_plan(data, text, would)
+    app.output(data, text)
     return 0

@@ -71,7 +71,7 @@ def up(app: App, **given: Any) -> int:
     if app.dry_run:
         return dry_run_up(app, options)
     result = bring_up(app, options)
-    app.result(result.as_json(), result.text())
+    app.output(result.as_json(), result.text())
     app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
     words = options.target_and_options_text
     app.print_status(f"next: rlbox cluster status {words}, and then rlbox cluster down {words}")
@@ -92,7 +92,7 @@ def status(app: App, **given: Any) -> int:
     """
     options = ClusterOptions(**given)
     cluster_status = probe_cluster(app, options)
-    app.result(cluster_status.as_json(), cluster_status.text())
+    app.output(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
         app.print_status(f"next: rlbox cluster up {options.target_and_options_text} brings back what died")
     return 0 if cluster_status.healthy else NodeError.exit_code
@@ -126,7 +126,7 @@ def submit(app: App, **given: Any) -> int:
         return dry_run_submit(app, options)
     done = submit_and_follow_job(app, options)
     job = done.job
-    app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
+    app.output({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
         app.print_status(f"next: rlbox cluster logs {options.target_and_options_text} --job {job.id}")
         return 0
@@ -163,7 +163,7 @@ def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> N
     number = 10 if follow and lines is None else lines
     read_logs(app, ClusterOptions(**given), show, job=job, lines=number, follow_until_interrupted=follow)
     if app.as_json:
-        app.result({"lines": found}, "")
+        app.output({"lines": found}, "")
 
 
 @click.command()
@@ -180,7 +180,7 @@ def stop(app: App, job: str, **given: Any) -> int:
     ended, stopped = stop_job(app, ClusterOptions(**given), job)
     if not stopped:
         app.print_status(f"job {ended.id} has already ended: there is nothing to stop")
-    app.result({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
+    app.output({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
     return 0
 
 
@@ -200,7 +200,7 @@ def down(app: App, force: bool, **given: Any) -> int:
     """
     done = remove_cluster(app, ClusterOptions(**given), even_if_in_use=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
-    app.result({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
+    app.output({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
     if not lines:
         app.print_status(f"nothing of cluster {done.name} was there")
     return 0
@@ -227,7 +227,7 @@ def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
     data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
     data |= {"proof": found.proof.as_json() if found.proof else None}
     figures = found.proof.all_reduce_table() if found.proof else ""
-    app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
+    app.output(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     verdict = counted(errors, "problem", "problems") if errors else "nothing is wrong"
     app.print_status(f"cluster doctor: {found.nodes} nodes: {verdict}")

@@ -18,7 +18,7 @@ from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_files_and_tracker, find_checkpoints_by_parent, format_series
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
-from rlbox.system.limits import get_available_memory
+from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import show_byte_progress
 
 _FILE = click.Path(path_type=Path)
@@ -104,7 +104,7 @@ def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], targ
     series = [analyze_files_and_tracker(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]
     text = format_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
-    app.result({"series": [one.as_json() for one in series]}, text)
+    app.output({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
     count = counted(total, "checkpoint", "checkpoints")
@@ -130,15 +130,15 @@ def read_files_into_memory(app: App, paths: tuple[Path, ...]) -> int:
     data = {"size": total, "files": [{"path": str(path), "size": size} for path, size in files.items()]}
     text = f"{counted(len(files), 'file', 'files')}, {decimal_size_text(total)}"
     with app.collecting_refusals_if_dry_run("memory"):
-        _require_free_memory(files, get_available_memory())
+        _require_free_memory(files, get_available_memory_bytes())
     if app.dry_run:
-        return app.planned(data, text, f"read {decimal_size_text(total)} into memory")
+        return app.print_plan(data, text, f"read {decimal_size_text(total)} into memory")
     began = time.monotonic()
     with show_byte_progress(app, "into memory", total) as on_bytes:
         _read_into_page_cache(files, on_bytes)
     seconds = max(time.monotonic() - began, 1e-6)
     speed = decimal_size_text(total / seconds)
-    app.result(
+    app.output(
         {**data, "seconds": round(seconds, 6)}, f"{text}: read into memory in {duration_text(seconds)} ({speed}/s)"
     )
     return 0

@@ -76,7 +76,7 @@ def diagnose(
         what = _("the run failed all the same: {what}").format(what=cause.what)
         text += f"\n{WorkFailed(what, where=cause.where, next_step=cause.next_step)}"
         extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
-    app.result({**diagnosis.as_json(), **extra}, text)
+    app.output({**diagnosis.as_json(), **extra}, text)
     if diagnosis.is_fatal or cause:
         return WorkFailed.exit_code
     return SpecError.exit_code if diagnosis.damaged_files else 0

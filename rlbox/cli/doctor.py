@@ -17,7 +17,7 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     place_option,
 )
-from rlbox.doctor.gpu_inventory import find_gpu_problems_all_free_if_unasked, format_inventory, probe_inventory
+from rlbox.doctor.gpu_inventory import find_gpu_problems_all_free_if_unasked, format_inventory, probe_local_and_ray_gpus
 from rlbox.doctor.host import run_host_or_container_doctor
 from rlbox.engine.setup import (
     describe_missing_setup_steps,
@@ -94,11 +94,11 @@ def show_or_start_engine(app: App, action: Literal["status", "up"]) -> int:
         with app.collecting_refusals_if_dry_run("engine"):
             left = describe_missing_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
-        return app.planned({"left": list(left)}, "\n".join(left), would)
+        return app.print_plan({"left": list(left)}, "\n".join(left), would)
     if action == "up":
         install_and_start_engine_and_build_tools(app.print_status)
     status = probe_engine_version_and_setup()
-    app.result(status.to_json(), status.format())
+    app.output(status.to_json(), status.format())
     return 0 if status.is_running_and_set_up else EngineError.exit_code
 
 
@@ -121,9 +121,9 @@ def list_gpus_and_check_roles(app: App, actor: int, rollout: int, total: int, ra
       rlbox gpus
       rlbox gpus --actor 2 --rollout 2 --total 8
     """
-    inventory = probe_inventory(os.environ, ray)
+    inventory = probe_local_and_ray_gpus(os.environ, ray)
     problems = find_gpu_problems_all_free_if_unasked(inventory, actor=actor, rollout=rollout, total=total)
-    app.result({**inventory.as_json(), "problems": problems}, format_inventory(inventory, problems))
+    app.output({**inventory.as_json(), "problems": problems}, format_inventory(inventory, problems))
     return WorkFailed.exit_code if problems else 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import columns, utc_now
+from rlbox.amounts import align_rows, utc_now
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
@@ -58,7 +58,7 @@ from rlbox.evaluation.suites import (
 from rlbox.i18n import _
 from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores
 from rlbox.run.data_disk import load_run_masks
-from rlbox.system.http import NoResponseError, create_loopback_client
+from rlbox.system.http import NoFullResponseError, create_loopback_client
 
 _MAX_FAULTS = 20
 """Faults that are named, at most; -v names all."""
@@ -86,7 +86,7 @@ def eval() -> None:
 def _translate_errors() -> Iterator[None]:
     try:
         yield
-    except NoResponseError as error:
+    except NoFullResponseError as error:
         raise WorkFailed(_("the code sandbox does not work: {error}").format(error=error)) from error
     except (EvaluationError, ModelServerError) as error:
         step = _("fix that, then run it again: the answers so far are kept")
@@ -172,8 +172,8 @@ def suites(app: App) -> None:
     own_directory = app.project.folder / "suites"
     loaded = [load_suite(name, own_directory) for name in list_suite_names(own_directory)]
     rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
-    table = columns([("suite", "problems", "from", "what"), *rows])
-    app.result({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
+    table = align_rows([("suite", "problems", "from", "what"), *rows])
+    app.output({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
 
 
 @eval.command("prove")
@@ -205,7 +205,7 @@ def check_reference_solutions(app: App, suites: tuple[str, ...], sandbox_url: st
             lines.append(f"{suite.name}: {total - len(rejected)} of {total} own solutions are accepted")
             lines += [f"  {name}: {verdict.outcome}: {verdict.detail}" for name, verdict in rejected.items()]
     lines += [f"{row['suite']} has no reference solution" for row in rows if not row["solutions"]]
-    app.result({"strength": strength, "suites": rows}, "\n".join(lines))
+    app.output({"strength": strength, "suites": rows}, "\n".join(lines))
     return WorkFailed.exit_code if any(row["failed"] or not row["solutions"] for row in rows) else 0
 
 
@@ -276,7 +276,7 @@ def evaluate_exports(
         count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
-        return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
+        return app.print_plan({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
     vllm_settings = dict(map(partition_text_or_bool_setting, settings))
     options = EngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
@@ -293,7 +293,7 @@ def evaluate_exports(
         raise EvaluationError(*outcome.error_by_export.values())
     results = [{**result.get_name_step_digests(), "scores": _scores_json(result)} for result in outcome.results]
     lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
-    app.result({"results": results, "failed": outcome.error_by_export, "out": str(out)}, "\n".join(lines))
+    app.output({"results": results, "failed": outcome.error_by_export, "out": str(out)}, "\n".join(lines))
     for name, error in outcome.error_by_export.items():
         app.print_status(f"not judged: {name}: {error}")
     return WorkFailed.exit_code if outcome.error_by_export else 0
@@ -344,7 +344,7 @@ def compare_export_with_shards(app: App, export: Path, against: Path, model: Pat
     except ComparisonFailedError as error:
         raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
     shown = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
-    app.result({"check": report.as_json()}, "\n".join(format_report(report, shown)))
+    app.output({"check": report.as_json()}, "\n".join(format_report(report, shown)))
     return 0 if report.is_good else WorkFailed.exit_code
 
 
@@ -363,7 +363,7 @@ def show(app: App, path: Path) -> None:
     result = _load_result(path)
     facts = result.get_name_step_digests() | {"parts": dict(result.lock.parts)}
     lines = format_result(result, list_unsolved=app.verbosity > 0)
-    app.result({"result": facts, "scores": _scores_json(result)}, "\n".join(lines))
+    app.output({"result": facts, "scores": _scores_json(result)}, "\n".join(lines))
 
 
 @eval.command("compare")
@@ -392,7 +392,7 @@ def compare_two_results(app: App, one: Path, other: Path, across: tuple[str, ...
             allowed=" ".join(f"--across {part}" for part in parts),
         )
         raise WorkFailed(_describe_lock_differences(error), next_step=step) from error
-    app.result({"compare": comparison_to_json(comparison)}, "\n".join(format_comparison(comparison)))
+    app.output({"compare": comparison_to_json(comparison)}, "\n".join(format_comparison(comparison)))
 
 
 @eval.command("choose")
@@ -425,7 +425,7 @@ def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard:
     except LocksDifferError as error:
         raise SpecError(_describe_lock_differences(error), where=str(folder)) from error
     best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
-    app.result({"best": best}, "\n".join(format_choice(choice)))
+    app.output({"best": best}, "\n".join(format_choice(choice)))
     return WorkFailed.exit_code if choice.has_regressed_on_guard else 0
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import click
 
 from rlbox import __version__
-from rlbox.app import DryRun, write_json
+from rlbox.app import DryRun, print_json_with_schema
 from rlbox.cli.help import translate_usage_message
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
@@ -94,7 +94,7 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
     else:
         _print(_("rlbox: error: {error}").format(error=failure))
     if _wants_json(words):
-        write_json({"error": failure.as_json()})
+        print_json_with_schema({"error": failure.as_json()})
     return failure.exit_code
 
 
@@ -128,7 +128,7 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     error = dry.refusals[-1]
     _print(_("rlbox: error: {error}").format(error=error))
     if _wants_json(words):
-        write_json({"error": error.as_json(), "verdict": dry.verdict_json("")})
+        print_json_with_schema({"error": error.as_json(), "verdict": dry.verdict_json("")})
         return dry.expected_exit_code
     lines = replace(dry, refusals=dry.refusals[:-1]).format_lines("")[:-1] + dry.format_lines("")[-1:]
     sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")

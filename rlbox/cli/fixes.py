@@ -62,7 +62,7 @@ def query_fixes(app: App, action: Literal["ls", "show", "explain", "find"], name
         return _explain(app, name or "")
     fixes = load_fixes(app.project)
     if not name:
-        app.result(catalogue_json(fixes), format_catalogue(fixes))
+        app.output(catalogue_json(fixes), format_catalogue(fixes))
         app.print_status("next: rlbox fixes show ID")
     elif action == "show":
         _show(app, fixes, name)
@@ -78,16 +78,16 @@ def _show(app: App, fixes: Sequence[Fix], fix_id: str) -> None:
             _("unknown fix {name!r}{suggest}").format(name=fix_id, suggest=suggest_similar(fix_id, list(by_id))),
             next_step="rlbox fixes ls",
         )
-    app.result(fix_json(by_id[fix_id]), format_fix(by_id[fix_id]))
+    app.output(fix_json(by_id[fix_id]), format_fix(by_id[fix_id]))
 
 
 def _find(app: App, fixes: Sequence[Fix], text: str) -> None:
     if matches := find_fixes_by_log(fixes, text):
         output = "\n\n".join(format_fix(fix) for fix in matches)
-        app.result({"fixes": [fix_json(fix)["fix"] for fix in matches]}, output)
+        app.output({"fixes": [fix_json(fix)["fix"] for fix in matches]}, output)
     elif near := select_fixes_with_all_words(fixes, text):
         app.print_status("no fix knows that line; these have its words")
-        app.result({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
+        app.output({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
         app.print_status("next: rlbox fixes show ID")
     else:
         raise WorkFailed(_("no fix knows that line"), next_step=_("read the complete log: rlbox diagnose LOG"))
@@ -104,7 +104,7 @@ def _explain(app: App, target_name: str) -> int:
         refusal = error
     evaluations = evaluate_fixes(loaded.all_fixes, loaded.target, versions)
     data = evaluations_json(target_name, evaluations, refusal.what if refusal else "")
-    app.result(data, format_evaluations(target_name, evaluations, show_file_contents=app.verbosity > 0))
+    app.output(data, format_evaluations(target_name, evaluations, show_file_contents=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

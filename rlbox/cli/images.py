@@ -65,7 +65,7 @@ def ls(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
     rows = list_all_rlbox_images(app.project)
     text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
-    app.result({"images": [asdict(row) for row in rows]}, text)
+    app.output({"images": [asdict(row) for row in rows]}, text)
 
 
 @list_images_unless_subcommand.command("rm")
@@ -93,12 +93,12 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": size}
     freed = decimal_size_text(size)
     if app.dry_run:
-        return app.planned(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
+        return app.print_plan(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
     for line in lines:
         app.print_status(line)
     require_confirmation(app, yes, _("remove {count} images, up to {freed}").format(count=len(rows), freed=freed))
     untag_or_remove_images(rows)
-    app.result(data | {"removed": True}, f"freed up to {freed}")
+    app.output(data | {"removed": True}, f"freed up to {freed}")
     return 0
 
 
@@ -125,13 +125,15 @@ def save(app: App, name: str, file: Path) -> int:
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(tag, name)
     if app.dry_run:
-        return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
+        return app.print_plan(
+            {"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}"
+        )
     size = int(image.get("Size") or 0)
     with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
         digest = save_image_archive(size, tag, format_target_colon_project_tag(name, NO_PROJECT_TAG), file, on_bytes)
     written = file.stat().st_size
     data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
-    app.result(data, f"{file}  {digest}  {decimal_size_text(written)}")
+    app.output(data, f"{file}  {digest}  {decimal_size_text(written)}")
     app.print_status(f"next: rlbox load {file.name} (on the other machine)")
     return 0
 
@@ -160,11 +162,11 @@ def load(app: App, file: Path) -> int:
         with app.collecting_refusals_if_dry_run("engine"):
             connect_engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
-        return app.planned(data, whole, f"load {', '.join(tags)}")
+        return app.print_plan(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
         loaded = load_image_archive(archive, lambda tag: localize_archive_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
-    app.result(
+    app.output(
         {**data, "layers": loaded.layer_count, "bytes": size},
         f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {decimal_size_text(size)}",
     )
@@ -223,7 +225,7 @@ def print_export(app: App, name: str, form: Literal["compose", "apptainer"], ima
     if form == "apptainer" and not image_or_archive:
         raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
     text = render_export(app, name, form, image_or_archive)
-    app.result({"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}, text.rstrip("\n"))
+    app.output({"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}, text.rstrip("\n"))
     compose, build = f"docker compose --file FILE run --rm {name} COMMAND", f"apptainer build {name}.sif FILE"
     app.print_status(f"next: {compose if form == 'compose' else build}")
 

@@ -114,8 +114,8 @@ def init(app: App, name: str, machine: str, arch: str | None, memory_gib: float 
     data = {"name": name, "machine": chosen["name"], "includes": chosen["target"], "files": states}
     lines = "\n".join(f"{path}  {state}" for path, state in states.items())
     if app.dry_run:
-        return app.planned(data, lines, "write these files")
-    app.result(data, lines)
+        return app.print_plan(data, lines, "write these files")
+    app.output(data, lines)
     command = f"rlbox lock {name} && rlbox build {name} && rlbox run {name}"
     app.print_status(_("next: {command}").format(command=command))
     return 0

@@ -21,9 +21,9 @@ from rlbox.lint.rules import Finding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
     format_stack_verdict,
+    load_stack_problem,
     load_target_and_current_lock,
-    plan_stack,
-    solve_problem,
+    solve_or_find_conflict,
     stack_json,
 )
 
@@ -72,7 +72,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
         raise unread
     shown = [finding for finding in findings if finding.severity != "note" or app.verbosity > 0]
     data = {"files": count, "findings": [_finding_to_json(finding) for finding in findings], "unread": problems}
-    app.result(data, _format_findings(shown))
+    app.output(data, _format_findings(shown))
     if count:
         app.print_status(_format_summary(findings, count, app.verbosity > 0))
     if problems and not app.as_json:
@@ -118,7 +118,7 @@ def check_or_solve_stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090 --solve
     """
     target, lock = load_target_and_current_lock(app, name, spec_alone=solve)
-    problem = plan_stack(target, lock)
-    verdict = solve_problem(problem)
-    app.result({"target": name, **stack_json(problem, verdict)}, format_stack_verdict(name, problem, verdict, solve))
+    problem = load_stack_problem(target, lock)
+    verdict = solve_or_find_conflict(problem)
+    app.output({"target": name, **stack_json(problem, verdict)}, format_stack_verdict(name, problem, verdict, solve))
     return 0 if verdict.fits else SpecError.exit_code

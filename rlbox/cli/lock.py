@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from rlbox.amounts import columns, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.egress import (
     PHASES,
@@ -50,7 +50,7 @@ from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
-from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict
+from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict_unless_forced
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
@@ -107,7 +107,7 @@ def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
         )
     if not offline:
         require_identical_lock_text(name, *_relock(app, name, UpgradeRequest(), sources_profile, again=True))
-    app.result({"target": name, "lock": "current"}, f"{name}  lock is current")
+    app.output({"target": name, "lock": "current"}, f"{name}  lock is current")
     return 0
 
 
@@ -115,7 +115,7 @@ def _relock(
     app: App, name: str, moved: UpgradeRequest, sources_profile: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
     loaded = load_target_with_fix_apt_packages(app.project, name)
-    require_no_conflict(app, loaded.target, None)
+    require_no_conflict_unless_forced(app, loaded.target, None)
     before, lock = resolve_or_keep_lock_unwritten(
         app,
         loaded.target,
@@ -124,7 +124,7 @@ def _relock(
         lock_fallback_targets=loaded.included_target_names,
         resolve_even_if_unchanged=again,
     )
-    require_no_conflict(app, loaded.target, lock)
+    require_no_conflict_unless_forced(app, loaded.target, lock)
     return before, lock
 
 
@@ -139,8 +139,8 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
     path = app.project.own_lock_file_to_write(lock.target)
     if app.dry_run:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
-        return app.planned(data, "\n".join(lines), would)
-    app.result(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
+        return app.print_plan(data, "\n".join(lines), would)
+    app.output(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
     app.print_status(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
@@ -200,7 +200,7 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
         "hosts": list_unclosed_hosts_by_phase(contacts),
         "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],
     }
-    app.result(data, _format_contacts(contacts))
+    app.output(data, _format_contacts(contacts))
 
 
 def load_target_with_fix_env_and_locked_files(
@@ -223,7 +223,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
         rows.append((contact.host or "?", str(contact.kind), phases, contact.declared, contact.why + mark))
     width = max((len(row[0]) for row in rows), default=0)
     lines = []
-    for line, contact in zip(columns(rows), contacts, strict=True):
+    for line, contact in zip(align_rows(rows), contacts, strict=True):
         lines.append(line)
         if contact.rule and contact.declared == "hidden":
             lines.append(f"{'':{width}}    -> {contact.rule}")
@@ -274,9 +274,9 @@ def _list_mirrors(app: App, profile: Profile) -> int:
                 "state": f"expired {rule.expires}: read it up again" if is_expired else "",
             }
         )
-    lines = columns((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
+    lines = align_rows((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
     text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
-    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
+    app.output({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.print_status(f"next: rlbox mirrors probe --sources {profile.name}")
     return 0
 
@@ -291,7 +291,7 @@ def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
     machine = read_machine_source_settings(read_pip_and_proxy_settings())
     probes = probe_mirrors(profile, machine, list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
-    app.result(
+    app.output(
         {"sources": profile.name, "probed": [asdict(probe) for probe in probes], "dead": dead}, format_probes(probes)
     )
     if dead and not app.as_json:  # one object on stdout: `dead` says it there

@@ -63,7 +63,7 @@ def logs(
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):
         raise _make_missing_log_error(run_dir)
     if app.as_json:
-        app.result({"run": run_dir.name, "logs": [str(path) for path in paths]}, "")
+        app.output({"run": run_dir.name, "logs": [str(path) for path in paths]}, "")
         return
     printer = _LogPrinter(app, run_dir, several=not (stage and log) if follow else len(paths) > 1)
     if follow:
@@ -120,7 +120,7 @@ def _follow(follower: LogFollower, printer: _LogPrinter, run_store: RunStore, ru
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     next_poll, has_ended = 0.0, False
     while True:
-        chunks = list(follower.read())
+        chunks = list(follower.read_new_chunks())
         for path, data in chunks:
             printer.print(path, data)
         if chunks:

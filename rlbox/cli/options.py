@@ -16,8 +16,8 @@ from rlbox.app import App, project_from_option_env_or_cwd
 from rlbox.cli.failure import UnreportedDryRunError
 from rlbox.config.project import Project
 from rlbox.engine.address import is_engine_on_unix_socket
-from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.i18n import LANGUAGES, _, set_fallback, translate
+from rlbox.errors import EngineUnavailable, RlboxError, SpecError
+from rlbox.i18n import LANGUAGES, _, set_fallback_translations, translate
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, SINGLE_MACHINE_PLACES
 from rlbox.terminal import remove_controls
 
@@ -92,14 +92,14 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
             missing = not opened.folder.exists()
             what = _("the project folder is missing") if missing else _("the project folder is not a directory")
             raise SpecError(what, where=str(opened.folder), next_step=step)
-        set_fallback(lambda: _read_fix_translations(opened))
+        set_fallback_translations(lambda: _read_fix_translations(opened))
         app = App(project=opened, as_json=as_json, dry_run=dry_run, verbosity=-1 if quiet else verbose)
         if rest.get("sources_profile"):  # a name that is none is met before anything else
             opened.require_sources_profile_file(rest["sources_profile"])
         try:
             return function(app, *args, **rest)
         except RlboxError as error:
-            if isinstance(error, NotAnswered) and error.next_step and rest.get("place", CLUSTER) != CLUSTER:
+            if isinstance(error, EngineUnavailable) and error.next_step and rest.get("place", CLUSTER) != CLUSTER:
                 error.next_step += _(", or run without a container: --place here")
             if not dry_run:
                 raise
@@ -210,9 +210,9 @@ def write_page(
     for gap in left_out_notes:
         app.print_status(f"left out: {gap}")
     if app.dry_run:
-        return app.planned(json_result, "", f"write {path}")
+        return app.print_plan(json_result, "", f"write {path}")
     write_atomic(path, data)
-    app.result(json_result, str(path))
+    app.output(json_result, str(path))
     return 0
 
 
@@ -232,4 +232,4 @@ def completion(app: App, shell: str) -> None:
     from rlbox.cli.root import COMPLETION, root
 
     script = SHELLS[shell](root, {}, "rlbox", COMPLETION).source()
-    app.result({"shell": shell, "script": script}, script)
+    app.output({"shell": shell, "script": script}, script)

@@ -100,7 +100,7 @@ def watch(app: App, name: str | None, port: int, target: str, data: str | None) 
         ) from error
     port, address = server.port, f"http://127.0.0.1:{server.port}/"
     try:
-        app.result({"run": run_dir.name, "address": address}, address)
+        app.output({"run": run_dir.name, "address": address}, address)
         app.print_status(f"run {run_dir.name} is shown there until Ctrl-C")
         if os.environ.get("SSH_CONNECTION"):
             app.print_status(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")
@@ -139,7 +139,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_path_outside_run(run_dir, out)
     selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
-    left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
+    left_out = masks.mask_json([vars(left) for left in selection.skipped])  # names of files may hold secrets, too
     if app.dry_run:
         files = masks.mask_json(
             [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep_last_bytes} for taken in selection.taken]
@@ -147,13 +147,13 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         rows = [f"{decimal_size_text(row['keep']):>10}  {row['name']}" for row in files]
         rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
-        return app.planned(told, "\n".join(rows), f"write {out}")
+        return app.print_plan(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep_last_bytes for taken in selection.taken)
     app.print_status(f"bundling {len(selection.taken)} files, {decimal_size_text(total)}; {len(left_out)} left out")
     texts = build_summary_and_errors(run_dir, run_store.load_state_checked_with_host_record(run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
-    app.result({**told, "left_out": left_out}, str(out))
+    app.output({**told, "left_out": left_out}, str(out))
     app.print_status(f"{decimal_size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0

@@ -167,19 +167,19 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if app.dry_run:
         data_json = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
-        return app.planned(data_json, "", would)
+        return app.print_plan(data_json, "", would)
     app.print_status(_("stopping run {run}").format(run=run_dir.name))
     run_plan = run_store.load_plan_preferring_host_record(run_dir)
     stop_run(run_store, run_dir, run_plan, user=get_user_name(), via="rlbox stop", grace_s=grace)
     row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
-    app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
+    app.output({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0
 
 
 def _print_nothing_to_stop(app: App, data: dict[str, Any], text: str) -> int:
     if app.dry_run:
-        return app.planned(data, text, "stop nothing")
-    app.result(data, text)
+        return app.print_plan(data, text, "stop nothing")
+    app.output(data, text)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import columns, counted, decimal_size_text, duration_text, moment
+from rlbox.amounts import align_rows, counted, decimal_size_text, duration_text, iso_to_unix
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
@@ -66,7 +66,7 @@ def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsN
     cause = find_run_cause(state)
     going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
     stage = going[0] if going else None
-    begun, ended = moment(state.started_at), moment(state.ended_at)
+    begun, ended = iso_to_unix(state.started_at), iso_to_unix(state.ended_at)
     return row | {
         "state": state.state if alive or state.state != "running" else "unknown",
         "stage": stage.name if stage else "",
@@ -104,11 +104,11 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     pairs = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
     pairs += [("source", describe_source_record(source))] if source else []
-    lines = [row["run"], *columns([(f"  {key}:", value) for key, value in pairs])]
+    lines = [row["run"], *align_rows([(f"  {key}:", value) for key, value in pairs])]
     lines += [f"  note: {note}" for note in row["notes"]]
-    lines += columns([(f"  stage {stage['name']}", stage["state"]) for stage in stages])
+    lines += align_rows([(f"  stage {stage['name']}", stage["state"]) for stage in stages])
     lines += [f"  checkpoint {path}" for path in facts.checkpoint_paths]
-    app.result({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, "\n".join(lines))
+    app.output({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, "\n".join(lines))
     return 0
 
 
@@ -130,7 +130,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     run_dirs = run_store.find_run_or_latest(before), run_store.find_run_or_latest(after)
     records = [load_run_record(path, load_run_masks(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
-    app.result({"diff": diff_json(names, difference)}, diff_text(names, difference))
+    app.output({"diff": diff_json(names, difference)}, diff_text(names, difference))
     return 1 if differs_beyond_durations(difference) else 0
 
 
@@ -206,7 +206,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
     data = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
         lines = [*format_removals(rows, done=False), f"would free {size}"]
-        return app.planned(data, "\n".join(lines), f"remove {count}")
+        return app.print_plan(data, "\n".join(lines), f"remove {count}")
     if going:
         for line in format_removals(going, done=False):
             app.print_status(line)
@@ -219,7 +219,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
                 delete_run_dir_and_host_record(run_store, row.run)
         finally:
             lock.close_own_handle()
-    app.result(data | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size}"]))
+    app.output(data | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size}"]))
     return 0
 
 
@@ -232,8 +232,8 @@ def ls(app: App, target: str, data: str | None) -> None:
     reconciled = reconcile_runs(app, run_store)
     rows = [run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     head = ("run", "state", "stage", "phase", "time", "cause")
-    table = columns([head, *([row[name] for name in head] for row in rows)])
-    app.result({"runs": rows}, "\n".join(table) if rows else "no run yet")
+    table = align_rows([head, *([row[name] for name in head] for row in rows)])
+    app.output({"runs": rows}, "\n".join(table) if rows else "no run yet")
 
 
 _EPILOG = "Each takes --target NAME, --data DIR, -v, --verbose, -q, --quiet, --json, --project DIR."

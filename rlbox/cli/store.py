@@ -56,7 +56,7 @@ def ls(app: App) -> None:
     partials = {path.name: store.count_partial_bytes(path.name) for path in store.list_partials()}
     lines += [f"{digest[:12]} {decimal_size_text(size):>10}  half written" for digest, size in partials.items()]
     lines.append(f"{len(rows)} objects, {decimal_size_text(total)} in {store.root}")
-    app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
+    app.output({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
 @store.command("verify")
@@ -79,7 +79,7 @@ def verify_store_objects(app: App, removes: bool) -> None:
     for digest in damaged:
         store.remove(digest)
     data = {"store": str(store.root), "objects": count, "removed": damaged}
-    app.result(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are intact"]))
+    app.output(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are intact"]))
 
 
 UNUSED_S = 30 * 86_400.0
@@ -115,7 +115,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
     data = {"images": names, "files": len(objects), "caches": len(caches), "bytes": size}
     if app.dry_run:
         text = "\n".join([*lines, f"would free up to {freed}"])
-        return app.planned(data, text, f"free up to {freed}" if lines else "remove nothing")
+        return app.print_plan(data, text, f"free up to {freed}" if lines else "remove nothing")
     if lines:
         for line in lines:
             app.print_status(line)
@@ -124,7 +124,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_gone_lock_records(store, objects)
-    app.result(data | {"removed": True}, f"freed up to {freed}")
+    app.output(data | {"removed": True}, f"freed up to {freed}")
     return 0
 
 

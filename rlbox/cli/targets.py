@@ -52,7 +52,7 @@ def list_targets_and_jobs(app: App) -> int:
                 row["problem"] = error.what
             rows.append({**row, "status": _test_status(app, name) if kind == "target" else None})
     width = max((len(row["name"]) for row in rows), default=0)
-    app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
+    app.output({"found": rows}, "\n".join(_line(row, width) for row in rows))
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0
 
 
@@ -94,13 +94,13 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
     targets, jobs = app.project.target_files(), app.project.job_files()
     if name in targets:
         data = load_target_with_fix_apt_packages(app.project, name).target.model_dump(mode="json")
-        app.result({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
+        app.output({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
     elif name in jobs:
         job = load_job(app.project, name)
         data = job.model_dump(mode="json")
         rest = {key: value for key, value in data.items() if key != "params"}
         lines = [f"# job {name}", *format_declared_params(job), *_lines(rest)]
-        app.result({"job": data}, "\n".join(lines))
+        app.output({"job": data}, "\n".join(lines))
     elif not show_engine_image_or_raise_if_looks_so(app, name):
         known = [*targets, *jobs]
         raise SpecError(
@@ -153,8 +153,8 @@ def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: s
     text = "\n".join(f"{name}  {written if name in stale else 'unchanged'}" for name in files)
     if app.dry_run:
         would = [*sorted(stale), *([f"the build context to {context}"] if context else [])]
-        return app.planned(data, text, f"write {', '.join(would) or 'nothing'}")
-    app.result(data, text)
+        return app.print_plan(data, text, f"write {', '.join(would) or 'nothing'}")
+    app.output(data, text)
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import columns, counted, decimal_size_text
+from rlbox.amounts import align_rows, counted, decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
@@ -33,7 +33,7 @@ from rlbox.job.params import parse_settings_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.inputs import plan_container_run, require_matching_source
-from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_terminal
+from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_in_terminal
 from rlbox.ssh.files import DownloadDirectory, Listing, list_files, total_bytes
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.system.progress import show_byte_progress
@@ -113,7 +113,7 @@ def print_onstart_script(app: App, name: str) -> None:
         "disk_gb": target.disk.need_gib,
         "script": script.field_text,
     }
-    app.result(data, script.field_text.rstrip("\n"))
+    app.output(data, script.field_text.rstrip("\n"))
     app.print_status(
         f"{script.field_characters} of {ONSTART_FIELD_LIMIT} characters ({script.encoding}); "
         f"log: {target.disk.mount}/onstart.log"
@@ -146,9 +146,11 @@ def search(app: App, name: str, price: float) -> int:
     if app.dry_run:
         with app.collecting_refusals_if_dry_run("API key"):
             require_api_key()
-        return app.planned({**data, "request": needs.body(), "offers": []}, needs.query(), "ask vast.ai for its offers")
+        return app.print_plan(
+            {**data, "request": needs.body(), "offers": []}, needs.query(), "ask vast.ai for its offers"
+        )
     offers = require_fitting_offers(search_offers(needs), needs)
-    app.result({**data, "offers": [offer.as_json() for offer in offers]}, format_offers(offers))
+    app.output({**data, "offers": [offer.as_json() for offer in offers]}, format_offers(offers))
     app.print_status(f"next: rlbox vast create {name} --offer {offers[0].id} --image IMAGE")
     return 0
 
@@ -193,10 +195,10 @@ def create(app: App, name: str, **given: Any) -> int:
     options = RentalOptions(**given)
     quote = search_offers_and_quote(app, load_vast_target(app, name), options)
     if app.dry_run or quote.offer is None:
-        return app.planned(quote.as_json(), quote.format(), _describe_rent(quote, options))
+        return app.print_plan(quote.as_json(), quote.format(), _describe_rent(quote, options))
     created = _confirm_and_rent(app, quote, quote.offer, options)
     ssh = _wait_for_instance(app, created, options.timeout).ssh_command if options.timeout else ""
-    app.result({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
+    app.output({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.print_status(f"next: {ssh or 'rlbox vast ls'}")
     return 0
 
@@ -243,8 +245,8 @@ def list_own(app: App) -> None:
         {"id": row.id, "label": row.label, "status": row.status, "price": row.price, "ssh": row.ssh_command}
         for row in own
     ]
-    text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
-    app.result({"instances": data}, text)
+    text = "\n".join(align_rows([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
+    app.output({"instances": data}, text)
 
 
 @vast.command(context_settings={"ignore_unknown_options": True})
@@ -254,7 +256,7 @@ def list_own(app: App) -> None:
 def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
     """Open a shell on instance ID, or run one command there and return its exit code."""
     address = ssh_address(*require_rlbox_instances([number]))
-    return run_terminal(address, words[0] if len(words) == 1 else shlex.join(words))
+    return run_in_terminal(address, words[0] if len(words) == 1 else shlex.join(words))
 
 
 @vast.command()
@@ -266,7 +268,7 @@ def logs(app: App, number: int, follow: bool) -> int:
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
-    return run_terminal(ssh_address(instance), command + " -f" * follow)
+    return run_in_terminal(ssh_address(instance), command + " -f" * follow)
 
 
 @vast.command()
@@ -278,9 +280,9 @@ def stop(app: App, number: int) -> int:
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.planned({"instance": number}, text, f"stop instance {number}")
+        return app.print_plan({"instance": number}, text, f"stop instance {number}")
     request_instance_state(number, "stopped")
-    app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
+    app.output({"instance": number, "state": "stopped"}, f"{number}  stops")
     app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
@@ -295,12 +297,12 @@ def start(app: App, number: int, timeout: float) -> int:
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.planned({"instance": number}, text, f"start instance {number}")
+        return app.print_plan({"instance": number}, text, f"start instance {number}")
     request_instance_state(number, "running")
     ready = _wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
         wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
-    app.result({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
+    app.output({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
     app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
@@ -333,18 +335,18 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     with SshConnection(ssh_address(instance)) as connection:
         listing = list_files(connection, disk, roots) if roots else list_result_files(connection, disk)
         if app.dry_run:
-            missing = home.find_missing(listing.files)
+            missing = home.find_unverified(listing.files)
             lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in missing)
             would = f"bring {_summarize(home, listing)}, to {home.path}"
-            return app.planned({"files": [asdict(file) for file in missing]}, lines, would)
+            return app.print_plan({"files": [asdict(file) for file in missing]}, lines, would)
         fetched, summary = _fetch_files(app, connection, disk, home, listing)
-    app.result({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
+    app.output({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
     app.print_status(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
     return 1 if fetched["troubles"] else 0
 
 
 def _summarize(home: DownloadDirectory, listing: Listing) -> str:
-    missing = home.find_missing(listing.files)
+    missing = home.find_unverified(listing.files)
     return f"{len(missing)} of {len(listing.files)} files, {decimal_size_text(total_bytes(missing))}"
 
 
@@ -353,10 +355,10 @@ def _fetch_files(
 ) -> tuple[dict[str, Any], str]:
     summary = _summarize(home, listing)
     app.print_status(f"bringing {summary}, to {home.path}")
-    missing = [file.path for file in home.find_missing(listing.files)]
+    missing = [file.path for file in home.find_unverified(listing.files)]
     summed, errors = list_files(connection, disk, missing, with_sums=True)
     with show_byte_progress(app, "fetch", total_bytes(summed)) as report_bytes:
-        home.fetch(connection, disk, summed, report_bytes)
+        home.fetch_verified(connection, disk, summed, report_bytes)
     troubles = [*listing.errors, *errors]
     for trouble in troubles:
         app.print_status(f"not brought: {trouble}")
@@ -383,13 +385,13 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     data = {"instances": [instance.id for instance in chosen], "destroyed": not app.dry_run}
     count = counted(len(chosen), "instance", "instances")
     if app.dry_run:
-        return app.planned(data, "\n".join(lines), f"destroy {count}")
+        return app.print_plan(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
         app.print_status(line)
     require_confirmation(app, yes, _("destroy {count} with everything on the disk").format(count=count))
     for instance in chosen:
         destroy_instance(instance.id)
-    app.result(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))
+    app.output(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))
     return 0
 
 
@@ -402,7 +404,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
         )
     with SshConnection(ssh_address(instance)) as connection:
         listing = list_result_files(connection, _load_disk_mount(app, instance))
-    if missing := choose_named_previous_or_default_directory(instance.id).find_missing(listing.files):
+    if missing := choose_named_previous_or_default_directory(instance.id).find_unverified(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
@@ -477,10 +479,10 @@ def up(
         if app.dry_run or quote.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
             would = f"{_describe_rent(quote, options)}, {then_run}"
-            return app.planned({**quote.as_json(), "job": job}, quote.format(), would)
+            return app.print_plan({**quote.as_json(), "job": job}, quote.format(), would)
         number = _confirm_and_rent(app, quote, quote.offer, options)
     elif app.dry_run:
-        return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
+        return app.print_plan({"instance": number, "job": job}, "", f"run {job} on instance {number}")
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
@@ -510,7 +512,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
                     run = run or upload_and_start_job(app, connection, rented)
                     if detach:
                         ssh = instance.ssh_command
-                        app.result({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
+                        app.output({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
                         app.print_status(f"next: {end}")
                         return 0
                     return _follow_and_fetch(app, connection, rented, run)
@@ -539,7 +541,7 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     if cause:
         app.print_status(f"cause: {cause}")
     data = {"instance": number, "run": run, "state": state, "cause": cause, **fetched}
-    app.result(data, f"{number}  {run}  {state}: {home.path}  {summary}, proven")
+    app.output(data, f"{number}  {run}  {state}: {home.path}  {summary}, proven")
     app.print_status(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
     return int(end.get("exit_code") or 0) or (1 if fetched["troubles"] else 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from rlbox.amounts import columns, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import check_nodes, format_findings
 from rlbox.cluster.context import ClusterContext, open_context, plan_ports, probe_ports_and_connections
@@ -55,7 +55,7 @@ class BurnInResult(NamedTuple):
 
     def all_reduce_table(self) -> str:
         rows = [(" - ".join(one.nodes), str(one.ranks), one.error or one.bandwidth_text) for one in self.all_reduces]
-        return "\n".join(columns([("all-reduce", "ranks", "did"), *rows])) if rows else ""
+        return "\n".join(align_rows([("all-reduce", "ranks", "did"), *rows])) if rows else ""
 
 
 def check_all_reduce(one: AllReduceResult, possible_bytes_s: float = 0.0) -> list[Finding]:

@@ -108,7 +108,7 @@ class Node:
 
     def connect(self) -> None:
         if self.name != LOCAL:
-            connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
+            connection = SshConnection(SshAddress(host=self.name), o_options=_OPTIONS)
             try:
                 with _slots:
                     self._ssh = connection.__enter__()
@@ -214,7 +214,7 @@ class Node:
         try:
             return DockerEngine.connect(self.engine_unix_url_forwarding_if_remote)
         except EngineError as error:
-            output = self._ssh.read_errors() if self._ssh else ""
+            output = self._ssh.read_ssh_stderr() if self._ssh else ""
             if "prohibited" in output:
                 raise UnreachableNode(explain_ssh_error(self.name, output)) from error
             raise EngineError(error.what, where=self.name, next_step=error.next_step) from error

@@ -22,7 +22,7 @@ from rlbox.cluster.plan import (
 from rlbox.cluster.runtime import stop_ray
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError
-from rlbox.findings import listed
+from rlbox.findings import join_at_most
 from rlbox.i18n import _
 
 _GRACE_S = 5
@@ -105,7 +105,7 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
         unknown = error.what
     if work:
         raise LockHeld(
-            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=listed(work)),
+            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=join_at_most(work)),
             where=plan.head.name,
             next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
         )

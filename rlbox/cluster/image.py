@@ -32,7 +32,7 @@ from rlbox.engine.oci import Manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
 from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress
@@ -91,7 +91,7 @@ def _save_archive(app: App, image: Mapping[str, Any], tag: str) -> Iterator[Imag
     directory = base / str(os.getpid())
     directory.mkdir(parents=True, exist_ok=True)
     for left in base.iterdir():  # of processes that were killed
-        if whole_number(left.name) is None or not Path("/proc", left.name).exists():
+        if parse_digits(left.name) is None or not Path("/proc", left.name).exists():
             shutil.rmtree(left, ignore_errors=True)
     try:
         path, total = directory / "image.tar", int(image.get("Size") or 0)

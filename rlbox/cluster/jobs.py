@@ -259,7 +259,7 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
         with app.collecting_refusals_if_dry_run("cluster"):
             context.require_running_head(context.require_own_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
-        return app.planned(data, _format_files(options, files) if options.folder else "", would)
+        return app.print_plan(data, _format_files(options, files) if options.folder else "", would)
 
 
 def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:

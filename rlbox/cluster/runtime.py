@@ -27,7 +27,7 @@ from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
 from rlbox.errors import RlboxError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
-from rlbox.system.json_files import parse_json_lines
+from rlbox.system.json_files import parse_json_objects
 from rlbox.values import OWN, VENV, Mount
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def run_packaged_script(
         lines = str(output).splitlines()
     else:
         lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
-    rows = list(parse_json_lines(lines))
+    rows = list(parse_json_objects(lines))
     return rows[-1] if rows else {"error": "Ray does not run there, or does not answer"}
 
 

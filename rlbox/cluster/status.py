@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from rlbox.amounts import columns, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.connection import Node, NodePool, UnreachableNode
 from rlbox.cluster.context import (
@@ -111,7 +111,7 @@ class ClusterStatus:
             )
             for one in self.nodes
         ]
-        return "\n".join([head, closed, dashboard, *columns([_HEADER, *rows]), *failures])
+        return "\n".join([head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures])
 
 
 def create_status(

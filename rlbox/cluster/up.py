@@ -43,7 +43,7 @@ from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError, TimedOut
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.identity import get_user_name
 from rlbox.values import Secret
@@ -92,7 +92,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if cluster := context.find_largest_own_cluster(probe):
             dead = [member.name for member in cluster.plan.members if not cluster.was_found_running_on(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
-            return app.planned({"cluster": cluster.plan.as_json()}, "", would)
+            return app.print_plan({"cluster": cluster.plan.as_json()}, "", would)
         with app.collecting_refusals_if_dry_run("nodes"):
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_node_inplace, probe.facts)):
@@ -105,12 +105,12 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if probe.ports:
             first, last = probe.ports.worker_range
             lines.append(f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}")
-        return app.planned(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
+        return app.print_plan(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
     base = options.first_port or context.target.cluster.port
-    first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
+    first = parse_digits(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
     findings = check_nodes(context, probe, options.required_paths, context.pool.unreached)
     print_findings_raise_if_errors(context.app, findings)

@@ -18,7 +18,7 @@ from rlbox.diagnose.lines import (
     LEVEL_WARNING,
     POSSIBLE_FAILURE,
     LogLine,
-    is_earlier,
+    is_known_earlier,
     parse_line,
     rate_failure_certainty,
 )
@@ -73,18 +73,18 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event_once(event: Event, signatures: SignatureSet, text_for_near_regex: str) -> Candidate:
+def classify_event_once(event: Event, signatures: SignatureSet, log_context: str) -> Candidate:
     """Return the candidate of an event; a growing log is analyzed often, and to classify 4000 events takes a second."""
     size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
     if event.classification is None or event.classification[0] != size:
-        event.classification = size, classify_event(event, signatures, text_for_near_regex)
+        event.classification = size, classify_event(event, signatures, log_context)
     return replace(event.classification[1])
 
 
-def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: str = "") -> Candidate:
+def classify_event(event: Event, signatures: SignatureSet, log_context: str = "") -> Candidate:
     if event.is_declared_harmless:
         return Candidate(event, "noise", None, event.main_line_number, event.text, benign_reason="declared")
-    matches = signatures.match_event(event, text_for_near_regex)
+    matches = signatures.match_event(event, log_context)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     if benign and (known is None or benign.signature.rank > known.signature.rank):
@@ -96,7 +96,7 @@ def classify_event(event: Event, signatures: SignatureSet, text_for_near_regex: 
         statement = event.statements[known.statement_index_in_event]
         candidate = _make_candidate(event, known.signature.role, statement, known)  # type: ignore[arg-type]
         candidate.is_wrapper = event.classify_statement(statement) in ("relayed", "death")
-        if (candidate.is_wrapper or SUMMARY_LINE.search(statement.text)) and known.index_in_statement_tail >= 0:
+        if (candidate.is_wrapper or SUMMARY_LINE.search(statement.text)) and known.index_in_statement_tail is not None:
             candidate.line_number, candidate.text = statement.tail[known.index_in_statement_tail]
         is_low = event.is_handled or event.log_level in (0, 1, LEVEL_WARNING)
         if is_low and not _SPEAKS.search(event.text):
@@ -120,7 +120,7 @@ def _make_candidate(
 
 def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = event.statements[known.statement_index_in_event].quotes_other and known.index_in_statement_tail < 0
+    quotes = event.statements[known.statement_index_in_event].quotes_other and known.index_in_statement_tail is None
     if not quotes and not _is_incidental(event, known.statement_index_in_event):
         return known
     alike = (one for one in matches if one.signature.role == known.signature.role)
@@ -164,7 +164,7 @@ def _score_candidate(candidate: Candidate) -> float:
     event, score = candidate.event, 0.0
     if candidate.match:
         score += 2
-    if candidate.is_wrapper and candidate.match and candidate.match.index_in_statement_tail >= 0:
+    if candidate.is_wrapper and candidate.match and candidate.match.index_in_statement_tail is not None:
         return score
     if candidate.is_wrapper:
         score -= 1
@@ -238,7 +238,7 @@ def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.progress_marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
     if row.host and candidate.causal_role == "death":
-        return [mark for mark in after if mark.host in ("", row.host) and not is_earlier(mark.clock, row.clock)]
+        return [mark for mark in after if mark.host in ("", row.host) and not is_known_earlier(mark.clock, row.clock)]
     return after
 
 

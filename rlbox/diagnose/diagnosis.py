@@ -51,7 +51,7 @@ class Stall:
     line_number: int
     text: str
     clock: str
-    seconds: float
+    stalled_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Diagnosis:
             "text": stall.text[:TEXT_LIMIT],
             "file": self.files[stall.log_index].name,
             "at": stall.clock,
-            "seconds": round(stall.seconds),
+            "seconds": round(stall.stalled_s),
         }
 
     def _step(self, link: Link) -> dict[str, Any]:
@@ -275,4 +275,4 @@ def find_stall(logs: Sequence[LogEvents]) -> Stall | None:
     longest_step_s = max(later - earlier for earlier, later in itertools.pairwise(times))
     if silent_s < max(STALL_S, 3 * longest_step_s):
         return None
-    return Stall(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, seconds=silent_s)
+    return Stall(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, stalled_s=silent_s)

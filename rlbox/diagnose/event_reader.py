@@ -20,9 +20,10 @@ from rlbox.diagnose.lines import (
 )
 from rlbox.diagnose.patterns import (
     PROGRAM_KINDS_HEAD_BYTES,
+    ProgramKind,
     ProgressMark,
     compile_progress_prefilter,
-    find_log_activities,
+    find_program_kinds,
     find_progress_sign,
     says_work_continues,
 )
@@ -91,7 +92,7 @@ class LogEvents:
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
     step_like_lines_at_end: tuple[RecurringLine, ...] = ()
-    program_kinds: frozenset[str] = frozenset()
+    program_kinds: frozenset[ProgramKind] = frozenset()
     last_clock: str = ""
 
     @property
@@ -136,7 +137,7 @@ class EventReader:
         self._block, first_number = block, block.first_number
         self._around.feed(block)
         if block.first_byte < PROGRAM_KINDS_HEAD_BYTES:
-            self.read.program_kinds |= find_log_activities(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
+            self.read.program_kinds |= find_program_kinds(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
         hits = iter(
             find_matching_line_indexes(self._catalogue.line_prefilter_expressions, block)
             if block.hits is None

@@ -17,7 +17,7 @@ from rlbox.diagnose.cause import Cause, CauseKind
 from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader, IsExcused, LogReader
 from rlbox.diagnose.events import make_line_event
-from rlbox.diagnose.lines import is_earlier, parse_line
+from rlbox.diagnose.lines import is_known_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, is_uncompressed
@@ -144,11 +144,11 @@ def _read_lines(file: BinaryIO, start: int, lines: int) -> list[str]:
     return texts[:lines]
 
 
-def read_raw_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
+def read_raw_log_blocks(path: Path, end_byte: int = sys.maxsize) -> Iterator[bytes]:
     """Yield the bytes before `end` in blocks of 1 MiB; nothing when the log cannot be read."""
     with contextlib.suppress(OSError), open_regular_file(path) as file:
-        while block := file.read(min(_BLOCK, end)):
-            end -= len(block)
+        while block := file.read(min(_BLOCK, end_byte)):
+            end_byte -= len(block)
             yield block
 
 
@@ -200,7 +200,7 @@ def read_log_failure(run_dir: Path, log: str, position: FatalPosition) -> LogFai
         text=position.text,
         before=context.before,
         after=context.after,
-        time_unix=LogTimes(run_dir / log).find_time_at(context.offset),
+        time_unix=LogTimes(run_dir / log).find_unix_time_at(context.offset),
         grade=position.grade,
         stated_clock=position.stated_clock,
         known=position.known,
@@ -234,7 +234,7 @@ def sort_failures_by_time_services_first(failures: Sequence[LogFailure]) -> tupl
 
 
 def _before(one: LogFailure, other: LogFailure) -> bool:
-    if is_earlier(one.stated_clock, other.stated_clock):
+    if is_known_earlier(one.stated_clock, other.stated_clock):
         return True
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
@@ -279,7 +279,7 @@ def read_stored_run_signatures(run_dir: Path) -> SignatureSet:
     return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
 
 
-def find_known_cause(text: str, run_dir: Path) -> LogSignature | None:
+def find_known_signature(text: str, run_dir: Path) -> LogSignature | None:
     """Return the signature that knows a line, of those stored with a run."""
     match = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir)).match
     return match.signature if match and match.signature.role != "benign" else None

@@ -26,6 +26,7 @@ LEVEL_WARNING, LEVEL_ERROR, LEVEL_FATAL = 2, 3, 4
 
 CERTAIN_FAILURE, STATED_FAILURE, POSSIBLE_FAILURE = 3, 2, 1
 Certainty0To3 = int
+NumberOrMinus1 = int
 
 _STACKED = 8
 _LONGEST_LINE = 4000
@@ -56,7 +57,7 @@ class LogLine:
     body: str
     writer: str = ""
     host: str = ""
-    rank: int = -1
+    rank: NumberOrMinus1 = -1
     level: LevelDebug0ToFatal4 = NO_LEVEL
     clock: str = ""
     logging_call_site: str = ""
@@ -252,7 +253,7 @@ def to_unix_seconds_as_utc(clock: ClockTime, default_year: int) -> float:
         return base.replace(year=default_year, day=28).timestamp()
 
 
-def is_earlier(clock: str, other: str) -> bool:
+def is_known_earlier(clock: str, other: str) -> bool:
     """Whether a stated time is before another one; False where that is not known."""
     first, second = parse_clock(clock), parse_clock(other)
     if not first or not second or first.has_date != second.has_date:

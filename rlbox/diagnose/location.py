@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.lines import LogLine, parse_line
+from rlbox.diagnose.lines import LogLine, NumberOrMinus1, parse_line
 from rlbox.i18n import _
 
 _WORK = re.compile(r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))")
@@ -32,11 +32,11 @@ _PRINT = re.compile(
 class CollectiveWait:
     """One message of a watchdog; -1 where it does not say a number."""
 
-    rank: int = -1
+    rank: NumberOrMinus1 = -1
     group: str = ""
     operation: str = ""
-    call: int = -1
-    enqueued: int = -1
+    call: NumberOrMinus1 = -1
+    enqueued: NumberOrMinus1 = -1
 
 
 def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait | None:

@@ -62,20 +62,10 @@ def says_work_continues(body: str) -> bool:
 
 
 ProgressSign = Literal[
-    "step",
-    "served",
-    "bar",
-    "ready",
-    "ray",
-    "quote",
-    "saved",
-    "validated",
-    "finished",
-    "exiting",
-    "done",
-    "start",
-    "stop",
-]
+    "step", "served", "bar", "ready", "ray", "quote", "saved",
+    "validated", "finished", "exiting", "done", "start", "stop",
+]  # fmt: skip
+ProgramKind = Literal["building", "pip", "serving", "training"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +113,13 @@ PROGRAM_KINDS_HEAD_BYTES = 1 << 18
 """Bytes at the beginning of a log in which kinds of programs are looked for."""
 
 
-def find_log_activities(log_head: bytes) -> frozenset[str]:
+def find_program_kinds(log_head: bytes) -> frozenset[ProgramKind]:
     """Return which of `building`, `pip`, `serving` and `training` a log is about."""
     return frozenset(kind for kind in _tables()["spoken"] if _kind_pattern(kind).search(log_head))
 
 
-def format_program_kinds_to_match_near_regex(program_kinds: frozenset[str]) -> str:
-    """Return the text that signatures' `near` is matched with; training counts more than serving."""
+def format_program_kinds_as_context(program_kinds: frozenset[ProgramKind]) -> str:
+    """Return the text that signatures' `context_pattern` is matched with; training counts more than serving."""
     told = program_kinds - {"serving"} if "training" in program_kinds else program_kinds
     return f"spoken {' '.join(sorted(told))}"
 

@@ -9,7 +9,7 @@ from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, Stall, get_clipped_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
-from rlbox.secrets.masks import SecretMasker, mask_random_text
+from rlbox.secrets.masks import SecretMasker, mask_tokens_and_random_text
 
 WIDTH = 160
 _FIRST_WIDTH = 320
@@ -157,7 +157,7 @@ def _format_healthy(diagnosis: Diagnosis) -> str:
 def _format_stall(diagnosis: Diagnosis, stall: Stall) -> str:
     return _("but the work stopped at {clock}, {minutes} min before the last line: {place}: {line}").format(
         clock=stall.clock,
-        minutes=round(stall.seconds / 60),
+        minutes=round(stall.stalled_s / 60),
         place=f"{diagnosis.files[stall.log_index].name}:{stall.line_number}",
         line=_limit(stall.text.strip(), WIDTH),
     )
@@ -206,7 +206,7 @@ def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environme
 
 
 def redact_secrets_hosts_and_paths(text: str) -> str:
-    text = mask_random_text(text)
+    text = mask_tokens_and_random_text(text)
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)
     return text

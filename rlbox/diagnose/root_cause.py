@@ -25,7 +25,7 @@ from rlbox.diagnose.location import find_reported_missing_or_mismatched, parse_r
 from rlbox.diagnose.patterns import (
     CausalRole,
     classify_causal_role,
-    format_program_kinds_to_match_near_regex,
+    format_program_kinds_as_context,
     is_never_fatal,
 )
 from rlbox.diagnose.signatures import SignatureSet
@@ -133,7 +133,7 @@ def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequ
     noise: list[Candidate] = []
     year, places = find_year_or_2000(logs), _number_logs_by_name(log_names)
     for read in logs:
-        words = format_program_kinds_to_match_near_regex(read.program_kinds)
+        words = format_program_kinds_as_context(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
             candidate.time = get_own_or_nearest_time(event, year)

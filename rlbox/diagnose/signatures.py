@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,12 +33,12 @@ class Specificity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSignature:
-    """One way in which a cause shows in logs; the fields are the keys of a fix's `[[signature]]`.
+    """One way in which a cause shows in logs; `_FIELDS` names the keys of a fix's `[[signature]]`.
 
-    `near` must match a frame of the traceback, the writer or the place of the logging statement; `far` must match none;
-    `above` must match the lines above. Of two that match one statement the one of higher `rank` counts, then the
-    more specific one. `anchor` are texts that the scan looks for, needed where the line has none of the common words of
-    failures.
+    `context_pattern` must match a frame of the traceback, the writer or the place of the logging statement, and
+    `excluded_context` none; `above_pattern` must match the 40 lines above. Of two that match one statement the one of
+    higher `rank` counts, then the more specific one. `prefilter_literals` are texts that the scan looks for, needed
+    where the line has none of the common words of failures.
     """
 
     cause: str
@@ -46,18 +46,18 @@ class LogSignature:
     title: str
     remedy: str
     pattern: str
-    unless: str = ""
-    near: str = ""
-    far: str = ""
-    above: str = ""
+    excluded_pattern: str = ""
+    context_pattern: str = ""
+    excluded_context: str = ""
+    above_pattern: str = ""
     role: CausalRoleOrBenign = "root"
     rank: int = 0
-    after: str = ""
-    anchor: tuple[str, ...] = ()
+    benign_only_after: str = ""
+    prefilter_literals: tuple[str, ...] = ()
 
     @property
     def specificity(self) -> Specificity:
-        return Specificity(self.rank, bool(self.near or self.above), len(self.pattern))
+        return Specificity(self.rank, bool(self.context_pattern or self.above_pattern), len(self.pattern))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class SignatureMatch:
     """A signature that an event shows, in its statement at the place `statement_index_in_event` of them.
 
     `index_in_statement_tail` is the place, among the lines that the statement goes on with, of the one that alone
-    shows it; -1 where the statement's own line does, or only all of them together.
+    shows it; None where the statement's own line does, or only all of them together.
     """
 
     signature: LogSignature
     statement_index_in_event: int
-    index_in_statement_tail: int = -1
+    index_in_statement_tail: int | None = None
 
 
 class SignatureSet:
@@ -96,7 +96,7 @@ class SignatureSet:
 
         What is harmless need not be found.
         """
-        anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.anchor}
+        anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.prefilter_literals}
         return tuple(_expression(text) for text in (*load_patterns("scan", "triggers"), *sorted(anchors)))
 
     def find_fitting_in_catalogue_order(self, text: str) -> list[LogSignature]:
@@ -106,28 +106,28 @@ class SignatureSet:
         lines = [*text.split("\n"), text.replace("\n", " ")] if "\n" in text else [text]
         indexes = sorted({index for line in lines for index in self._set.Match(line) or ()})
         fitting = (self.signatures[index] for index in indexes)
-        whole = "\n".join(lines)
-        return [one for one in fitting if not (one.unless and compile_re2(one.unless).search(whole))]
+        full = "\n".join(lines)
+        return [one for one in fitting if not (one.excluded_pattern and compile_re2(one.excluded_pattern).search(full))]
 
     def has_match(self, text: str) -> bool:
         return bool(self.find_fitting_in_catalogue_order(text))
 
-    def match_event(self, event: Event, text_for_near_regex: str = "") -> list[SignatureMatch]:
+    def match_event(self, event: Event, log_context: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
 
         `text_for_near_regex` are words of the whole log that say which programs it is of.
         """
         found = []
-        around = _list_surroundings(event, text_for_near_regex)
+        around = _list_surroundings(event, log_context)
         for index, statement in enumerate(event.statements):
             lines = [statement.text, *(line for _number, line in statement.tail[:_TAIL])]
             whole = "\n".join(lines)
             for signature in self.find_fitting_in_catalogue_order(whole):
-                is_above = not signature.above or compile_re2(signature.above).search(event.lines_above)
+                is_above = not signature.above_pattern or compile_re2(signature.above_pattern).search(event.lines_above)
                 if is_above and _fits_surroundings(signature, around):
                     pattern = compile_re2(signature.pattern)
                     place = next((at for at, line in enumerate(lines) if pattern.search(line)), 0)
-                    found.append(SignatureMatch(signature, index, place - 1))
+                    found.append(SignatureMatch(signature, index, place - 1 if place else None))
         return sorted(found, key=_precedence)
 
 
@@ -144,9 +144,9 @@ def _precedence(match: SignatureMatch) -> tuple[int, ...]:
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
-    if signature.near and not any(map(compile_re2(signature.near).search, around)):
+    if signature.context_pattern and not any(map(compile_re2(signature.context_pattern).search, around)):
         return False
-    return not (signature.far and any(map(compile_re2(signature.far).search, around)))
+    return not (signature.excluded_context and any(map(compile_re2(signature.excluded_context).search, around)))
 
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
@@ -156,7 +156,12 @@ def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     return (*frames, *tail, f"lane {row.writer}", f"source {row.logging_call_site}", row.text[:300], program_kinds)
 
 
-_KEYS = frozenset(field.name for field in fields(LogSignature))
+_KEYS = {
+    "excluded_pattern": "unless", "context_pattern": "near", "excluded_context": "far",
+    "above_pattern": "above", "benign_only_after": "after", "prefilter_literals": "anchor",
+}  # fmt: skip
+_FIELDS = {_KEYS.get(field.name, field.name): field.name for field in fields(LogSignature)}
+"""Key of a `[[signature]]`, and of a run's file of signatures, to the field that holds it."""
 
 
 def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
@@ -174,13 +179,14 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
             "role": "benign" if fix.get("benign") else "root",
         }
         for row in fix.get("signature", ()):
-            own = {key: value for key, value in row.items() if key in _KEYS and value}
-            signatures.append(LogSignature(**{**common, **own, "anchor": tuple(row.get("anchor", ()))}))
+            own = {_FIELDS[key]: value for key, value in row.items() if key in _FIELDS and value}
+            signatures.append(LogSignature(**{**common, **own, "prefilter_literals": tuple(row.get("anchor", ()))}))
     return tuple(signatures)
 
 
 def dump_signatures_json(signatures: Sequence[LogSignature]) -> str:
-    return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
+    rows = [{key: getattr(one, name) for key, name in _FIELDS.items()} for one in signatures]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
 
 
 _MOST_BYTES = 4 << 20
@@ -237,8 +243,8 @@ def read_signature_file_or_empty(path: Path) -> SignatureSet:
     signatures = []
     try:
         for row in parse_json(read_bytes(path)):
-            values = {key: value for key, value in row.items() if key in _KEYS}
-            signatures.append(LogSignature(**{**values, "anchor": tuple(row.get("anchor", ()))}))
+            values = {_FIELDS[key]: value for key, value in row.items() if key in _FIELDS}
+            signatures.append(LogSignature(**{**values, "prefilter_literals": tuple(row.get("anchor", ()))}))
             validate_selective_re2_pattern(signatures[-1].pattern)
     except (OSError, ValueError, TypeError, AttributeError):
         return SignatureSet(())

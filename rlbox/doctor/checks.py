@@ -32,7 +32,7 @@ class CheckThreads:
             thread.join(max(self._deadline - time.monotonic(), 0.01))
         return {name: tuple(findings) for name, findings in self._findings.items()}
 
-    def describe_unfinished(self) -> Iterator[str]:
+    def describe_unfinished_or_failed(self) -> Iterator[str]:
         for name in self._threads:
             if reason := self._ended.get(name, _("not done in time")):
                 yield f"{name}: {reason}"

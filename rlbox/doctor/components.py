@@ -16,7 +16,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
     check_all_reduce,
-    check_cuda_nvml_gpu_memory,
+    check_cuda_nvml_and_memory,
     check_torch_and_triton_kernels,
     probe_cuda_and_nvml,
 )
@@ -163,7 +163,7 @@ def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return _judge("CUDA driver", facts.cuda, check_cuda_nvml_gpu_memory(facts, stack.requirements), detail)
+    return _judge("CUDA driver", facts.cuda, check_cuda_nvml_and_memory(facts, stack.requirements), detail)
 
 
 def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
@@ -255,7 +255,7 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
         interpreter_path=stack.python,
         python_version=str(installed["python"]),
         packages=installed["packages"],
-        gpu_device_count=probe_cuda_driver().device_count,
+        gpu_device_count=probe_cuda_driver().device_file_count,
         requirements=stack.requirements,
     )
 

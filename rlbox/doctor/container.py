@@ -16,14 +16,14 @@ from typing import Any, Literal
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
-from rlbox.doctor.environment import check_environment, check_search_paths
+from rlbox.doctor.environment import check_environment, check_paths_and_cuda_home
 from rlbox.doctor.fix_checks import add_fix_check_ids_to_breaks, run_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
     check_all_reduce,
-    check_cuda_nvml_gpu_memory,
+    check_cuda_nvml_and_memory,
     check_driver,
-    check_pcie_peers,
+    check_pcie_iommu,
     check_torch_and_triton_kernels,
     find_stack_cuda_version,
     probe_cuda_and_nvml,
@@ -36,15 +36,15 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     StackProbe,
     check_linker,
-    check_packages,
+    check_package_files_and_versions,
     check_ray_task,
     check_torch_and_extensions,
-    get_install_dir,
+    get_rlbox_files_dir,
     load_stack_of_environment,
     open_scratch_dir_stack_probe,
     uses_cuda,
 )
-from rlbox.findings import Finding, listed
+from rlbox.findings import Finding, join_at_most
 from rlbox.foreign import parse_json
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.sandbox.plan import has_landlock_and_seccomp
@@ -63,7 +63,7 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
     location = load_stack_of_environment(environ)
-    manifest = read_json_object_or_empty(Path(get_install_dir(environ), "share/fixes.json"), follow_links=True)
+    manifest = read_json_object_or_empty(Path(get_rlbox_files_dir(environ), "share/fixes.json"), follow_links=True)
     checks = ContainerChecks(
         environ=environ,
         requirements=location.requirements,
@@ -91,7 +91,7 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
         findings=findings,
         follows=follows,
         checks=len(quick_checks) + len(slow_checks) + len(fix_checks),
-        unfinished=(*quick.describe_unfinished(), *slow.describe_unfinished()),
+        unfinished=(*quick.describe_unfinished_or_failed(), *slow.describe_unfinished_or_failed()),
         seconds=time.monotonic() - start,
     )
 
@@ -115,7 +115,7 @@ class ContainerChecks:
         return {
             "limits": lambda: check_limits(probe_limits(), requirements),
             "disks": lambda: check_directories_by_writing(directories, requirements),
-            "paths": lambda: check_search_paths(environ, requirements, self.venv),
+            "paths": lambda: check_paths_and_cuda_home(environ, requirements, self.venv),
             "environment": lambda: check_environment(environ, dotenv_dirs, requirements),
             "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container(self.venv)),
         }
@@ -127,9 +127,9 @@ class ContainerChecks:
         """
         requirements, has_gpus = self.requirements, self.driver.is_present and not self.driver.error
         checks: dict[str, Check] = {"sandbox": lambda: _check_sandbox(self._remaining_s)}
-        if stack and requirements.has_package("ray") and not is_explained_by_breaks("ray-task", early):
+        if stack and requirements.has_any_package("ray") and not is_explained_by_breaks("ray-task", early):
             checks["ray task"] = partial(self._check_ray, stack)
-        if stack and requirements.has_package("torch") and not is_explained_by_breaks("torch-op", early):
+        if stack and requirements.has_any_package("torch") and not is_explained_by_breaks("torch-op", early):
             checks["torch"] = partial(self._check_torch, stack)
         if stack and not is_explained_by_breaks("jit-link", early):
             libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if uses_cuda(requirements) else ()
@@ -137,15 +137,15 @@ class ContainerChecks:
         if self.driver.is_present or requirements.wants_gpu:
             checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
         if stack and has_gpus:
-            checks["gpus"] = lambda: check_cuda_nvml_gpu_memory(
+            checks["gpus"] = lambda: check_cuda_nvml_and_memory(
                 probe_cuda_and_nvml(stack, self._program_deadline), requirements
             )
-        if has_gpus and self.driver.device_count > 1:
-            checks["gpu peers"] = lambda: check_pcie_peers(self.environ)
-        if stack and has_gpus and self.driver.device_count > 1 and requirements.has_package("torch"):
+        if has_gpus and self.driver.device_file_count > 1:
+            checks["gpu peers"] = lambda: check_pcie_iommu(self.environ)
+        if stack and has_gpus and self.driver.device_file_count > 1 and requirements.has_any_package("torch"):
             checks["all-reduce"] = partial(self._check_all_reduce, stack)
         return checks | {
-            "packages": lambda: check_packages(self.venv, requirements),
+            "packages": lambda: check_package_files_and_versions(self.venv, requirements),
             "network": lambda: check_network(self.environ, self._list_required_ports()),
             _FIXES: lambda: run_fix_checks("doctor", self.manifest, self._remaining_s, environ=self.environ),
         }
@@ -170,7 +170,7 @@ class ContainerChecks:
         facts.raise_if_timed_out_before("end")
 
     def _check_all_reduce(self, stack: StackProbe) -> Iterator[Finding]:
-        count = min(self.driver.device_count, self.requirements.gpus or self.driver.device_count)
+        count = min(self.driver.device_file_count, self.requirements.gpus or self.driver.device_file_count)
         facts = stack.run("probe_allreduce.py", str(count), monotonic_deadline=self._program_deadline)
         yield from check_all_reduce(facts, count)
         facts.raise_if_timed_out_before("sum")
@@ -188,7 +188,7 @@ class ContainerChecks:
             return {}
         if find_lock_owner(Path(self.requirements.data_mount).resolve()):
             return {}
-        ray_ports = run_ray_start_to_list_ports() if self.requirements.has_package("ray") else {}
+        ray_ports = run_ray_start_to_list_ports() if self.requirements.has_any_package("ray") else {}
         return {**ray_ports, **self.requirements.ports}
 
 
@@ -197,4 +197,4 @@ def _check_sandbox(timeout_s: float) -> Iterator[Finding]:
     answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
     reasons = [f"{layer}: {reason}" for layer, reason in sorted(answer["missing"].items())]
     if not has_landlock_and_seccomp(answer["layers"]):
-        yield make_finding("sandbox-weak", level="warning", seen=listed(reasons) or answer["strength"])
+        yield make_finding("sandbox-weak", level="warning", seen=join_at_most(reasons) or answer["strength"])

@@ -37,7 +37,7 @@ def check_training_data(
         *(f"note: {text}" for text in report["notes"]),
         *(f"wrong: {text}" for text in report["problems"]),
     ]
-    app.result({"files": paths, **report}, "\n".join(lines))
+    app.output({"files": paths, **report}, "\n".join(lines))
     app.print_status(f"data: {len(report['problems']) or 'nothing'} wrong")
     return WorkFailed.exit_code if report["problems"] else 0
 
@@ -51,7 +51,7 @@ def write_first_rows(
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(path, "--output")
     if app.dry_run:
-        return app.planned(facts, "", f"write {rows} rows of {source} to {path}")
+        return app.print_plan(facts, "", f"write {rows} rows of {source} to {path}")
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     for problem in _run_reader(_find_stack(python), request, timeout_s)["problems"]:
         raise WorkFailed(
@@ -59,7 +59,7 @@ def write_first_rows(
             where=str(source),
             next_step=_("name a larger file"),
         )
-    app.result(facts, str(path))
+    app.output(facts, str(path))
     return 0
 
 

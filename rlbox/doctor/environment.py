@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, Level
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.secrets.env_file import ParsedEnvFile, parse_env_with_problems
 from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
@@ -63,7 +63,7 @@ def check_environment(
 
 
 def _are_positive(numbers: str) -> bool:
-    return all((whole_number(part.strip()) or 0) > 0 for part in numbers.split(","))
+    return all((parse_digits(part.strip()) or 0) > 0 for part in numbers.split(","))
 
 
 def check_tokens_and_dotenv_files(
@@ -97,7 +97,7 @@ def _check_dotenv(path: str, file: ParsedEnvFile, environ: Mapping[str, str]) ->
         yield make_finding("token-unset", where=path, names=", ".join(secrets), name=secrets[0])
 
 
-def check_search_paths(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
+def check_paths_and_cuda_home(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
     if broken := list(_check_python(f"{venv}/bin/python")):
         return broken
     return [

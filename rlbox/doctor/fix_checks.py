@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rlbox.doctor.program import Program
 from rlbox.findings import Finding
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.limits import count_usable_cores
@@ -50,7 +50,7 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: Literal["build", "run"
     )
 
 
-def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeAndOutput]) -> Iterator[Finding]:
+def make_failed_check_findings(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeAndOutput]) -> Iterator[Finding]:
     """Yield a finding for each check that failed; `outcomes` are in the order of the checks.
 
     A check that could not be run, or was too slow, is no finding.
@@ -139,7 +139,7 @@ def _run_checks(
     found: dict[str, Finding] = {}
     for part, program in started:
         parts = program.read_output_and_kill_all(end).stdout.split("\0")
-        rows = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
+        rows = ((parse_digits(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
         outcomes = [(code, text) for code, text in rows if code is not None]
-        found |= {finding.id: finding for finding in parse_failed_checks(part, outcomes)}
+        found |= {finding.id: finding for finding in make_failed_check_findings(part, outcomes)}
     return tuple(found[check.id] for check in checks if check.id in found)

@@ -11,7 +11,7 @@ from rlbox.doctor.gpus import (
     OLDEST_DRIVERS,
     DriverRequirements,
     check_driver,
-    find_gpus_of_other_arch,
+    check_gpu_arch,
     find_stack_cuda_version,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
@@ -28,7 +28,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import NodeError
-from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, probe_gpus
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_nvml_or_empty
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
 from rlbox.target.target import find_cuda12_variant_or_empty
@@ -69,12 +69,12 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
         return {}
     env = {}
     with app.collecting_refusals_if_dry_run("GPUs"):
-        env = create_host_gpu_env(parse_gpus_option(option, 0), os.environ, probe_cuda_driver().device_count)
+        env = create_host_gpu_env(parse_gpus_option(option, 0), os.environ, probe_cuda_driver().device_file_count)
         app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
 
-def require_usable_gpus(
+def require_usable_local_gpus(
     app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
 ) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `NodeError`."""
@@ -86,7 +86,7 @@ def require_usable_gpus(
     requirements = override_gpus(declared, request.count_all_or_none)
     for finding in (
         *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
-        *find_gpus_of_other_arch(probe_gpus(FIRMWARE_TIMEOUT_S), requirements),
+        *check_gpu_arch(query_nvml_or_empty(FIRMWARE_TIMEOUT_S), requirements),
     ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)

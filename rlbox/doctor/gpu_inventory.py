@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rlbox.amounts import gpu_memory_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
-from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_gpus
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, query_nvml_or_empty
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -107,7 +107,7 @@ def _format_holders(gpu: LocalGpu) -> str:
     return holders or "someone outside this container"
 
 
-def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
+def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
         nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard)))
@@ -125,7 +125,7 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
             total_bytes=gpu.total_bytes,
             holders={pid: _describe_process(pid) for pid in gpu.processes},
         )
-        for gpu in probe_gpus(FIRMWARE_TIMEOUT_S)
+        for gpu in query_nvml_or_empty(FIRMWARE_TIMEOUT_S)
     )
 
 

@@ -14,9 +14,9 @@ from rlbox.doctor.catalogue import load_finding_texts, make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_peer_bus_ids, probe_gpus_or_raise
+from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_peer_bus_ids, query_nvml_or_raise
 from rlbox.system.process_table import read_text
 
 
@@ -43,8 +43,8 @@ def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Req
         yield make_finding("gpu-driver-broken", seen=driver.error)
     else:
         yield from _check_driver_version(driver, needs, requirements)
-        if driver.device_count:
-            yield from _check_gpu_count(driver.device_count, requirements)
+        if driver.device_file_count:
+            yield from _check_gpu_count(driver.device_file_count, requirements)
 
 
 def _is_refused_by_device_rules(device: str) -> bool:
@@ -83,7 +83,7 @@ def _check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding
         yield make_finding("gpu-count", count=count, gpus=requirements.gpus)
 
 
-def find_gpus_of_other_arch(gpus: Sequence[GpuStatus], requirements: Requirements) -> Iterator[Finding]:
+def check_gpu_arch(gpus: Sequence[GpuStatus], requirements: Requirements) -> Iterator[Finding]:
     wanted = requirements.arch
     if other := next((gpu for gpu in gpus if wanted and gpu.arch and gpu.arch != wanted), None):
         yield make_finding("gpu-other-arch", level="warning", name=other.name, arch=other.arch, demands_arch=wanted)
@@ -103,7 +103,7 @@ def find_stack_cuda_version(packages: Mapping[str, str]) -> str:
     of PyPI wants.
     """
     torch = packages.get("torch", "").partition("+")[2]
-    if torch.startswith("cu") and whole_number(torch[2:]) is not None:
+    if torch.startswith("cu") and parse_digits(torch[2:]) is not None:
         return f"{torch[2:-1]}.{torch[-1]}"
     runtime = next((version for name, version in packages.items() if name.startswith("nvidia-cuda-runtime")), "")
     return "" if torch else ".".join(runtime.split(".")[:2])
@@ -116,7 +116,7 @@ def _parse_required_cuda(require_cuda_variable: str) -> tuple[int, ...]:
 
 
 def _parse_version(text: str) -> tuple[int, ...]:
-    return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
+    return tuple(number for part in text.split(".") if (number := parse_digits(part)) is not None)
 
 
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
@@ -131,7 +131,7 @@ class GpuFacts:
     nvml_error: str = ""
 
 
-def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_cuda_nvml_and_memory(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
         yield from _check_gpu_count(int(driver["count"]), requirements)
@@ -155,7 +155,7 @@ def check_cuda_nvml_gpu_memory(facts: GpuFacts, requirements: Requirements) -> I
             )  # fmt: skip
 
 
-def check_pcie_peers(environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Finding]:
+def check_pcie_iommu(environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Finding]:
     """Yield a finding where GPUs copy over PCIe through an IOMMU that translates, which CUDA supports in VMs only.
 
     Source: CUDA C++ Programming Guide, "IOMMU on Linux"; NVIDIA/nccl#2079; the kernel's sysfs-kernel-iommu_groups.
@@ -172,7 +172,7 @@ def check_pcie_peers(environ: Mapping[str, str], root: Path = Path("/")) -> Iter
 def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
     cuda = stack.run("probe_cuda.py", monotonic_deadline=monotonic_deadline)
     try:
-        return GpuFacts(cuda=cuda, gpus=probe_gpus_or_raise())
+        return GpuFacts(cuda=cuda, gpus=query_nvml_or_raise())
     except NvmlUnavailableError as error:
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 
@@ -199,7 +199,7 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     """Whether a build runs on `arch`: by kernels of its own major version, or by PTX of an older one."""
     major = arch.removeprefix("sm_")[:-1]
     exact = any(name.removeprefix("sm_")[:-1] == major and name <= arch for name in archs if name.startswith("sm_"))
-    ptx = [whole_number(name[8:]) for name in archs if name.startswith("compute_")]
+    ptx = [parse_digits(name[8:]) for name in archs if name.startswith("compute_")]
     return exact or any(number is not None and number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 

@@ -27,7 +27,7 @@ from rlbox.doctor.gpu_choice import (
     load_driver_requirements,
     make_visible_gpus_env,
 )
-from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_gpu_memory, check_driver, check_pcie_peers
+from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_and_memory, check_driver, check_pcie_iommu
 from rlbox.doctor.network import Endpoint, check_network
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import (
@@ -38,7 +38,7 @@ from rlbox.doctor.report import (
     merge_reports,
     parse_report,
 )
-from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
+from rlbox.doctor.requirements import Requirements, override_gpus, parse_or_default
 from rlbox.doctor.stack import StackLocation, find_local_stack, open_scratch_dir_stack_probe
 from rlbox.engine.address import is_engine_on_unix_socket, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image
@@ -46,15 +46,15 @@ from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
 from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, parse_gpus_option, probe_gpu_support
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
-from rlbox.findings import Finding, listed
+from rlbox.findings import Finding, join_at_most
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
 from rlbox.job.job import load_ports_of_jobs_on_target
-from rlbox.system.files import get_free_bytes
+from rlbox.system.files import free_bytes_or_0
 from rlbox.system.gpu import probe_cuda_driver
-from rlbox.system.identity import format_user_ids, is_in_image
+from rlbox.system.identity import format_uid_gid, is_in_image
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.process_table import read_text
 from rlbox.target.target import load_target
@@ -81,7 +81,7 @@ def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_op
         if in_container and in_container.has_started and threads.is_running("image"):
             in_container.end(partial(threads.is_running, "image"))
     findings, follows = merge_and_split_off_explained(row for rows in found.values() for row in rows)
-    unfinished = tuple(threads.describe_unfinished())
+    unfinished = tuple(threads.describe_unfinished_or_failed())
     host = Report(findings=findings, follows=follows, checks=len(checks) - len(unfinished), unfinished=unfinished)
     reports = [in_container.report] if in_container and in_container.report else []
     return merge_reports([host, *reports], time.monotonic() - start)
@@ -103,11 +103,11 @@ def _list_checks(
         ),
         "engine": lambda: check_engine(requirements),
         "driver": lambda: check_driver(probe_cuda_driver(), driver_requirements(), requirements),
-        "fabric": check_fabric,
+        "fabric": check_fabric_manager_by_cuda,
         "tokens": lambda: check_tokens_and_dotenv_files(os.environ, dotenv_dirs, requirements),
     }
     if requirements.grade != "consumer":  # whose images have NCCL_P2P_DISABLE=1
-        checks["gpu peers"] = lambda: check_pcie_peers({**requirements.env, **os.environ})
+        checks["gpu peers"] = lambda: check_pcie_iommu({**requirements.env, **os.environ})
     is_made_by_run = image and data_dir and is_usable and would_create_default_data_dir(data_dir, image.container)
     if (image or data_dir) and not is_made_by_run:
         directories = [RunDirectory("data", str(data_dir))] if data_dir else []
@@ -120,7 +120,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
         return Requirements()
     target = load_target(app.project, image.target).target
     ports = load_ports_of_jobs_on_target(app.project, target.name)
-    return parse_requirements(
+    return parse_or_default(
         {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )
 
@@ -160,9 +160,9 @@ def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requiremen
     support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
     if requirements.wants_gpu and not support.methods_best_first:
         yield make_finding("engine-cdi-off" if support.cdi_spec_files else "gpu-runtime-missing", where=address)
-    yield from check_gpu_injection(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
+    yield from check_cgroups_and_cdi_paths(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
     root = Path(str(info.get("DockerRootDir", "")))
-    if is_local and root.is_absolute() and root.is_dir() and (free := get_free_bytes(root) or 0) < _LEAST_ENGINE_BYTES:
+    if is_local and root.is_absolute() and root.is_dir() and (free := free_bytes_or_0(root) or 0) < _LEAST_ENGINE_BYTES:
         yield make_finding("engine-disk-full", level="warning", where=str(root), room=decimal_size_text(free))
 
 
@@ -173,7 +173,7 @@ NESTED_MARKS = (
 )  # of LXC and Docker, where root may not set device rules either
 
 
-def check_gpu_injection(support: GpuSupport, *, is_rootless: bool) -> Iterator[Finding]:
+def check_cgroups_and_cdi_paths(support: GpuSupport, *, is_rootless: bool) -> Iterator[Finding]:
     """Yield what is wrong in the files by which an engine of this machine gives its GPUs to containers."""
     method, config = support.methods_best_first[:1] if support.is_local else (), read_text(TOOLKIT_CONFIG)
     has_no_cgroups = bool(re.search(r"^\s*no-cgroups\s*=\s*true", config, re.M))
@@ -184,16 +184,16 @@ def check_gpu_injection(support: GpuSupport, *, is_rootless: bool) -> Iterator[F
         file = support.cdi_spec_files[-1]  # the last folder overrides the others; source: CDI's SPEC.md
         paths = dict.fromkeys(re.findall(r"""\b(?:hostPath|path)"?:\s*"?(/[^"\s,]+)""", read_text(file)))
         if gone := [path for path in paths if not os.path.exists(path) and os.access(os.path.dirname(path), os.X_OK)]:
-            yield make_finding("cdi-stale", level="warning", seen=listed(gone), where=file, file=file)
+            yield make_finding("cdi-stale", level="warning", seen=join_at_most(gone), where=file, file=file)
 
 
-def check_fabric() -> Iterator[Finding]:
+def check_fabric_manager_by_cuda() -> Iterator[Finding]:
     """Start CUDA in a process of its own, and report only error 802: others may come from this shell's variables."""
-    if probe_cuda_driver().device_count:
+    if probe_cuda_driver().device_file_count:
         here = StackLocation(python=sys.executable, requirements=Requirements())
         with open_scratch_dir_stack_probe(here, os.environ) as probe:
             cuda = probe.run("probe_cuda.py", monotonic_deadline=time.monotonic() + BUDGET_S)
-        found = check_cuda_nvml_gpu_memory(GpuFacts(cuda=cuda), here.requirements)
+        found = check_cuda_nvml_and_memory(GpuFacts(cuda=cuda), here.requirements)
         yield from (finding for finding in found if finding.id == "fabric-manager-down")
 
 
@@ -236,7 +236,7 @@ class _ImageCheck:
             env={"PYTHONPYCACHEPREFIX": f"{image.container.disk_mount}/{bytecode}"},
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
-            caller_uid_gid=format_user_ids(),
+            caller_uid_gid=format_uid_gid(),
             ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
             gpus=gpus,
         )
@@ -267,7 +267,7 @@ def run_host_or_container_doctor(
     app: App, target: str | None, *, data_dir: str | None, gpus_option: str, budget_s: float
 ) -> int:
     report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
-    app.result(report.as_json(), format_report(report, with_notes_and_follows=app.verbosity > 0))
+    app.output(report.as_json(), format_report(report, with_notes_and_follows=app.verbosity > 0))
     app.print_status(format_summary(report))
     return WorkFailed.exit_code if report.has_errors else 0
 

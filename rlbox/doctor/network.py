@@ -19,7 +19,7 @@ from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoResponseError, create_tls_context, explain_no_response
+from rlbox.system.http import HttpClient, NoFullResponseError, create_tls_context, explain_response_error
 from rlbox.system.network_settings import find_custom_ca_bundle, read_pip_and_proxy_settings
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
@@ -147,8 +147,8 @@ def _request(endpoint: Endpoint) -> Endpoint:
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
             return replace(endpoint, error=error, own_clock_ahead_s=_parse_skew(answer.headers.get("date", "")))
-    except (NoResponseError, OSError) as problem:
-        return replace(endpoint, error=explain_no_response(problem))
+    except (NoFullResponseError, OSError) as problem:
+        return replace(endpoint, error=explain_response_error(problem))
 
 
 def _parse_skew(date: str) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
-from rlbox.findings import Finding, listed
+from rlbox.findings import Finding, join_at_most
 from rlbox.i18n import _
 from rlbox.system.process_table import (
     Process,
@@ -20,7 +20,7 @@ from rlbox.system.process_table import (
     find_self_and_ancestors,
     probe_command_line,
     probe_processes,
-    read_environment,
+    read_process_environment,
     read_text,
 )
 from rlbox.system.run_processes import FOLDER_MARK
@@ -69,19 +69,19 @@ class ProcessInfo:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
         if self.is_doctor or self.is_in_live_run or self.has_living_starter:
             return False
-        is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
+        is_part = looks_like_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
         return bool(self.ended_run) or is_part
 
 
-def is_run_process(name: str, command_line: str) -> bool:
+def looks_like_run_process(name: str, command_line: str) -> bool:
     return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
-        yield make_finding("live-runs", level="note", seen=listed(runs), where="processes", stop=runs[0])
+        yield make_finding("live-runs", level="note", seen=join_at_most(runs), where="processes", stop=runs[0])
     stale = [process for process in processes if process.is_unowned_run_or_stack_process]
-    seen = listed([_describe(process) for process in stale])
+    seen = join_at_most([_describe(process) for process in stale])
     if pids := " ".join(str(process.pid) for process in stale if process.is_own_user):
         yield make_finding("stale-processes", level="warning", seen=seen, pids=pids)
     elif stale:
@@ -113,7 +113,7 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
 
     def describe(process: Process) -> ProcessInfo:
         pid = process.pid
-        folder = read_environment(pid).get(FOLDER_MARK, "")
+        folder = read_process_environment(pid).get(FOLDER_MARK, "")
         owner = find_process_owner(pid)
         is_live = folder in supervisors.values()
         return ProcessInfo(
@@ -150,7 +150,7 @@ def _is_below_other_program(
         if pid not in table:  # as of `docker exec`
             return True
         line = command_lines[pid]
-        if not (is_run_process(table[pid].name, line) or line.startswith(f"{venv}/")):
+        if not (looks_like_run_process(table[pid].name, line) or line.startswith(f"{venv}/")):
             return True
         pid = table[pid].parent_pid
     return False

@@ -14,7 +14,7 @@ from rlbox.system.command import PIPE, communicate_or_leave_running, start_comma
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
-    find_by_environment,
+    find_own_by_env,
     find_root_sessions_and_trees,
     probe_processes,
 )
@@ -66,7 +66,7 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        roots = {self._popen.pid} | known | find_by_environment(table, self._mark)
+        roots = {self._popen.pid} | known | find_own_by_env(table, self._mark)
         found = [table[pid] for pid in (find_root_sessions_and_trees(table, roots) & table.keys()) - {os.getpid()}]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]

@@ -14,7 +14,7 @@ from typing import Any
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import HttpClient, NoResponseError, create_loopback_client, explain_no_response
+from rlbox.system.http import HttpClient, NoFullResponseError, create_loopback_client, explain_response_error
 
 _TIMEOUT_S = 1.5
 _SUMMARY = "/nodes?view=summary"
@@ -39,8 +39,8 @@ def fetch_ray_state_or_error(plan: RayPlan) -> dict[str, Any]:
         with create_ray_client(_TIMEOUT_S) as http:
             for key, (path, read) in readers.items():
                 facts[key] = _fetch(http, f"{base}{path}", read)
-    except NoResponseError as error:
-        facts["error"] = explain_no_response(error)
+    except NoFullResponseError as error:
+        facts["error"] = explain_response_error(error)
     return facts
 
 
@@ -49,7 +49,7 @@ def fetch_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
     try:
         with create_ray_client(_TIMEOUT_S) as http:
             nodes = _fetch(http, dashboard.rstrip("/") + _SUMMARY, _read_nodes)
-    except NoResponseError as error:
+    except NoFullResponseError as error:
         raise NodeError(_("no head answers at {dashboard}").format(dashboard=dashboard)) from error
     if isinstance(nodes, str):
         raise NodeError(nodes)
@@ -60,10 +60,10 @@ def _fetch(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
     """Return what `read` takes of an answer, or a sentence where it is another than Ray's."""
     try:
         return read(http.request("GET", url).read_json())
-    except NoResponseError as error:
+    except NoFullResponseError as error:
         if error.kind != "cut":
             raise  # nobody is there, or it hangs: the other questions need not wait for it too
-        return _("not told: {explain_no_response}").format(explain_no_response=explain_no_response(error))
+        return _("not told: {explain_no_response}").format(explain_no_response=explain_response_error(error))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return _("not told: {name}: {error}").format(name=type(error).__name__, error=error)
 
@@ -98,7 +98,7 @@ def find_job_session_dir(plan: RayPlan) -> Path:
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
     """
-    with contextlib.suppress(NoResponseError, ValueError, AttributeError), create_ray_client(_TIMEOUT_S) as http:
+    with contextlib.suppress(NoFullResponseError, ValueError, AttributeError), create_ray_client(_TIMEOUT_S) as http:
         told = http.request("GET", f"{plan.dashboard.rstrip('/')}/api/version").read_json().get("session_name")
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder

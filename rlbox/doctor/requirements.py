@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from rlbox.foreign import parse_json, whole_number
+from rlbox.foreign import parse_digits, parse_json
 
 _PARTS = {
     "run": ("network", "shm_gib", "memory_gib", "pids"),
@@ -43,7 +43,7 @@ class Requirements:
     ports: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
 
-    def has_package(self, *names: str) -> bool:
+    def has_any_package(self, *names: str) -> bool:
         return any(name in self.packages for name in names)
 
     @property
@@ -64,11 +64,11 @@ def override_gpus(requirements: Requirements, count_all_or_none: str) -> Require
     """Return the requirements with the GPUs of a container: a number, `all` or `none`; empty changes nothing."""
     if count_all_or_none == "none":
         return replace(requirements, gpu="", gpus=0)
-    number = whole_number(count_all_or_none)
+    number = parse_digits(count_all_or_none)
     return requirements if number is None else replace(requirements, gpus=number)
 
 
-def parse_requirements(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Requirements:
+def parse_or_default(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Requirements:
     """Return the requirements that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))
     disk = _table(facts.get("disk"))

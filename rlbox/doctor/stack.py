@@ -20,14 +20,14 @@ from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
-from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_requirements
+from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_or_default
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError, TimedOut, WorkFailed
-from rlbox.findings import Finding, listed
-from rlbox.foreign import whole_number
+from rlbox.findings import Finding, join_at_most
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.json_files import parse_json_lines, read_json_object_or_empty
+from rlbox.system.json_files import parse_json_objects, read_json_object_or_empty
 from rlbox.values import OWN, VENV, Command
 
 
@@ -48,7 +48,7 @@ class ProgramFacts:
 
 def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     """Return the JSON objects among the lines of a program; what libraries print beside them is passed over."""
-    return tuple(row for row in parse_json_lines(output.splitlines()) if "step" in row)
+    return tuple(row for row in parse_json_objects(output.splitlines()) if "step" in row)
 
 
 def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
@@ -156,7 +156,7 @@ class StackProbe:
         path = self._environ.get("PATH", "")
         return next((file for name in ("cc", "gcc", "clang") if (file := shutil.which(name, path=path))), None)
 
-    def find_link_error(self, compiler: str, library: str | None = None) -> str | None:
+    def link_and_find_error(self, compiler: str, library: str | None = None) -> str | None:
         """Return the complaint about a program of one line that is linked; None when it worked or took too long."""
         source = Path(self._folder, "link.c")
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
@@ -183,7 +183,7 @@ _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cud
 
 
 def uses_cuda(requirements: Requirements) -> bool:
-    return requirements.wants_gpu or requirements.has_package(*_CUDA_RUNTIMES)
+    return requirements.wants_gpu or requirements.has_any_package(*_CUDA_RUNTIMES)
 
 
 def check_linker(
@@ -191,11 +191,11 @@ def check_linker(
 ) -> Iterator[Finding]:
     compiler = stack.find_compiler_on_path()
     if compiler is None:
-        if requirements.has_package(*_JIT_PACKAGES):
+        if requirements.has_any_package(*_JIT_PACKAGES):
             yield make_finding("jit-no-compiler")
-    elif error := stack.find_link_error(compiler):
+    elif error := stack.link_and_find_error(compiler):
         yield make_finding("jit-compile", seen=error, where=compiler)
-    elif errors := {name: error for name in libraries if (error := stack.find_link_error(compiler, name))}:
+    elif errors := {name: error for name in libraries if (error := stack.link_and_find_error(compiler, name))}:
         seen = f"{' '.join(f'-l{name}' for name in errors)}: {next(iter(errors.values()))}"
         covers = tuple(_LINK_CAUSES[name] for name in errors)
         yield make_finding("jit-link", seen=seen, where=compiler, covers=covers)
@@ -223,18 +223,18 @@ def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str
             probe.kill()
 
 
-def get_install_dir(environ: Mapping[str, str]) -> str:
+def get_rlbox_files_dir(environ: Mapping[str, str]) -> str:
     """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
 def load_stack_of_environment(environ: Mapping[str, str]) -> StackLocation:
     """Return the stack of the image, or applied place, that an environment is of; its lock need not be there."""
-    install_dir = get_install_dir(environ)
+    install_dir = get_rlbox_files_dir(environ)
     lock = Path(install_dir, "share/lock.json")
     manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
     limited = override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", ""))
-    requirements = parse_requirements(limited, read_json_object_or_empty(lock, follow_links=True))
+    requirements = parse_or_default(limited, read_json_object_or_empty(lock, follow_links=True))
     return StackLocation(
         python=f"{install_dir.removesuffix(OWN)}{VENV}/bin/python",
         requirements=override_gpus(requirements, environ.get(GPUS_VARIABLE, "")),
@@ -275,7 +275,7 @@ class FileDamage(NamedTuple):
     description: str
 
 
-def check_packages(venv: str, requirements: Requirements) -> Iterator[Finding]:
+def check_package_files_and_versions(venv: str, requirements: Requirements) -> Iterator[Finding]:
     site = f"{venv}/lib/python{requirements.python or '3'}/site-packages"
     target = requirements.target or "TARGET"
     if not os.path.isdir(site):
@@ -289,7 +289,7 @@ def check_packages(venv: str, requirements: Requirements) -> Iterator[Finding]:
         damages = list(_find_damages(site, directory))
         truncated = [damage for damage in damages if damage.kind == "truncated"]
         if shown := truncated or damages:
-            seen = listed([f"{damage.path} {damage.description}" for damage in shown])
+            seen = join_at_most([f"{damage.path} {damage.description}" for damage in shown])
             finding_id, where = f"file-{shown[0].kind}", damages[0].path
             yield make_finding("files-damaged", id=finding_id, seen=seen, where=where, package=name, target=target)
     wrong = {name: version for name, version in requirements.packages.items() if installed.get(name) != [version]}
@@ -302,7 +302,7 @@ def check_packages(venv: str, requirements: Requirements) -> Iterator[Finding]:
         ]
         pins = " ".join(f"{name}=={version}" for name, version in sorted(wrong.items())[:_MAX_PINS])
         finding_id = "package-overwritten" if wrong.keys() & installed.keys() else "package-missing"
-        yield make_finding("packages-differ", id=finding_id, seen=listed(texts), where=site, pins=pins)
+        yield make_finding("packages-differ", id=finding_id, seen=join_at_most(texts), where=site, pins=pins)
 
 
 def _find_damages(site: str, directory: str) -> Iterator[FileDamage]:
@@ -313,7 +313,7 @@ def _find_damages(site: str, directory: str) -> Iterator[FileDamage]:
     except OSError:
         return
     for name, __, size_text in rows:
-        path, size = os.path.normpath(f"{site}/{name}"), whole_number(size_text)
+        path, size = os.path.normpath(f"{site}/{name}"), parse_digits(size_text)
         if size is None:
             continue
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlbox.errors import EngineError, NotAnswered
+from rlbox.errors import EngineError, EngineUnavailable
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object_or_empty
@@ -24,7 +24,7 @@ def open_engine_tunnel_if_remote() -> str:
         return place
     from rlbox.ssh.tunnel import open_engine_tunnel
 
-    return open_engine_tunnel(place).address
+    return open_engine_tunnel(place).local_address
 
 
 def find_engine_url() -> str:
@@ -62,8 +62,8 @@ def create_unreachable_error(address: str, error: BaseException) -> EngineError:
             next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )
     if not address.startswith(("unix:", "ssh:")):
-        return NotAnswered(_("cannot connect to Docker"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
-    return NotAnswered(
+        return EngineUnavailable(_("cannot connect to Docker"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
+    return EngineUnavailable(
         _("cannot connect to Docker"),
         where=address,
         next_step="rlbox engine up",

@@ -32,7 +32,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
-from rlbox.system.files import open_atomic
+from rlbox.system.files import open_locked_atomic
 
 ByteCallback = Callable[[int], None]
 ManifestDigest = str
@@ -67,7 +67,7 @@ def save_image_archive(
     image_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
 ) -> ManifestDigest:
     """Write the engine's image `tag` to `path`, in which it is called `archive_tag`; the file is whole or not there."""
-    with open_atomic(path, image_bytes) as file:
+    with open_locked_atomic(path, image_bytes) as file:
         exported = _count_chunks(connect_engine().export_image(tag), on_bytes)
         file.writelines(rename_archive_image(exported, archive_tag))
         file.seek(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import EngineError
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -31,4 +31,4 @@ def require_image(tag: str, target_name: str) -> dict[str, Any]:
 def read_docker_server_version_or_raise() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
     numbers = connect_engine().version().partition("+")[0].split(".")
-    return tuple(number for part in numbers if (number := whole_number(part)) is not None)
+    return tuple(number for part in numbers if (number := parse_digits(part)) is not None)

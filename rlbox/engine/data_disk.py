@@ -13,7 +13,7 @@ from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.system.files import get_free_bytes
+from rlbox.system.files import free_bytes_or_0
 from rlbox.system.identity import is_in_image
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
@@ -75,7 +75,7 @@ def ensure_data_dir_creating_default(
                     _("remount it writable, free space, or name another with --data DIR"),
                 ) from error
         need_gib = defaults.needed_disk_gib if required_free_gib is None else required_free_gib
-        free_bytes = get_free_bytes(directory)
+        free_bytes = free_bytes_or_0(directory)
         if free_bytes < need_gib * GIB:
             what = _("the data disk is too full: {size} free, {asked_text} needed").format(
                 size=decimal_size_text(free_bytes), asked_text=decimal_and_gib_size_text(need_gib)

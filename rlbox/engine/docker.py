@@ -32,7 +32,7 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.reference import ImageReference
 from rlbox.errors import EngineError, TimedOut
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.secrets.handover import send_secrets
 from rlbox.values import Command, Outcome, Secret
@@ -69,7 +69,7 @@ def _remove_container_network(client: docker.DockerClient, container_name: str) 
 def _remove_stale_networks(client: docker.DockerClient, owner: str) -> None:
     """Remove what a killed rlbox of this user left; the engine refuses for those in which a container runs."""
     for network in client.networks.list(filters={"label": [NETWORK_LABEL, f"{OWNER_LABEL}={owner}"]}):
-        made = whole_number(str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, "")))
+        made = parse_digits(str((network.attrs.get("Labels") or {}).get(_MADE_LABEL, "")))
         if made is not None and abs(time.time() - made) > _FRESH_S:
             with contextlib.suppress(APIError):
                 network.remove()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.process_table import read_text
 
@@ -85,7 +85,7 @@ class GpuSupport:
 
     @property
     def machine_gpu_count(self) -> int | None:
-        return sum(whole_number(name) is not None for name in self.cdi_device_ids) or len(self.device_nodes) or None
+        return sum(parse_digits(name) is not None for name in self.cdi_device_ids) or len(self.device_nodes) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
         return GpuRequest(count={"": default_count, "none": 0, "all": ALL_GPUS}[gpus_option])
     ids = tuple(part.strip() for part in gpus_option.removeprefix("device=").split(",") if part.strip())
     wrong = [part for part in ids if not _ID.fullmatch(part)]
-    if count := whole_number(gpus_option):
+    if count := parse_digits(gpus_option):
         return GpuRequest(count=count)
     if not ids or wrong or gpus_option == "0" or len(set(ids)) < len(ids):
         raise SpecError(_("invalid --gpus {text!r}").format(text=gpus_option), next_step=_SAYS)
@@ -164,7 +164,7 @@ def _choose_cdi_names(request: GpuRequest, support: GpuSupport) -> tuple[str, ..
     if request.ids:
         return request.ids
     known = support.cdi_device_ids
-    indices = sorted((name for name in known if whole_number(name) is not None), key=int)
+    indices = sorted((name for name in known if parse_digits(name) is not None), key=int)
     if request.count > 0 and not known:
         return tuple(map(str, range(request.count)))
     if request.count > 0 and indices:

@@ -130,7 +130,7 @@ def push_and_verify(
     if app.dry_run:
         app.add_dry_run_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
         data = {"target": target_name, "image": tag, "reference": str(reference)}
-        return app.planned(data, f"push {tag} to {reference}", f"push {tag}")
+        return app.print_plan(data, f"push {tag} to {reference}", f"push {tag}")
     log, ca_bundle = PushLog(), find_custom_ca_bundle()
     with (
         Registry(reference.host, plain_http=plain_http, ca_bundle=ca_bundle, on_retry=app.print_status) as registry,
@@ -151,7 +151,7 @@ def push_and_verify(
         "exact": bool(find_manifest_digest_or_empty(image)),
         **({"forced": overridden_conflict} if overridden_conflict else {}),
     }
-    app.result(facts, reference.format_name_with_digest(manifest.digest))
+    app.output(facts, reference.format_name_with_digest(manifest.digest))
     app.print_status(f"next: docker pull {reference.format_name_with_digest(manifest.digest)}")
     return 0
 

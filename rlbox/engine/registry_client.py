@@ -19,9 +19,9 @@ from rlbox.engine.registry_auth import (
     read_docker_login,
 )
 from rlbox.errors import RegistryError
-from rlbox.foreign import parse_json, whole_number
+from rlbox.foreign import parse_digits, parse_json
 from rlbox.i18n import _
-from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, HttpClient, HttpResponse, NoResponseError, retry
+from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, HttpClient, HttpResponse, NoFullResponseError, retry
 
 _SILENCE_S = 60.0
 _HUB_API = f"registry-1.{DOCKER_HUB}"
@@ -123,7 +123,7 @@ class Registry:
         with self._stream(f"/v2/{repository}/blobs/{digest}", repository, headers, expect=(200, 206)) as response:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
             yield BlobStreamWithStart(
-                (whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes()
+                (parse_digits(first) or 0) if response.status == 206 else 0, response.iter_bytes()
             )
 
     def retry(self, action: Callable[[], T]) -> T:
@@ -171,7 +171,7 @@ class Registry:
                         raise self._create_refusal(answer, repository)
                     yield answer
                     return
-        except NoResponseError as error:
+        except NoFullResponseError as error:
             raise self._create_no_response_error(error) from error
 
     def _create_refusal(self, response: HttpResponse, repository: str) -> RegistryError:
@@ -186,7 +186,7 @@ class Registry:
         error.retry_after = response.headers.get("Retry-After", "")
         return error
 
-    def _create_no_response_error(self, error: NoResponseError) -> RegistryError:
+    def _create_no_response_error(self, error: NoFullResponseError) -> RegistryError:
         message = str(error)
         if error.kind == "untrusted":
             return RegistryError(

@@ -91,7 +91,7 @@ def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: H
 def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
-        client = docker.DockerClient(base_url=tunnel.address, timeout=60)
+        client = docker.DockerClient(base_url=tunnel.local_address, timeout=60)
         for ended in client.containers.list(all=True, filters={"label": HELPER_LABEL, "status": "exited"}):
             with contextlib.suppress(APIError):
                 ended.remove()
@@ -100,8 +100,8 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             entrypoint=["/opt/rlbox/bin/python", "-c", _BOOT],
             labels={HELPER_LABEL: "1"},
             network_mode="host",
-            user=f"{tunnel.uid}:{tunnel.gid}",
-            group_add=[str(tunnel.socket_gid)],
+            user=f"{tunnel.remote_uid}:{tunnel.remote_gid}",
+            group_add=[str(tunnel.remote_socket_gid)],
             init=True,
             tty=helper.terminal,
             stdin_open=helper.terminal,
@@ -115,7 +115,8 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             else [Mount(helper.data_dir, helper.data_dir, type="bind")],  # it must be there
         )
         container.put_archive(
-            "/", create_rlbox_and_project_archive(project, helper, owner_uid=tunnel.uid, owner_gid=tunnel.gid)
+            "/",
+            create_rlbox_and_project_archive(project, helper, owner_uid=tunnel.remote_uid, owner_gid=tunnel.remote_gid),
         )
         return container
     except (APIError, ImageNotFound) as error:
@@ -125,7 +126,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             raise NodeError(_("the data disk is missing"), where=helper.data_dir, next_step=step) from error
         raise EngineError(_("the engine refused the container: {words}").format(words=args)) from error
     except (DockerException, OSError) as error:
-        raise create_unreachable_error(tunnel.address, error) from error
+        raise create_unreachable_error(tunnel.local_address, error) from error
 
 
 def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
@@ -136,7 +137,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
             container.kill(signal=signal.Signals(number).name)
 
     args = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
-    client = Command(argv=args, env={"DOCKER_HOST": tunnel.address})
+    client = Command(argv=args, env={"DOCKER_HOST": tunnel.local_address})
     with handle_stop_signals(pass_on):
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, new_session=not terminal).wait()

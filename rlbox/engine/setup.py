@@ -13,7 +13,7 @@ from typing import Any
 from rlbox.amounts import decimal_size_text
 from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
-from rlbox.errors import EngineError, NotAnswered
+from rlbox.errors import EngineError, EngineUnavailable
 from rlbox.i18n import _, join
 from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
 from rlbox.values import Command
@@ -129,7 +129,7 @@ def probe_engine_version_and_setup() -> EngineStatus:
     missing = tuple(check.stdout.splitlines())
     try:
         info = connect_engine().info()
-    except NotAnswered:
+    except EngineUnavailable:
         return EngineStatus(engine_address=address, missing_setup_steps=missing)
     free_bytes = None
     with contextlib.suppress(OSError):  # only root sees it

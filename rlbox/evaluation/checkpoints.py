@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import columns, decimal_size_text
-from rlbox.foreign import parse_json, whole_number
+from rlbox.amounts import align_rows, decimal_size_text
+from rlbox.foreign import parse_digits, parse_json
 from rlbox.gate.files import find_safetensors_problem
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
@@ -205,7 +205,7 @@ def _analyze(directory: CheckpointDirectory, tracker: str | None) -> Checkpoint:
     now = time.time()
     files = tuple(_inspect(path / name, name, now) for name in sorted(name for name, __ in walk_files(path.resolve())))
     problems = list(_find_problems(framework, files))
-    tracked_step = whole_number(tracker or "")
+    tracked_step = parse_digits(tracker or "")
     if framework in ("verl", "megatron") and tracked_step is not None and (step or 0) > tracked_step:
         problems.append(f"it was never finished: the tracker names step {tracker}")
     return Checkpoint(
@@ -437,7 +437,7 @@ def format_series(all_series: Sequence[CheckpointSeries], *, show_removable: boo
 def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]:
     head = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
     yield series.path
-    yield from (f"  {line}" for line in columns([head, *map(_format_row, series.checkpoints)]))
+    yield from (f"  {line}" for line in align_rows([head, *map(_format_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
         yield from (f"  {name}: {problem}" for problem in checkpoint.problems)

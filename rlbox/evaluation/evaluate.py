@@ -29,7 +29,7 @@ from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySui
 from rlbox.evaluation.sandbox_client import EXTRACTION_VERSION, SCORING_VERSION, SandboxClient
 from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
 from rlbox.i18n import _
-from rlbox.system.http import NoResponseError
+from rlbox.system.http import NoFullResponseError
 from rlbox.terminal import remove_controls
 
 _PROGRESS_INTERVAL_S = 10.0
@@ -97,7 +97,7 @@ class CheckpointEvaluator:
                 raise EvaluationError(
                     _("the files of {path} changed while it was judged: judge it again").format(path=export.path)
                 )
-        except (ModelServerError, NoResponseError, OSError) as error:
+        except (ModelServerError, NoFullResponseError, OSError) as error:
             raise EvaluationError(str(error)) from error
         failed = [suite for suite, rows in records.items() if any(row["outcome"] == "sandbox" for row in rows)]
         if failed:

@@ -26,7 +26,7 @@ from rlbox.doctor.gpu_inventory import VISIBLE_DEVICES, LocalGpu, probe_local_gp
 from rlbox.evaluation.suites import Decoding
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
-from rlbox.system.http import HttpClient, NoResponseError
+from rlbox.system.http import HttpClient, NoFullResponseError
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
 
@@ -180,8 +180,8 @@ class MultiServerModelClient:
             try:
                 response = self._http.request(method, url, headers=headers, body=body)
                 break
-            except (NoResponseError, OSError) as error:
-                if is_retry or not isinstance(error, NoResponseError) or error.kind != "cut":
+            except (NoFullResponseError, OSError) as error:
+                if is_retry or not isinstance(error, NoFullResponseError) or error.kind != "cut":
                     raise ModelServerError(_("{url}: {error}").format(url=url, error=error)) from error
         try:
             return response.status, response.read_json()

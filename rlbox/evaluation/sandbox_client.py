@@ -22,7 +22,7 @@ from rlbox.evaluation.suites import Problem, RunLimits, Suite
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, start_command, wait_for_exit
-from rlbox.system.http import HttpClient, NoResponseError
+from rlbox.system.http import HttpClient, NoFullResponseError
 from rlbox.values import Command
 
 SCORE_PROGRAM = Path(__file__).resolve().parent / "programs/score_answer.py"
@@ -159,11 +159,11 @@ class SandboxClient:
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
     def read_scorer_versions(self, scorer: str) -> dict[str, str]:
-        """Return the versions of a scorer's packages; `NoResponseError` where the sandbox's interpreter lacks them."""
+        """Return the versions of a scorer's packages; `NoFullResponseError` where the sandbox lacks them."""
         reply = self._score({}, RunLimits())
         score = parse_last_json_or_empty(reply)
         if not score:
-            raise NoResponseError(
+            raise NoFullResponseError(
                 _("{judge} does not work there: {told}").format(judge=scorer, told=describe_failed_score(reply)),
                 "address",
                 self.url,
@@ -173,7 +173,7 @@ class SandboxClient:
     def probe_strength_and_versions(self) -> dict[str, str]:
         """Return strength and version of the sandbox, and the version of its `python`.
 
-        `NoResponseError` where it runs nothing.
+        `NoFullResponseError` where it runs nothing.
         """
         reply = self._run(_PROBE, "", RunLimits(run_s=10))
         result = reply.get("run_result") or {}
@@ -187,7 +187,7 @@ class SandboxClient:
                 "python": python,
             }
         told = str(reply.get("message") or result.get("stderr") or reply).strip()[-300:]
-        raise NoResponseError(_("it runs nothing: {told}").format(told=told), "address", self.url)
+        raise NoFullResponseError(_("it runs nothing: {told}").format(told=told), "address", self.url)
 
     def _score(self, request: dict[str, str], limits: RunLimits) -> dict[str, Any]:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
@@ -214,7 +214,7 @@ class SandboxClient:
             with self._http.stream("POST", self.url + path, body=body, idle_timeout_s=_SILENT_S) as response:
                 text = response.read_body()
             reply = parse_json(text)
-        except (NoResponseError, ValueError) as error:
+        except (NoFullResponseError, ValueError) as error:
             return {"status": SANDBOX_ERROR, "message": str(error)}
         if response.status != 200 or not isinstance(reply, dict):
             message = f"status {response.status}: {text[:200].decode(errors='replace')}"
@@ -226,7 +226,7 @@ class SandboxClient:
 def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator[str]:
     """Yield the URL of a sandbox on loopback that runs as long as the block, by default with rlbox's interpreter.
 
-    `NoResponseError` where programs cannot be isolated here, or it did not start; the text says why.
+    `NoFullResponseError` where programs cannot be isolated here, or it did not start; the text says why.
     """
     argv = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
     with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:
@@ -237,7 +237,7 @@ def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator
             strength, listens = (stdout.readline(), stdout.readline()) if stdout else (b"", b"")
             port = listens.rpartition(b":")[2].strip()
             if not port.isdigit():
-                raise NoResponseError(_read_start_error(strength), "unreached")
+                raise NoFullResponseError(_read_start_error(strength), "unreached")
             yield f"http://127.0.0.1:{int(port)}"
         finally:
             process.terminate()
@@ -271,6 +271,6 @@ def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in solved), pool.map(grade, solved), strict=True))
     if errors := [verdict.detail for verdict in verdicts.values() if verdict.outcome == "sandbox"]:
-        raise NoResponseError(errors[0], "unreached")
+        raise NoFullResponseError(errors[0], "unreached")
     rejected = {name: verdict for name, verdict in verdicts.items() if verdict.outcome != "accepted"}
     return SolutionCheck(len(solved), rejected)

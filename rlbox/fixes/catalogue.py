@@ -17,7 +17,7 @@ from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
-from rlbox.fixes.render import SIGNATURE_FIELDS, select_fixes
+from rlbox.fixes.render import SIGNATURE_FIELDS, select_applicable_fixes
 from rlbox.foreign import decode_toml
 from rlbox.target.target import Target, load_target
 
@@ -47,7 +47,7 @@ def load_target_with_fix_apt_packages(project: Project, target_name: str) -> Tar
     target = loaded.target
     needed = {
         name
-        for fix in select_fixes(fixes, target, list_stack_package_versions(target, None))
+        for fix in select_applicable_fixes(fixes, target, list_stack_package_versions(target, None))
         for name in fix.bake.packages
     }
     if packages := sorted(needed - {*target.base.packages, *target.base.holds_apt}):

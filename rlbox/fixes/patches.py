@@ -27,12 +27,12 @@ class ResolvedPatch:
     """
 
     name: str
-    fix: str
+    fix_id_or_empty: str
     facts: PatchFacts
     package: str
     into: str
     diff: str
-    skip: str
+    skip_reason: str
     diff_file_in_image: str = ""
 
 
@@ -54,12 +54,12 @@ def resolve_patches_with_skipped(
             rows.append(
                 ResolvedPatch(
                     name=f"{fix.id}/{patch.name}",
-                    fix=fix.id,
+                    fix_id_or_empty=fix.id,
                     facts=patch,
                     package=found.package_name,
                     into=into or (found.git_source.into if found.git_source else values["site"]),
                     diff=patch.diff,
-                    skip=found.skip_reason,
+                    skip_reason=found.skip_reason,
                 )
             )
     folders = {part.name: part.into for part in target.git}
@@ -68,12 +68,12 @@ def resolve_patches_with_skipped(
         rows.append(
             ResolvedPatch(
                 name=own.file,
-                fix="",
+                fix_id_or_empty="",
                 facts=own,
                 package=found.package_name,
                 into=own.into,
                 diff=target_patch_texts.get(own.file, ""),
-                skip=found.skip_reason,
+                skip_reason=found.skip_reason,
                 diff_file_in_image=f"{folders[own.part]}/{own.file}" if own.part else "",
             )
         )
@@ -108,7 +108,7 @@ def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, ve
 
 
 def has_patches_to_apply(patches: Iterable[ResolvedPatch]) -> bool:
-    return any(not row.skip for row in patches)
+    return any(not row.skip_reason for row in patches)
 
 
 def render_patch_manifest_json(
@@ -121,7 +121,7 @@ def render_patch_manifest_json(
     rows = [
         {
             "name": patch.name,
-            "fix": patch.fix,
+            "fix": patch.fix_id_or_empty,
             "package": patch.package,
             "into": patch.into,
             "strip": patch.facts.strip,
@@ -129,7 +129,7 @@ def render_patch_manifest_json(
             "made_from": dict(sorted(patch.facts.files.items())),
             **patch.facts.model_dump(include={"reason", "upstream", "upstream_has", "absent", "marker"}),
             "diff": patch.diff,
-            "skip": patch.skip,
+            "skip": patch.skip_reason,
             **({"diff_from": patch.diff_file_in_image} if patch.diff_file_in_image else {}),
         }
         for patch in patches
@@ -142,10 +142,10 @@ def format_grouped_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[st
     found: dict[tuple[str, str], list[str]] = {}
     for row in patches:
         words = (
-            _("left out: {skip}").format(skip=row.skip)
-            if row.skip
+            _("left out: {skip}").format(skip=row.skip_reason)
+            if row.skip_reason
             else row.facts.reason or _("changes {into}").format(into=row.into)
         )
-        names = found.setdefault((row.fix, words), [])
-        names.append(row.name.removeprefix(f"{row.fix}/") if names else row.name)
+        names = found.setdefault((row.fix_id_or_empty, words), [])
+        names.append(row.name.removeprefix(f"{row.fix_id_or_empty}/") if names else row.name)
     return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())

@@ -101,7 +101,7 @@ class RenderedFixes:
         return found
 
 
-def select_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
+def select_applicable_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
     """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
     known = {fix.id for fix in fixes}
     if unknown := sorted(set(target.fixes.off) - known):
@@ -122,7 +122,7 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     Raises SpecError: A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is
       broken.
     """
-    chosen = select_fixes(catalogue, target, versions)
+    chosen = select_applicable_fixes(catalogue, target, versions)
     values = build_template_values(target, versions)
     _refuse(chosen, target, values)
     filled = [(fix, render_bake_except_patches_and_refusals(fix, values)) for fix in chosen]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rlbox.amounts import columns, decimal_and_gib_size_text
+from rlbox.amounts import align_rows, decimal_and_gib_size_text
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.patches import find_package_meeting_patch_requirement
@@ -15,12 +15,16 @@ from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake_exc
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
+BakeKind = Literal[
+    "package", "env", "path", "file", "link", "hook", "run", "secret", "ray", "refuse", "patch",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class BakeEntry:
     """One thing that a fix bakes: its kind, its name, what it is set to; `text` are the lines of a file."""
 
-    kind: str
+    kind: BakeKind
     name: str
     value: str = ""
     text: str = ""
@@ -121,7 +125,7 @@ def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
 
 
 def format_catalogue(fixes: Iterable[Fix]) -> str:
-    return "\n".join(columns((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
+    return "\n".join(align_rows((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
@@ -203,10 +207,10 @@ def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, sho
         lines += [f"  {line}" for row in one.bake_entries for line in _row_lines(row, whole=show_file_contents)]
     advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")
     lines += ["", advises.format(count=len(advice))]
-    lines += columns((one.fix.id, _title(one.fix)) for one in advice)
+    lines += align_rows((one.fix.id, _title(one.fix)) for one in advice)
     skips = ngettext("# {count} fix is skipped", "# {count} fixes are skipped", len(left))
     lines += ["", skips.format(count=len(left))]
-    lines += columns((one.fix.id, translate(join("; ", one.reasons))) for one in left)
+    lines += align_rows((one.fix.id, translate(join("; ", one.reasons))) for one in left)
     return "\n".join(map(translate, lines))
 
 

@@ -65,9 +65,9 @@ OnProgress = Callable[[], None]
 
 
 class FileSnapshot:
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths_or_globs: Iterable[str]) -> None:
         self._files: dict[tuple[int, int], tuple[int, int]] = {}
-        for path in paths:
+        for path in paths_or_globs:
             for fitting in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
                 for file in _iter_regular_files(fitting):
                     with contextlib.suppress(OSError):  # somebody removed it meanwhile

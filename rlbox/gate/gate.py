@@ -22,7 +22,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock, LineSplitter
 
 
-class OutcomeStates:
+class CallerDecidedRules:
     """The states of the rules that the caller decides; `needs`, `probes` and `files` in the order of the plan.
 
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
@@ -61,7 +61,7 @@ class GateChecker:
 
     def __init__(self, stage: StagePlan, catalogue_lines: tuple[CatalogueLine, ...] = ()) -> None:
         self.events = GateEvents()
-        self.outcomes = OutcomeStates(stage)
+        self.outcomes = CallerDecidedRules(stage)
         self._steps = StepTracker()
         self._benign = BenignLineTracker((*stage.benign, *catalogue_lines), self.events)
         logs = (STAGE_LOG, *(service.name for service in stage.services))
@@ -86,23 +86,23 @@ class GateChecker:
         """The files of JSON lines that metrics come from; their new bytes are fed under these names."""
         return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
 
-    def feed(self, log_name: str, data: bytes) -> None:
-        self.read_lines(log_name, self._splitters[log_name].feed(data))
+    def feed(self, log_or_metric_file: str, data: bytes) -> None:
+        self.read_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))
 
-    def read_lines(self, log_name: str, lines: LineBlock) -> None:
-        if log_name in self._searches:
-            self._searches[log_name].call_matchers_on_block(lines)
+    def read_lines(self, log_or_metric_file: str, lines: LineBlock) -> None:
+        if log_or_metric_file in self._searches:
+            self._searches[log_or_metric_file].call_matchers_on_block(lines)
             self._decide_lines()
             return
         for metric in self._metrics:
-            if metric.rule.key and metric.rule.file == log_name:
+            if metric.rule.key and metric.rule.file == log_or_metric_file:
                 metric.read_json_rows(lines)
 
     def pending_patterns(self, log_name: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log; who searches for them sets `LineBlock.hits`."""
         return self._searches[log_name].pending_patterns
 
-    def close_logs(self) -> None:
+    def close_logs_and_decide_lines(self) -> None:
         """Read last lines without a line feed, and decide as at the end of the command: no further step comes."""
         for log, splitter in self._splitters.items():
             self.read_lines(log, splitter.close())
@@ -128,7 +128,7 @@ class GateChecker:
 
         Of these its process must have made two, since one may have been on its way.
         """
-        if self._model_texts[log_name].contains_line(line_number, text):
+        if self._model_texts[log_name].is_in_ended_text_or_model_output(line_number, text):
             return True
         return log_name == STAGE_LOG and self._steps.has_writer_steps_after(line_number, text, at_least=2)
 
@@ -144,7 +144,7 @@ class GateChecker:
     def set_by_problem(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
         self.events.set_unless_broken(state, "broken" if problem else "held", problem or evidence_if_held)
 
-    def finish(self) -> None:
+    def decide_waiting_rules(self) -> None:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
         self.events.is_stopping = False
         for metric in self._metrics:
@@ -156,7 +156,7 @@ class GateChecker:
             if state.state == "waiting" and state.kind in HELD_UNLESS_BROKEN:
                 self.set_held_unless_broken(state, state.seen)
 
-    def missing_lines(self) -> list[RequiredLineTracker]:
+    def list_waiting_required_lines(self) -> list[RequiredLineTracker]:
         return [line for line in self._required if line.state.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
@@ -182,7 +182,7 @@ class GateChecker:
 
     def _decide_lines(self, *, log_ended: bool = False) -> None:
         for line in self._forbidden:
-            line.decide_undecided_lines(log_ended=log_ended)
+            line.drop_warn_or_break_undecided_lines(log_ended=log_ended)
 
     def _matchers(self, log: str) -> Iterator[LineMatcher]:
         yield from self._model_texts[log].matchers()

@@ -11,7 +11,7 @@ from typing import Any
 from rlbox.foreign import parse_json
 from rlbox.job.gate import HttpProbe, ProbeRule
 from rlbox.job.names import ProblemOrEmpty
-from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
+from rlbox.system.http import NoFullResponseError, create_loopback_client, explain_response_error
 from rlbox.system.poller import Poller
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)\.?")
@@ -80,7 +80,7 @@ _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
 
 
-def find_http_problem(
+def request_and_find_problem(
     probe: HttpProbe, total_timeout_s: float = _READ_S, headers: Mapping[str, str] | None = None
 ) -> ProblemOrEmpty:
     """Send the request once; a server that drips its answer is cut off after `total_timeout_s`, too."""
@@ -98,19 +98,19 @@ def find_http_problem(
                     break
                 if time.monotonic() > until:
                     return _NO_ANSWER
-    except NoResponseError as error:
+    except NoFullResponseError as error:
         if error.kind == "silent":
             return _NO_ANSWER
-        return "connection refused" if error.kind == "unreached" else explain_no_response(error)
+        return "connection refused" if error.kind == "unreached" else explain_response_error(error)
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response(probe: ProbeRule, pause: Callable[[], None]) -> ProblemOrEmpty:
+def wait_for_expected_response(probe: ProbeRule, call_while_waiting: Callable[[], None]) -> ProblemOrEmpty:
     until = time.monotonic() + probe.within_s
-    poller = Poller(lambda: find_http_problem(probe), _PAUSE_S, lambda problem: not problem)
+    poller = Poller(lambda: request_and_find_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:
         while poller.latest != "" and time.monotonic() < until:
-            pause()
+            call_while_waiting()
     finally:
         poller.request_stop()
     return _NO_ANSWER if poller.latest is None else poller.latest

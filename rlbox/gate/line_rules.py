@@ -213,14 +213,14 @@ class ForbiddenLineTracker:
     def has_undecided_lines(self) -> bool:
         return bool(self._doubtful)
 
-    def decide_undecided_lines(self, *, log_ended: bool = False) -> None:
+    def drop_warn_or_break_undecided_lines(self, *, log_ended: bool = False) -> None:
         """Decide on lines in doubt: those of a text that ended are gone, of a process that made a step a warning.
 
         With `log_ended` nothing more can come: those that are left count.
         """
         for key, doubt in list(self._doubtful.items()):
             line = doubt.line
-            if self._model_texts.contains_line(line.number, line.text):
+            if self._model_texts.is_in_ended_text_or_model_output(line.number, line.text):
                 del self._doubtful[key]
             elif doubt.is_quoted and not log_ended and self._model_texts.expire_and_check_open(line):
                 continue
@@ -243,7 +243,7 @@ class ForbiddenLineTracker:
         if self._steps and not self._steps.is_latest_step_of_its_writer(line):
             wait_s = self._steps.estimate_writer_step_timeout_s(line.text)
             due_s = self._steps.elapsed_s + wait_s
-        self.decide_undecided_lines()
+        self.drop_warn_or_break_undecided_lines()
         if not is_quoted and not wait_s:
             self._break(line)
             return

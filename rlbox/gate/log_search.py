@@ -97,13 +97,13 @@ class ModelTextFilter:
             texts.begun = 0
         return 0 < texts.begun <= line.number
 
-    def contains_line(self, line_number: int, text: str) -> bool:
+    def is_in_ended_text_or_model_output(self, line_number: int, text: str) -> bool:
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
-        return bool(self._patterns) and self.is_model_output(list_variants_without_ray_rank_and_bar(text))
+        return bool(self._patterns) and self.fits_model_output(list_variants_without_ray_rank_and_bar(text))
 
-    def is_model_output(self, variants: Iterable[str]) -> bool:
+    def fits_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
         return any(compile_re2(pattern).search(text) for text in variants for pattern in self._patterns)
 
@@ -141,9 +141,9 @@ class StepTracker:
         text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
         reading = parse_progress(text) if text else None
         if reading is not None and reading.step is not None:
-            self.add_step(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
+            self.add_step_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
 
-    def add_step(self, line: Line, kind: str, step: float) -> None:
+    def add_step_if_greater(self, line: Line, kind: str, step: float) -> None:
         """Take a step that a line reports; one that is not greater than the last of its kind shows nothing."""
         key = (find_writer(line.text), kind)
         if key not in self._steps and len(self._steps) >= _WRITERS:
@@ -237,7 +237,7 @@ class LogSearch:
 
     def _match(self, line: Line, text: str, *, is_line: bool) -> None:
         variants = list_variants_without_ray_rank_and_bar(text)
-        if self._model_texts.is_model_output(variants):
+        if self._model_texts.fits_model_output(variants):
             return
         fitting = (self._in_lines if is_line else self._in_overwritten).find_matching(variants)
         if any(matcher.is_forbidden or matcher.reads_model_text for matcher, _ in fitting):
@@ -259,7 +259,7 @@ class LogSearch:
             text = self._block[index]
             line = Line(number=self._block.first_number + index, text=text.strip())
             variants = list_variants_without_ray_rank_and_bar(text)
-            if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
+            if not self._model_texts.fits_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.read_line(line, variants)
         self._unread_steps = self._unread_steps[due:]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlbox.config.pattern import compile_re2
-from rlbox.foreign import decimal_or_infinite, parse_json
+from rlbox.foreign import parse_decimal_or_infinite, parse_json
 from rlbox.gate.line_rules import GateEvents, RuleState, Violation, is_command_echo
 from rlbox.gate.log_search import LineMatcher, StepTracker
 from rlbox.job.gate import MetricRule
@@ -63,7 +63,7 @@ class MetricChecker:
         groups = found.groupdict() if found else {}
         step = parse_logged_number(groups.get("step") or "")
         if self._steps and step is not None:
-            self._steps.add_step(line, self.rule.pattern, step)
+            self._steps.add_step_if_greater(line, self.rule.pattern, step)
         if self.state.state == "broken" or self._events.is_stopping:
             return
         value = parse_logged_number(groups.get("value") or "")
@@ -167,7 +167,7 @@ def parse_logged_number(value: Any) -> float | None:
     for way in (text, bare := _WRAPPED.sub("", text)):
         if found := _NOT_FINITE.match(way):
             return float(found.group())
-    return decimal_or_infinite(bare.rstrip(".%)],"))
+    return parse_decimal_or_infinite(bare.rstrip(".%)],"))
 
 
 def _get_by_path(row: Any, path: str, missing: Any = None) -> Any:

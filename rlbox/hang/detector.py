@@ -38,7 +38,7 @@ class _ShippedPhases(SpecModel):
 
 
 @functools.cache
-def load_phases() -> _ShippedPhases:
+def load_shipped_phases() -> _ShippedPhases:
     return validate_spec(_ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
@@ -69,7 +69,7 @@ def merge_phases(
     return (*job_phases, *kept)
 
 
-def make_unnamed_phase(silence_s: float, name: str = "") -> Phase:
+def make_fallback_phase(silence_s: float, name: str = "") -> Phase:
     """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
     return Phase.model_construct(
         name=name, begins=(), silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")}
@@ -86,8 +86,8 @@ class PhaseMatcher:
     def parse_phase_changes(self, block: bytes) -> list[PhaseChange]:
         changes: list[PhaseChange] = []
         at = 0
-        while self._set and at < len(block) and (at := self._set.find_next_candidate(block, at)) >= 0:
-            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        while self._set and at < len(block) and (hit := self._set.find_next_candidate(block, at)) is not None:
+            start, end = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit)
             end = len(block) if end < 0 else end
             if change := self.parse_phase_change(block[start:end].decode("utf-8", "replace")):
                 changes.append(change)
@@ -224,11 +224,11 @@ class HangDetector:
     `last_output_s` is when its log last went on, `last_progress_s` when it last did more than repeat itself or idle.
     """
 
-    def __init__(self, phases: Sequence[Phase], silence_s: float, steps: float, now_s: float) -> None:
+    def __init__(self, phases: Sequence[Phase], silence_s: float, max_silent_steps: float, now_s: float) -> None:
         self._finder = PhaseMatcher(phases)
-        self._unnamed = self.phase = make_unnamed_phase(silence_s)
-        self._training = make_unnamed_phase(silence_s, TRAINING)
-        self._steps = steps
+        self._unnamed = self.phase = make_fallback_phase(silence_s)
+        self._training = make_fallback_phase(silence_s, TRAINING)
+        self._steps = max_silent_steps
         self._timer = StepTimer()
         self._history = _LineHistory()
         self._begun: dict[str, int] = {}
@@ -238,7 +238,7 @@ class HangDetector:
         self._alive_s = self.last_progress_s = self._idle_s = self.last_output_s = now_s
 
     @property
-    def usual_step_s(self) -> float:
+    def step_s_or_0(self) -> float:
         """0 while it is not known."""
         return self._timer.median_interval_s if self._timer.is_interval_known else 0.0
 
@@ -293,11 +293,11 @@ class HangDetector:
 
     def find_hang(self, now_s: float) -> Stall | None:
         longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
-        limit_s = max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)
+        limit_s = max(_STEPS_FLOOR_S, self._steps * self.step_s_or_0, longest_s)
         silent_s = now_s - self.last_progress_s
         seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
         if self._steps and self._timer.is_interval_known and seen_idle and silent_s > limit_s:
-            return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)
+            return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s_or_0)
         limit_s, silent_s = self.phase.silence_s, self.get_inactivity_s(now_s)
         if silent_s > limit_s:
             return Stall(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)

@@ -13,13 +13,13 @@ from typing import Any
 from rlbox.amounts import duration_text, exact_duration_text, precise_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.detector import Stall
-from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
-from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
+from rlbox.hang.nccl import NCCL_FOLDER, query_ras_and_copy_dumps
+from rlbox.hang.stacks import STACKS_FOLDER, add_and_write_py_spy_stacks
 from rlbox.hang.waits import ProcessWait, describe_wait, probe_waits, sort_by_suspicion
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
 from rlbox.job.plan import StagePlan
 from rlbox.system.counters import ActivityRates
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.gpu import query_nvml_or_empty
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 
@@ -80,7 +80,7 @@ def get_hang_report_path(stage: StagePlan) -> str:
     return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"
 
 
-def collect_hang_evidence(
+def write_hang_evidence(
     watched: WatchContext,
     stall: Stall,
     rates_by_age_s: Sequence[tuple[float, ActivityRates]],
@@ -97,7 +97,7 @@ def collect_hang_evidence(
     pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
     suspects = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     until_s = time.monotonic() + _STACKS_S
-    waits = add_py_spy_stacks(
+    waits = add_and_write_py_spy_stacks(
         sort_by_suspicion(probe_waits(pids), suspects),
         directory / STACKS_FOLDER,
         watched.mask,
@@ -107,7 +107,7 @@ def collect_hang_evidence(
     waits = tuple(sort_by_suspicion(waits, suspects))
     nccl = {"files": [], "trouble": ""}
     if going():
-        nccl = collect_nccl_evidence(pids, directory / NCCL_FOLDER, stage_start_unix_s)
+        nccl = query_ras_and_copy_dumps(pids, directory / NCCL_FOLDER, stage_start_unix_s)
     facts = {
         "schema": 1,
         "stage": watched.stage.name,
@@ -124,7 +124,7 @@ def collect_hang_evidence(
             {"ago_s": round(ago, 1), **{name: round(rate, 2) for name, rate in dataclasses.asdict(rates).items()}}
             for ago, rates in rates_by_age_s
         ],
-        "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
+        "gpus": [dataclasses.asdict(gpu) for gpu in query_nvml_or_empty()],
         "nccl": nccl,
     }
     text = json.dumps(watched.mask(facts), indent=1, ensure_ascii=False) + "\n"
@@ -143,7 +143,7 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
         "cpu": wait.cpu_cores,
         "kind": thread.kind if thread else "",
         "waits": describe_wait(wait),
-        "holder": thread.holder_pid if thread else 0,
+        "holder": thread.holder_pid_or_0 if thread else 0,
         "collective": wait.collective,
         "stack": [str(frame) for frame in wait.stack],
         "trouble": wait.stack_error,
@@ -151,7 +151,7 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
     }
 
 
-def write_hang_markdown(evidence_dir: Path, cause: Cause) -> None:
+def write_hang_markdown_if_hung(evidence_dir: Path, cause: Cause) -> None:
     """Explain what was collected of a hang; nothing is written where there was none."""
     if facts := read_json_object_or_empty(evidence_dir / HANG_FILE):
         replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts, cause).encode("utf-8", "replace"))

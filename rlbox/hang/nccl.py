@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.hang.waits import Pid, find_server_pid
-from rlbox.system.process_table import read_environment
+from rlbox.system.process_table import read_process_environment
 from rlbox.system.safe_files import make_directories_replacing_non_directories, read_bytes, replace_file
 
 OperationName = str
@@ -145,17 +145,17 @@ _DUMP_DEFAULT = "/tmp/nccl_trace_rank_"  # noqa: S108 PyTorch's own default
 _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
 
 
-def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
+def query_ras_and_copy_dumps(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
     """Ask the RAS service that a process of the run has, and copy the recorder's dumps newer than `since_unix`.
 
     Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they
     are copied, never opened.
     """
-    environments = [read_environment(pid) for pid in pids]
+    environments = [read_process_environment(pid) for pid in pids]
     contents, trouble = dict[str, bytes](), ""
     if address := find_ras_address(pids, environments):
         try:
-            contents[RAS_FILE] = require_ras_report(*address).encode("utf-8", "replace")
+            contents[RAS_FILE] = query_ras_report(*address).encode("utf-8", "replace")
         except OSError as error:
             trouble = f"NCCL's RAS at {address.host}:{address.port} did not answer: {error}"
     else:
@@ -185,13 +185,13 @@ def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, st
     """Return where one of the processes offers NCCL's RAS."""
     named = next((e[_RAS_VARIABLE] for e in environments if e.get(_RAS_VARIABLE)), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
-    host, number = host or "127.0.0.1", whole_number(port, digits=5)
+    host, number = host or "127.0.0.1", parse_digits(port, most=5)
     if number is None or find_server_pid(pids, f"{host}:{number}") is None:  # another job may listen there
         return None
     return RasAddress(host, number)
 
 
-def require_ras_report(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
+def query_ras_report(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
     """Return what `ncclras -v` prints; raises `OSError`.
 
     Source: NCCL, src/ras/client.cc: handshake, time-out, VERBOSE STATUS, text until the end of the connection.

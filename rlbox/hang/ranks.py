@@ -18,22 +18,22 @@ from rlbox.hang.nccl import (
     UnhealthyCommunicator,
     find_ras_address,
     parse_ras_report,
-    require_ras_report,
+    query_ras_report,
 )
 from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.waits import (
     Frame,
     Pid,
     find_collective_name,
-    is_collective,
-    probe_tolerated_sleep_s,
+    is_collective_or_distributed,
+    probe_tolerated_sleep_s_or_0,
     probe_waits,
 )
 from rlbox.job.job import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
 from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_links
-from rlbox.system.process_table import read_environment, read_stat_fields_or_empty
+from rlbox.system.process_table import read_process_environment, read_stat_fields_or_empty
 
 LIMIT_S = 20.0
 """After how long without work of any rank it is a hang: a run that works shows none for 3 s (H200)."""
@@ -145,7 +145,7 @@ def stacks_confirm_waits(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Fra
         if frame is None:
             return False
         waits_for_gpu = pid in deadlock.pids_in_collective and frame.lowercase_bare_name in _GPU_WAITS
-        if not (waits_for_gpu or is_collective(frame)):
+        if not (waits_for_gpu or is_collective_or_distributed(frame)):
             return False
     return deadlock.is_collective_seen or any(map(find_collective_name, main_stacks.values()))
 
@@ -293,9 +293,9 @@ class RankMonitor:
     """
 
     def __init__(
-        self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: ActivityProbe
+        self, list_names: Callable[[], Mapping[int, str]], ignored_prefixes: tuple[str, ...], probe: ActivityProbe
     ) -> None:
-        self._members, self._background, self._probe = members, background, probe
+        self._members, self._background, self._probe = list_names, ignored_prefixes, probe
         self._tracker = DeadlockTracker()
         self._looked_s = -math.inf
         self._before: ActivitySample | None = None
@@ -320,7 +320,7 @@ class RankMonitor:
         before, self._before = self._before, self._probe(names)
         if before is None:
             return
-        ranks = find_ranks(names)
+        ranks = find_rank_processes(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
         self._tracker.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._tracker.deadlock is None:
@@ -328,7 +328,7 @@ class RankMonitor:
         elif self._must_confirm(now_s):
             lasted_s = self._tracker.get_duration_s(now_s)
             self._confirm(self._tracker.deadlock, ranks)
-            pause_s = probe_tolerated_sleep_s([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_tolerated_sleep_s_or_0([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
@@ -352,7 +352,7 @@ class RankMonitor:
             told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
             if told is None or find_collective_name(stack):
                 continue
-            if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
+            if told.kind == "disk" or (told.kind == "socket" and told.holder_pid_or_0 not in members):
                 return True
             gpus = select_used_gpus_or_all(self._before.gpus, {wait.pid}) if self._before else []
             waits_for_gpu = told.kind != "busy" and stack and stack[0].lowercase_bare_name in _GPU_WAITS
@@ -364,12 +364,12 @@ class RankMonitor:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            self._ras = find_ras_address(pids, map(read_environment, pids))
+            self._ras = find_ras_address(pids, map(read_process_environment, pids))
         if self._ras is None:
             self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
             return ()
         try:
-            return parse_ras_report(require_ras_report(*self._ras, timeout_s=_RAS_S))
+            return parse_ras_report(query_ras_report(*self._ras, timeout_s=_RAS_S))
         except OSError:
             self._ras, self._ras_from_s = None, now_s + _RAS_AGAIN_S
             return ()
@@ -383,17 +383,17 @@ def _name_calls(deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mappi
     calls = [
         f"rank {rank.rank} in {frame}"
         for rank in sorted(ranks, key=lambda rank: rank.rank)
-        if rank.rank >= 0 and (frame := next(filter(is_collective, stacks.get(rank.pid, ())), None))
+        if rank.rank >= 0 and (frame := next(filter(is_collective_or_distributed, stacks.get(rank.pid, ())), None))
     ]
     if not calls:
         return deadlock
     return dataclasses.replace(deadlock, description=f"{deadlock.description}: {', '.join(calls[:_MOST_NAMED])}")
 
 
-def find_ranks(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
+def find_rank_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
-    told = {pid: _member(pid, read_environment(pid)) for pid in wanted}
+    told = {pid: _member(pid, read_process_environment(pid)) for pid in wanted}
     ranks = []
     for pid, member in told.items():
         _, fields = read_stat_fields_or_empty(pid)

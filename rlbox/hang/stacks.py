@@ -33,7 +33,7 @@ NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS
 _Threads = Sequence[dict[str, Any]]
 
 
-def add_py_spy_stacks(
+def add_and_write_py_spy_stacks(
     waits: Sequence[ProcessWait],
     stacks_dir: Path,
     mask: Callable[[str], str],

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.system.counters import probe_process_usage
 from rlbox.system.ports import TcpSocket, list_fd_links, list_tcp_sockets
-from rlbox.system.process_table import probe_command_line, probe_processes, read_environment, read_text
+from rlbox.system.process_table import probe_command_line, probe_processes, read_process_environment, read_text
 
 Pid = int
 WaitKind = Literal[
@@ -70,7 +70,7 @@ def get_syscall_name(machine: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadWait:
-    """`description` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
+    """`description` continues "it ...", `holder_pid_or_0` is the process that is waited for (0: not known)."""
 
     thread: int
     name: str
@@ -78,7 +78,7 @@ class ThreadWait:
     description: str
     syscall: str = ""
     kernel_function: str = ""
-    holder_pid: int = 0
+    holder_pid_or_0: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ _COLLECTIVES = frozenset({
 })  # fmt: skip
 
 
-def is_collective(frame: Frame) -> bool:
+def is_collective_or_distributed(frame: Frame) -> bool:
     return frame.lowercase_bare_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
@@ -168,7 +168,7 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
     before the others.
     """
     telling = [process.decisive_thread for process in processes]
-    awaited = {thread.holder_pid for thread in telling if thread and thread.kind != "child"}
+    awaited = {thread.holder_pid_or_0 for thread in telling if thread and thread.kind != "child"}
     alike = Counter(map(_likeness, processes))
 
     def key(process: ProcessWait) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
         return (
             0 if process.pid in suspect_pids else 1,
             0 if collective and process.rank and not process.collective else 1,
-            0 if process.pid in awaited and thread and not thread.holder_pid and thread.kind != "idle" else 1,
+            0 if process.pid in awaited and thread and not thread.holder_pid_or_0 and thread.kind != "idle" else 1,
             0 if process.rank else 1,
             alike[_likeness(process)],
             _TELLING.index(thread.kind) if thread else len(_TELLING),
@@ -193,7 +193,7 @@ def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -
     waiting = [
         p
         for p in processes_by_suspicion[1:]
-        if (thread := p.decisive_thread) and thread.holder_pid == first.pid and thread.kind != "child"
+        if (thread := p.decisive_thread) and thread.holder_pid_or_0 == first.pid and thread.kind != "child"
     ]
     return "; ".join(f"pid {p.pid} ({p.name}) {describe_wait(p)}" for p in (first, *waiting[:1]))
 
@@ -285,7 +285,7 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
 
 
 def _probe_process(pid: int, name: str, cpu_cores: float, resources: _ProcessResources) -> ProcessWait:
-    environment = read_environment(pid)
+    environment = read_process_environment(pid)
     return ProcessWait(
         pid=pid,
         name=name,
@@ -319,7 +319,7 @@ def _probe_thread(pid: int, thread: int, cpu_cores: float, resources: _ProcessRe
         description=text,
         syscall=call,
         kernel_function=read_text(f"{directory}/wchan").strip("0\0\n"),
-        holder_pid=holder_pid,
+        holder_pid_or_0=holder_pid,
     )
 
 
@@ -475,7 +475,7 @@ _ABSOLUTE_TIME = 1  # TIMER_ABSTIME
 _TIMESPEC = struct.Struct("@qq")
 
 
-def probe_tolerated_sleep_s(pids: Iterable[int], already_waited_s: float) -> float:
+def probe_tolerated_sleep_s_or_0(pids: Iterable[int], already_waited_s: float) -> float:
     """Return for how many seconds a main thread still sleeps before it goes on by itself.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited

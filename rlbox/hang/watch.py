@@ -14,13 +14,13 @@ from rlbox.hang.detector import (
     HangDetector,
     PhaseChange,
     Stall,
-    load_phases,
+    load_shipped_phases,
     merge_phases,
     select_last_lines,
 )
-from rlbox.hang.evidence import WatchContext, collect_hang_evidence, get_hang_report_path, make_hang_cause
+from rlbox.hang.evidence import WatchContext, get_hang_report_path, make_hang_cause, write_hang_evidence
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, ActivityProbe, RankMonitor
-from rlbox.hang.waits import describe_prime_suspect_wait, probe_tolerated_sleep_s
+from rlbox.hang.waits import describe_prime_suspect_wait, probe_tolerated_sleep_s_or_0
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
 from rlbox.logs.lines import LineBlock
@@ -51,7 +51,7 @@ class HangMonitor:
         clock: Callable[[], float] = time.monotonic,
         probe: ActivityProbe = probe_machine_and_process_activity,
     ) -> None:
-        stage, shipped = watched.stage, load_phases()
+        stage, shipped = watched.stage, load_shipped_phases()
         phases = merge_phases(
             stage.phases, shipped.phases, stage.silence_s, override_shipped_silence=stage.silence_stated
         )
@@ -82,7 +82,7 @@ class HangMonitor:
         if texts.overwritten_states:
             self._feed_partial_line(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
 
-    def check(self, logs: LineDispatcher) -> Cause | None:
+    def find_hang_and_write_evidence(self, logs: LineDispatcher) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
         self._feed_pending_lines()
@@ -102,7 +102,7 @@ class HangMonitor:
         )
         return make_hang_cause(self._watched.stage, stall, self._collect(stall))
 
-    def collect_timeout_evidence(self, cause: Cause, limit_s: float, service_phase_name: str | None = None) -> Cause:
+    def write_timeout_evidence(self, cause: Cause, limit_s: float, service_phase_name: str | None = None) -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
         self._feed_pending_lines(skip_rate_limit=True)
         phase, silent_s = self._detector.phase, self._detector.get_inactivity_s(self._now_s)
@@ -178,7 +178,7 @@ class HangMonitor:
             phase=self._detector.phase,
             silent_s=lasted_s,
             limit_s=LIMIT_S,
-            step_s=self._detector.usual_step_s,
+            step_s=self._detector.step_s_or_0,
             deadlock=deadlock,
         )
 
@@ -187,7 +187,7 @@ class HangMonitor:
         if not stall or stall.rule != "steps":
             return stall
         if self._now_s >= self._paused_until_s and (
-            pause_s := probe_tolerated_sleep_s(self._watched.list_process_names(), stall.silent_s)
+            pause_s := probe_tolerated_sleep_s_or_0(self._watched.list_process_names(), stall.silent_s)
         ):
             self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
         return None if self._now_s < self._paused_until_s else stall
@@ -196,7 +196,7 @@ class HangMonitor:
         """Write the evidence; return what the first process, the odd one out, waits for."""
         self._record_phase_if_changed(skip_rate_limit=True)
         try:
-            waits = collect_hang_evidence(
+            waits = write_hang_evidence(
                 self._watched,
                 stall,
                 [(self._now_s - at, rates) for at, rates in self._detector.recent_rates],

@@ -10,18 +10,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
-LANGUAGES = ("en", "zh")
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
 _LOCALE = Path(__file__).parent / "locale"
 _VARIABLES = ("RLBOX_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 """Which comes first: setlocale(3)."""
 
 
-class Message(str):
+class EnglishMessage(str):
     msgid: str
     parameters: Mapping[str, object]
 
-    def __new__(cls, text: str, msgid: str = "", parameters: Mapping[str, object] | None = None) -> Message:
+    def __new__(cls, text: str, msgid: str = "", parameters: Mapping[str, object] | None = None) -> EnglishMessage:
         message = super().__new__(cls, text)
         message.msgid, message.parameters = msgid or text, parameters or {}
         return message
@@ -35,16 +37,16 @@ class Message(str):
     def __radd__(self, other: str) -> str:
         return join("", (other, self))
 
-    def format(self, *values: object, **parameters: object) -> Message:
+    def format(self, *values: object, **parameters: object) -> EnglishMessage:
         """Fill the parameters in; one that is a message is translated with this one."""
         kept = {name: str(value) if isinstance(value, Exception) else value for name, value in parameters.items()}
-        return Message(self.msgid.format(*values, **kept), self.msgid, kept)
+        return EnglishMessage(self.msgid.format(*values, **kept), self.msgid, kept)
 
 
 class _Language:
     """The language of this process, its translations, and where to look for those that are not in its catalogue."""
 
-    name = "en"
+    name: Language = "en"
     translations: Mapping[str, str] = {}
     more: Callable[[], Mapping[str, str]] | None = None
 
@@ -59,24 +61,24 @@ _current = _Language()
 
 def _(text: str) -> str:
     """Mark a text for translation; one that is a message already stays what it is."""
-    return text if isinstance(text, Message) else Message(text)
+    return text if isinstance(text, EnglishMessage) else EnglishMessage(text)
 
 
-def ngettext(singular: str, plural: str, count: int) -> Message:
+def ngettext(singular: str, plural: str, count: int) -> EnglishMessage:
     """Mark a text with a number in it; Chinese has one form, under either msgid."""
-    return Message(singular if count == 1 else plural)
+    return EnglishMessage(singular if count == 1 else plural)
 
 
-def join(separator: str, parts: Iterable[object]) -> Message:
+def join(separator: str, parts: Iterable[object]) -> EnglishMessage:
     """Join texts, of which some are messages."""
     texts = {f"part{number}": str(part) for number, part in enumerate(parts)}
     template = separator.replace("{", "{{").replace("}", "}}").join(f"{{{name}}}" for name in texts)
-    return Message(template).format(**texts)
+    return EnglishMessage(template).format(**texts)
 
 
 def translate(text: str) -> str:
     """Return a message in the language of this process, any other text as it is."""
-    if not isinstance(text, Message):
+    if not isinstance(text, EnglishMessage):
         return text
     template = _current.translations.get(text.msgid) or text.msgid
     if not text.parameters:
@@ -85,7 +87,7 @@ def translate(text: str) -> str:
     return template.format(**values)
 
 
-def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> str:
+def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> Language:
     """Return the language of `--lang`, else of RLBOX_LANG or the locale; English for one that rlbox does not have."""
     name = next((env[variable] for variable in _VARIABLES if env.get(variable)), "")
     for word, following in zip_longest(argv, argv[1:], fillvalue=""):
@@ -98,23 +100,23 @@ def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return next((language for language in LANGUAGES if name.lower().startswith(language)), "en")
 
 
-def set_language(name: str) -> None:
+def set_language(name: Language) -> None:
     _current.name, _current.more = name, None
     _current.translations = (
-        {} if name == "en" else read_po((_LOCALE / name / "LC_MESSAGES/rlbox.po").read_text("utf-8"))
+        {} if name == "en" else parse_po((_LOCALE / name / "LC_MESSAGES/rlbox.po").read_text("utf-8"))
     )
 
 
-def set_fallback(read: Callable[[], Mapping[str, str]]) -> None:
+def set_fallback_translations(read: Callable[[], Mapping[str, str]]) -> None:
     """Name what reads further translations, once a text is not in the catalogue: those that fixes bring along."""
     _current.more = read
 
 
-def get_language() -> str:
+def get_language() -> Language:
     return _current.name
 
 
-def read_po(text: str) -> dict[str, str]:
+def parse_po(text: str) -> dict[str, str]:
     """Return the translations of a .po file by msgid, and by msgid_plural; its strings are JSON strings as well."""
     found: dict[str, str] = {}
     for entry in text.split("\n\n"):

@@ -15,8 +15,8 @@ from rlbox.engine.address import open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version_or_raise
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
 from rlbox.engine.oci import find_manifest_digest_or_empty
-from rlbox.errors import EngineError, NotAnswered, TimedOut, WorkFailed
-from rlbox.findings import load_finding
+from rlbox.errors import EngineError, EngineUnavailable, TimedOut, WorkFailed
+from rlbox.findings import parse_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.buildkit import (
@@ -79,7 +79,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         try:
             image = find_image(plan.tag)
             why = "there is none" if image is None else find_outdated_reason(plan, image)
-        except NotAnswered:
+        except EngineUnavailable:
             why = "there is no engine yet"
         if why:
             app.dry.steps_before.append(f"the image {plan.tag} is built: {why}")
@@ -115,9 +115,9 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
     data |= {"log": str(log) if log else None, **_forced(options)}
     text = f"{plan.tag}  {image_id[:19]}  {state}"
     if app.dry_run:
-        return app.planned(data, text, "build nothing: the image is what its specs say now")
+        return app.print_plan(data, text, "build nothing: the image is what its specs say now")
     try_record_project_dir(app.project)
-    app.result(data, text)
+    app.output(data, text)
     command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
     app.print_status(_("next: {command}").format(command=command))
     return 0
@@ -157,7 +157,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), _BY_HAND.format(target=plan.target)] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}
-    return app.planned(data, "\n".join(lines), f"build {plan.tag}" + (f": {why}" if why else ""))
+    return app.print_plan(data, "\n".join(lines), f"build {plan.tag}" + (f": {why}" if why else ""))
 
 
 def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
@@ -182,7 +182,7 @@ def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
     if outcome.ok:
         return
     connect_engine().try_untag_image(plan.tag)
-    findings = [load_finding(parse_json(line)) for line in outcome.stdout.splitlines() if line.startswith("{")]
+    findings = [parse_finding(parse_json(line)) for line in outcome.stdout.splitlines() if line.startswith("{")]
     if not findings:
         stderr = outcome.stderr.strip()[-500:]
         raise WorkFailed(_("the checks of {tag} could not be run: {stderr}").format(tag=plan.tag, stderr=stderr))

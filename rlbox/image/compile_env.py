@@ -28,7 +28,7 @@ from rlbox.image.bootstrap import ensure_cached_rootfs_archive
 from rlbox.image.plan import hash_rootfs_inputs
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
 from rlbox.system.files import cache_path, write_atomic
-from rlbox.system.limits import get_available_memory
+from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import read_last_whole_lines
@@ -67,7 +67,7 @@ def choose_job_count(entry: Compile, max_jobs: int | None) -> int:
 
     `MAX_JOBS` of the spec is a limit as `max_jobs` is.
     """
-    by_memory = math.floor(get_available_memory() / (entry.memory_gib * 2**30))
+    by_memory = math.floor(get_available_memory_bytes() / (entry.memory_gib * 2**30))
     limits = [len(os.sched_getaffinity(0)), by_memory, *([max_jobs] if max_jobs else [])]
     limits += [int(text)] if (text := entry.env.get("MAX_JOBS", "")).isdigit() else []
     return max(1, min(limits))

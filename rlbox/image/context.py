@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rlbox import __version__
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
-from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
+from rlbox.system.files import compute_file_sha256, link_or_copy_read_only, write_atomic
 from rlbox.system.network_settings import find_custom_ca_bundle
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
@@ -93,7 +93,7 @@ def _list_rlbox_wheel_files() -> dict[str, Path]:
 
 
 def _render_metadata(*fields: str) -> str:
-    needs = [f"Requires-Dist: {line}" for line in own_requirements()]
+    needs = [f"Requires-Dist: {line}" for line in list_rlbox_requirements()]
     return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *fields, *needs, ""])
 
 
@@ -212,7 +212,7 @@ def _bring(source: Path, path: Path, *, linked: bool) -> None:
             return
         path.unlink()
     if linked:
-        link_or_copy(source, path)
+        link_or_copy_read_only(source, path)
         return
     shutil.copyfile(source, path)
     path.chmod(mode)

@@ -95,7 +95,7 @@ class _TargetFetch:
         would += f", and export it to {options.export_dir}" if options.export_dir else ""
         data = [asdict(row) for row in rows]
         facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
-        return app.planned(facts, format_group_sizes(rows), would)
+        return app.print_plan(facts, format_group_sizes(rows), would)
 
     def fetch_and_export_files(self) -> None:
         app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
@@ -118,7 +118,7 @@ class _TargetFetch:
         lines += [f"exported to {export_dir}"] if export_dir else []
         exported = str(export_dir) if export_dir else None
         data = {"target": lock.target, "store": str(store.root), **asdict(result), "exported": exported}
-        app.result(data, "\n".join(lines))
+        app.output(data, "\n".join(lines))
         self._print_next_step()
 
     def import_files(self, directory: Path) -> None:
@@ -155,7 +155,7 @@ class _TargetFetch:
                 ),
             )
         data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
-        self._app.result(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
+        self._app.output(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
         self._print_next_step()
 
     def _print_next_step(self) -> None:

@@ -13,7 +13,7 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import Any
 
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
@@ -380,7 +380,7 @@ def build_image_labels(
     return {
         "org.opencontainers.image.title": target.title,
         "rlbox.fixes": " ".join(ids),
-        "rlbox.patches": " ".join(row.name for row in patches if not row.skip),
+        "rlbox.patches": " ".join(row.name for row in patches if not row.skip_reason),
         LOCK_LABEL: lock.checksum() if lock else "",
         SPEC_LABEL: compute_image_spec_checksum(target),
         "rlbox.target": target.name,
@@ -496,7 +496,7 @@ class ImageSources:
         return plan_image(
             self.target,
             self.lock,
-            own_requirements(),
+            list_rlbox_requirements(),
             self.template_dirs,
             patch_texts=self.patch_texts,
             fixes=self.fixes,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import columns, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.schema import suggest_similar
 from rlbox.engine.connection import connect_engine
@@ -59,7 +59,7 @@ def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
     for image in images:
         state = f"{image.state}; container {image.containers[0]}" if image.containers else image.state
         rows.append((image.display_name, decimal_size_text(image.size), state))
-    return columns(rows)
+    return align_rows(rows)
 
 
 def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:

@@ -87,7 +87,7 @@ def show_engine_image_or_raise_if_looks_so(app: App, reference: str) -> bool:
     described = _describe(app, reference, image)
     text = "\n".join(_format(described))
     described["standing"]["changes"] = [asdict(change) for change in described["standing"]["changes"]]
-    app.result({"image": described}, text)
+    app.output({"image": described}, text)
     return True
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import shorten
 
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, get_wrapped_command
 from rlbox.lint.document import Document, Setting
@@ -340,7 +340,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             if any(len({value for _position, value in document.values.get(name, [])}) > 1 for name in variables):
                 break  # it depends on a branch
             value = document.expand_variables(argument.value, argument.position) if argument else default
-            if (number := whole_number(value.strip("\"'"))) is None or not number:
+            if (number := parse_digits(value.strip("\"'"))) is None or not number:
                 break
             position = position or (argument.position if argument else None)
             numbers[name] = number

@@ -8,10 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.url_credentials import UrlAndHeaderMaskStream
-from rlbox.system.safe_files import open_recreated_file, open_regular_file
+from rlbox.system.safe_files import open_recreated_fd, open_regular_file
 from rlbox.system.tail import BLOCK
 
 TIMES_SUFFIX = ".times"
@@ -21,7 +21,7 @@ _DATED_S = 1.0
 _TIMES_BYTES = 64 << 20
 
 
-class LogFile:
+class MaskedLogFile:
     """A log that one thread appends to while another reads it back; both through one handle.
 
     `size` is how many bytes are in it, `read_offset` how many of them the reader has used, `truncations` how often
@@ -36,8 +36,8 @@ class LogFile:
         self._masks = masks
         self._credentials = UrlAndHeaderMaskStream()
         self._lock = threading.Lock()
-        self._handle = open_recreated_file(path)
-        self._times = open_recreated_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
+        self._handle = open_recreated_fd(path)
+        self._times = open_recreated_fd(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
         self._date_at = 0.0
 
     @property
@@ -103,11 +103,11 @@ class LogTimes:
             return
         for line in data.splitlines():
             offset, _, moment = line.strip().partition(b" ")
-            place, at_ms = whole_number(offset), whole_number(moment)
+            place, at_ms = parse_digits(offset), parse_digits(moment)
             if place is not None and at_ms is not None and (not self._rows or place >= self._rows[-1][0]):
                 self._rows.append((place, at_ms / 1000))
 
-    def find_time_at(self, offset: int) -> float | None:
+    def find_unix_time_at(self, offset: int) -> float | None:
         """Return the Unix time at which the byte at `offset` was written; None when unknown."""
         index = bisect.bisect_right(self._rows, (offset, float("inf")))
         return self._rows[max(index - 1, 0)][1] if self._rows else None

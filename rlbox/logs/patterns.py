@@ -30,13 +30,13 @@ class PatternSet:
             self._set.Add(text)
         self._set.Compile()
 
-    def find_next_candidate(self, block: bytes, start: int) -> int:
-        """Return where in `block`, lines of UTF-8, from `start` on something may fit; -1: nowhere.
+    def find_next_candidate(self, block: bytes, start: int) -> int | None:
+        """Return where in `block`, lines of UTF-8, from `start` on something may fit; None: nowhere.
 
         Anchors count for nothing here, so that a line is found behind whatever Ray or a progress bar puts before it.
         """
         found = self._block.search(block, start)
-        return -1 if found is None else int(found.start())
+        return None if found is None else int(found.start())
 
     def find_matching_indexes(self, line: str) -> list[int]:
         """Ascending."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlbox.foreign import decimal_or_infinite, finite_number
+from rlbox.foreign import parse_decimal_or_infinite, to_finite_float
 from rlbox.logs.lines import strip_ansi_escapes, strip_ray_prefix_and_repeat
 from rlbox.logs.log_file import LogTimes
 from rlbox.secrets.url_credentials import compile_with_re2
@@ -96,7 +96,7 @@ class OffsetLine(NamedTuple):
 
 
 class TimedReading(NamedTuple):
-    at: float | None
+    unix_time: float | None
     """Seconds since 1970; None where the log has no file of times."""
     reading: ProgressReading
 
@@ -140,7 +140,7 @@ def parse_metrics_record(record: object) -> ProgressReading | None:
     """
     if not isinstance(record, Mapping):
         return None
-    found = ((str(name), finite_number(value)) for name, value in record.items())
+    found = ((str(name), to_finite_float(value)) for name, value in record.items())
     numbers = {name: value for name, value in found if value is not None}
     named = next((name for name in _ROW_STEPS if name in numbers), "")
     step = _find_step(numbers, (named,))
@@ -287,7 +287,7 @@ def _find_step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None
 
 
 def _finite(number: str) -> float | None:
-    value = decimal_or_infinite(number)
+    value = parse_decimal_or_infinite(number)
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -348,7 +348,7 @@ _STATES = 500
 """States of one line that are looked at, about."""
 
 
-def read_log_progress(path: Path) -> Iterator[TimedReading]:
+def sample_log_progress(path: Path) -> Iterator[TimedReading]:
     """Yield what the lines of a log report.
 
     A file that is missing or cannot be read tells nothing.
@@ -360,7 +360,7 @@ def read_log_progress(path: Path) -> Iterator[TimedReading]:
                 for at, line in find_progress_lines(block):
                     for offset, text in _iterate_states(line):
                         if reading := parse_progress(text.decode("utf-8", "replace")):
-                            yield TimedReading(times.find_time_at(start + at + offset), reading)
+                            yield TimedReading(times.find_unix_time_at(start + at + offset), reading)
     except OSError:
         return
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.logs.lines import LineBlock, LineSplitter
-from rlbox.logs.log_file import LogFile
+from rlbox.logs.log_file import MaskedLogFile
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.tail import FileFollower
 
@@ -38,7 +38,7 @@ _MUCH_BYTES = 1 << 17
 
 @dataclass
 class _Source:
-    log: LogFile
+    log: MaskedLogFile
     handle: int = -1
     tail: FileFollower | None = None
     ended: bool = False
@@ -51,7 +51,7 @@ class LogPump:
     """
 
     def __init__(self, masks: SecretMasker) -> None:
-        self.logs: dict[str, LogFile] = {}
+        self.logs: dict[str, MaskedLogFile] = {}
         self.write_error: OSError | None = None
         self._masks = masks
         self._sources: dict[str, _Source] = {}
@@ -85,25 +85,26 @@ class LogPump:
     def start_copying_growing_file(self, name: str, source: Path, log_path: Path) -> None:
         self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
 
-    def detach_pipe(self, name: str) -> int:
+    def detach_pipe(self, name: str) -> int | None:
         """End a log whose writer goes on; return the end of its pipe, which `attach_pipe` of another pump goes on with.
 
-        It is -1 when the writer has closed its output.
+        It is None when the writer has closed its output.
         """
         with self._lock:
             source = self._sources.pop(name)
             if not source.ended:
                 self._epoll.unregister(source.handle)
             self._write(source, b"")
-        return source.handle
+        return None if source.ended else source.handle
 
-    def attach_pipe(self, name: str, log_path: Path, read_handle: int) -> None:
+    def attach_pipe(self, name: str, log_path: Path, read_handle: int | None) -> None:
         """Begin the log `name` in the file `log_path` with what comes out of a pipe that another pump has released.
 
         Raises OSError: The log cannot be written.
         """
-        self._sources[name] = _Source(self._open(name, log_path), read_handle, ended=read_handle < 0)
-        if read_handle >= 0:
+        self._sources[name] = _Source(self._open(name, log_path), -1 if read_handle is None else read_handle)
+        self._sources[name].ended = read_handle is None
+        if read_handle is not None:
             self._epoll.register(read_handle, select.EPOLLIN)
 
     def wait_for_growth(self, timeout_s: float) -> None:
@@ -123,7 +124,7 @@ class LogPump:
             for name, source in self._sources.items():
                 self._take(name, sys.maxsize if source.tail else _PIPE_BYTES)
 
-    def close_all_but_logs(self) -> None:
+    def drain_and_close_all_but_logs(self) -> None:
         """Take what is left, wait for nobody who holds a pipe open, and let go of all but the logs."""
         self._closing.set()
         self._thread.join()
@@ -133,8 +134,8 @@ class LogPump:
             self._end(source)
         self._epoll.close()
 
-    def _open(self, name: str, path: Path) -> LogFile:
-        log = self.logs[name] = LogFile(path, self._masks.open_stream())
+    def _open(self, name: str, path: Path) -> MaskedLogFile:
+        log = self.logs[name] = MaskedLogFile(path, self._masks.open_secrets_only_stream())
         return log
 
     def _work(self) -> None:
@@ -234,7 +235,7 @@ class LineDispatcher:
     def has_unread(self) -> bool:
         return any(log.unread_bytes for log in self._pump.logs.values())
 
-    def read(self) -> bool:
+    def dispatch_next_blocks(self) -> bool:
         """Hand over one block of each log; return whether there was anything."""
         grown = [self._read(name) for name in self._names]
         return any(grown)
@@ -253,7 +254,7 @@ class LineDispatcher:
             self._hand_over(name, self._splitters[name].close())
 
     def dispatch_remaining(self) -> None:
-        while self.read():
+        while self.dispatch_next_blocks():
             pass
         for name in self._names:
             self.dispatch_partial_line(name)

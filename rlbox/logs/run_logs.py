@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
@@ -21,7 +21,7 @@ def list_logs_or_empty(run_dir: Path, stage: str | None, log_name: str | None) -
     for path in sorted(root.glob("*/[!.]*.log")):
         number, _, stage_name = path.relative_to(root).parts[0].partition("-")
         if stage in (None, stage_name) and log_name in (None, path.stem):
-            found.append((whole_number(number) or 0, path.name, path))
+            found.append((parse_digits(number) or 0, path.name, path))
     return [path for *_, path in sorted(found)]
 
 
@@ -33,7 +33,7 @@ class LogChunk(NamedTuple):
 class LogFollower:
     """What the logs of a run gain from now on, after their last few lines."""
 
-    def __init__(self, run_dir: Path, stage: str | None, log_name: str | None, lines: int) -> None:
+    def __init__(self, run_dir: Path, stage: str | None, log_name: str | None, initial_lines: int) -> None:
         self._run_dir = run_dir
         self._stage = stage
         self._log = log_name
@@ -43,10 +43,10 @@ class LogFollower:
         for path in paths:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
                 self._tails[path] = FileFollower(
-                    path, find_last_lines_offset(path, lines if path.parent == latest else 0)
+                    path, find_last_lines_offset(path, initial_lines if path.parent == latest else 0)
                 )
 
-    def read(self) -> Iterator[LogChunk]:
+    def read_new_chunks(self) -> Iterator[LogChunk]:
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.amounts import GIB, columns, decimal_size_text, gpu_memory_text
+from rlbox.amounts import GIB, align_rows, decimal_size_text, gpu_memory_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
@@ -34,8 +34,8 @@ from rlbox.planner.needs import (
     find_shortages,
     parse_machine,
 )
-from rlbox.system.files import get_free_bytes
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.files import free_bytes_or_0
+from rlbox.system.gpu import query_nvml_or_empty
 from rlbox.system.limits import get_machine_memory_bytes
 from rlbox.target.target import Target, load_target
 
@@ -64,7 +64,7 @@ def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
     gpus = "all" if room.gpus_per_node < 0 else str(room.gpus_per_node)
     sizes = _format_sizes(room.bytes_per_gpu, room.host_bytes_per_node, room.disk_bytes)
     rows.append((_SOURCES[room.source], f"{room.nodes} x {gpus}", *sizes))
-    return [*columns(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
+    return [*align_rows(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
 
 
 def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
@@ -84,7 +84,7 @@ def _part_lines(needs: RunNeeds) -> list[str]:
         for name, size in parts.items()
         if size >= _SHOWN
     ]
-    return columns(rows) if rows else []
+    return align_rows(rows) if rows else []
 
 
 def format_shortages(nonempty_shortages: Sequence[Shortage]) -> str:
@@ -213,19 +213,19 @@ class FitResult:
         return self.needs.total_disk_bytes / GIB or None
 
 
-def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
+def load_declared_capacity(app: App, target: str, gpus_option: str) -> Capacity:
     spec = load_target(app.project, target).target
     hardware = spec.hardware
-    request = parse_gpus_option(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
+    request = parse_gpus_option(gpus_option, hardware.gpus or (-1 if hardware.gpu else 0))
     return declare_capacity(spec, len(request.ids) or request.count)
 
 
 def replace_declared_by_measured_capacity(
-    app: App, target: str, declared: Capacity, data_dir: Path, gpus: str
+    app: App, target: str, declared: Capacity, data_dir: Path, gpus_option: str
 ) -> Capacity:
     """Limits of the target's own stay; of a number of GPUs the first ones are meant."""
-    ids = parse_gpus_option(gpus, 0).ids
-    cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
+    ids = parse_gpus_option(gpus_option, 0).ids
+    cards = [gpu for gpu in query_nvml_or_empty() if gpu.total_bytes]
     chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[
         : declared.gpus_per_node if declared.gpus_per_node > 0 else None
     ]
@@ -238,7 +238,7 @@ def replace_declared_by_measured_capacity(
         bytes_per_gpu=float(fullest.total_bytes if fullest else declared.bytes_per_gpu),
         used_bytes_of_fullest_gpu=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
         host_bytes_per_node=float(min(limit or get_machine_memory_bytes(), get_machine_memory_bytes())),
-        disk_bytes=float(get_free_bytes(data_dir)),
+        disk_bytes=float(free_bytes_or_0(data_dir)),
     )
 
 
@@ -322,8 +322,8 @@ class StageHours:
 class HourlyPrice(NamedTuple):
     """Dollars an hour between `low` and `high`; `basis` says whose they are."""
 
-    low: float
-    high: float
+    low_usd: float
+    high_usd: float
     basis: str
 
 
@@ -343,7 +343,7 @@ def parse_price_range(text: str) -> HourlyPrice:
     return HourlyPrice(low, high, "--price")
 
 
-def get_target_max_price(target: Target) -> HourlyPrice | None:
+def get_vast_max_price(target: Target) -> HourlyPrice | None:
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
     return HourlyPrice(most, most, "the target's ceiling, disk included") if most else None
 
@@ -379,15 +379,15 @@ def estimate_stage_hours(
     return tuple(estimate(stage.name) for stage in select_stages(job, values.profile))
 
 
-def sum_hours(hours: Sequence[StageHours]) -> HoursRange:
+def sum_known_hours(hours: Sequence[StageHours]) -> HoursRange:
     return HoursRange(sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours))
 
 
 def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
-    low, high = sum_hours(hours)
+    low, high = sum_known_hours(hours)
     rows = [asdict(row) for row in hours]
-    cost = price and {"low": low * price.low, "high": high * price.high}
-    hourly = price and {"low": price.low, "high": price.high}
+    cost = price and {"low": low * price.low_usd, "high": high * price.high_usd}
+    hourly = price and {"low": price.low_usd, "high": price.high_usd}
     complete = all(row.low is not None for row in hours)
     return {"hours": rows, "total": {"low": low, "high": high}, "complete": complete, "price": hourly, "cost": cost}
 
@@ -395,16 +395,16 @@ def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[
 def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
     rows = [("stage", "hours", "source")]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
-    low, high = sum_hours(hours)
+    low, high = sum_known_hours(hours)
     if not high:
-        return [*columns(rows), "total hours: not known; run the job once"]
+        return [*align_rows(rows), "total hours: not known; run the job once"]
     unknown = [row.stage for row in hours if row.low is None]
     total = f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
     if price is None:
-        return [*columns(rows), total, "cost: no price is known; pass dollars per hour: --price 1.60-2.40"]
-    hourly = _range(price.low, price.high)
-    cost = f"cost: ${_range(low * price.low, high * price.high)} at ${hourly} an hour ({price.basis})"
-    return [*columns(rows), total, cost]
+        return [*align_rows(rows), total, "cost: no price is known; pass dollars per hour: --price 1.60-2.40"]
+    hourly = _range(price.low_usd, price.high_usd)
+    cost = f"cost: ${_range(low * price.low_usd, high * price.high_usd)} at ${hourly} an hour ({price.basis})"
+    return [*align_rows(rows), total, cost]
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -432,15 +432,15 @@ def print_plan_and_require_fit(
         room = parse_machine(machine, room)
     fit = check_fit(job, values, room)
     hours = estimate_stage_hours(job, values, room.bytes_per_gpu, measurements)
-    price = parse_price_range(hourly_price) if hourly_price else get_target_max_price(spec)
+    price = parse_price_range(hourly_price) if hourly_price else get_vast_max_price(spec)
     time, time_text = budget_json(hours, price), "\n".join(budget_lines(hours, price))
     if fit is None:
         silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
-        app.result({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
+        app.output({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
         app.print_status(f"next: rlbox run {job_name} --dry-run")
         return 0
     text = "\n".join([*needs_lines(fit.needs, room), "", *_part_lines(fit.needs)]).rstrip()
-    app.result({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{time_text}")
+    app.output({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{time_text}")
     given = {"--target": target, "--machine": machine, "--gpus": gpus}
     options = tuple(word for option, value in given.items() if value for word in (option, value))
     start = ("plan" if machine else "run", job_name)  # a run asks the machine that it takes place on

@@ -38,6 +38,11 @@ IDLE = GIB
 _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 
 
+CountOrMinus1ForAll = int
+BytesOr0IfUnknown = float
+BytesByPart = Mapping[str, float]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
@@ -49,11 +54,11 @@ class Capacity:
     source_label: str
     source: Literal["target", "measured", "command_line"] = "target"
     nodes: int = 1
-    gpus_per_node: int = 0
-    bytes_per_gpu: float = 0.0
+    gpus_per_node: CountOrMinus1ForAll = 0
+    bytes_per_gpu: BytesOr0IfUnknown = 0.0
     used_bytes_of_fullest_gpu: float = 0.0
-    host_bytes_per_node: float = 0.0
-    disk_bytes: float = 0.0
+    host_bytes_per_node: BytesOr0IfUnknown = 0.0
+    disk_bytes: BytesOr0IfUnknown = 0.0
 
 
 def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
@@ -110,9 +115,9 @@ class StageNeeds:
     stage: str
     nodes: int = 1
     gpus: int = 0
-    card: Mapping[str, float] = field(default_factory=dict)
-    host: Mapping[str, float] = field(default_factory=dict)
-    disk: Mapping[str, float] = field(default_factory=dict)
+    card: BytesByPart = field(default_factory=dict)
+    host: BytesByPart = field(default_factory=dict)
+    disk: BytesByPart = field(default_factory=dict)
     unmet_rules: tuple[str, ...] = ()
 
     @property

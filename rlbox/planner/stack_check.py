@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlbox.app import App, own_requirements
+from rlbox.app import App, list_rlbox_requirements
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
@@ -46,7 +46,7 @@ class StackVerdict:
         return not self.conflicting_facts and not self.conflicting_constraints
 
 
-def solve_problem(problem: StackProblem) -> StackVerdict:
+def solve_or_find_conflict(problem: StackProblem) -> StackVerdict:
     """Return how what a target fixes stands to the facts, with the ways out of a contradiction.
 
     What no version can repair comes first: a machine or a base whose own properties contradict each other.
@@ -267,13 +267,13 @@ def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[F
 
 def require_consistent_stack_or_forced_conflict(app: App, target_name: str, *, force: bool = False) -> str:
     with app.collecting_refusals_if_dry_run("stack"):
-        return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
+        return require_no_conflict_unless_forced(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
 
 
-def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
-    problem = plan_stack(target, lock)
-    verdict = solve_problem(problem)
+def require_no_conflict_unless_forced(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
+    problem = load_stack_problem(target, lock)
+    verdict = solve_or_find_conflict(problem)
     for line in unknown_version_lines(problem):
         app.print_status(line)
     if verdict.fits:
@@ -296,12 +296,12 @@ def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool
 
     target = load_target_with_fix_apt_packages(app.project, target_name).target
     lock = None if spec_alone else load_lock(app.project.own_or_shipped_lock_file(target_name))
-    if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
+    if lock and lock.spec != compute_lock_spec_checksum(target, list_rlbox_requirements()):
         lock = None
     return target, lock
 
 
-def plan_stack(target: Target, lock: Lock | None) -> StackProblem:
+def load_stack_problem(target: Target, lock: Lock | None) -> StackProblem:
     """`SpecError` when the target leaves out a fact that is not there."""
     table = load_compat()
     ids = [fact.id for fact in table.facts]

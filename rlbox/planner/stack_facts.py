@@ -52,7 +52,7 @@ def load_compat() -> CompatTable:
     own = {name: tuple(versions) for name, versions in table["versions"].items()}
     read = {name: tuple(text.split()) for name, text in metadata["versions"].items()}
     facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
-    pinned = {one.name for fact in facts for one in fact.when if one.range.startswith("==")}
+    pinned = {one.name for fact in facts for one in fact.when if one.version_range.startswith("==")}
     without = metadata["versions_without_facts"]
     return CompatTable(
         versions={**read, **own},
@@ -179,11 +179,11 @@ def _select_applicable_facts(facts: Iterable[Fact], constraints: Iterable[Constr
     while True:
         fit, left = list[Fact](), list[Fact]()
         for fact in waiting:
-            (fit if all(one.absent or one.name in there for one in fact.when) else left).append(fact)
+            (fit if all(one.must_be_absent or one.name in there for one in fact.when) else left).append(fact)
         if not fit:
             return tuple(found)
         found, waiting = found + fit, left
-        there |= {one.name for fact in fit for row in fact.alternatives for one in row if not one.absent}
+        there |= {one.name for fact in fit for row in fact.alternatives for one in row if not one.must_be_absent}
 
 
 def _with_pins(versions: tuple[str, ...], name: str, constraints: Iterable[Constraint]) -> tuple[str, ...]:

@@ -19,17 +19,17 @@ class Condition(NamedTuple):
     """One thing that holds or not: `name` is there in a version of `range`, or is not there at all."""
 
     name: str
-    range: str = ""
-    absent: bool = False
+    version_range: str = ""
+    must_be_absent: bool = False
 
     def __str__(self) -> str:
-        return f"{'!' * self.absent}{self.name}{self.range}"
+        return f"{'!' * self.must_be_absent}{self.name}{self.version_range}"
 
     def holds(self, version: str) -> bool:
         """Return whether it holds for a version; an empty one says that `name` is not there."""
-        if not version or self.absent:
-            return self.absent and not version
-        return not self.range or is_in_range(self.range, version)
+        if not version or self.must_be_absent:
+            return self.must_be_absent and not version
+        return not self.version_range or is_in_range(self.version_range, version)
 
 
 @cache
@@ -38,11 +38,11 @@ def is_in_range(versions: str, version: str) -> bool:
     return SpecifierSet(versions).contains(Version(version).public, prereleases=True)
 
 
-def parse_condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
+def parse_condition(name_not_name_or_range: str) -> Condition:
+    found = _CONDITION.fullmatch(name_not_name_or_range)
     if not found:
-        raise ValueError(f"{text!r} is not a condition: NAME, !NAME, or NAME with a version range")
-    return Condition(found[2], found[3] or "", absent=bool(found[1]))
+        raise ValueError(f"{name_not_name_or_range!r} is not a condition: NAME, !NAME, or NAME with a version range")
+    return Condition(found[2], found[3] or "", must_be_absent=bool(found[1]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ from rlbox.provision.probe import (
     write_record,
 )
 from rlbox.system.command import check_command, run_command
-from rlbox.system.files import get_free_bytes, is_enospc_or_edquot, write_atomic
+from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot, write_atomic
 from rlbox.values import VENV, Command
 
 _BACKUPS = "backup"
@@ -277,7 +277,7 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
         f"install Python {desired.python}, or name it with --python FILE; "
         "without --offline uv fetches it from a network"
     )
-    room = f"; {decimal_size_text(get_free_bytes(venv))} are free there"
+    room = f"; {decimal_size_text(free_bytes_or_0(venv))} are free there"
     what = f"uv cannot make an environment with Python {desired.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(desired, supply) as (words, folder):
@@ -349,7 +349,7 @@ def require_disk_space_for_venv(desired: DesiredState) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
     layout = desired.layout
     venv_dir = find_existing_parent(Path(layout.add_prefix(VENV)))
-    free, need = get_free_bytes(venv_dir), desired.download_bytes * 2
+    free, need = free_bytes_or_0(venv_dir), desired.download_bytes * 2
     if free < need:
         raise NodeError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(

@@ -49,7 +49,7 @@ from rlbox.secrets.masks import value_looks_like_secret
 from rlbox.system.command import run_command
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.system.process_table import read_environment
+from rlbox.system.process_table import read_process_environment
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
@@ -267,7 +267,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
     """
     if layout.prefix or read_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
         return {}
-    first = read_environment(1)
+    first = read_process_environment(1)
     told = first if _LIMITS in first else os.environ
     return {name: text for name, text in told.items() if not value_looks_like_secret(name, text)}
 

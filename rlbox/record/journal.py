@@ -14,9 +14,9 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause
 from rlbox.record.state import EVENTS_FILE, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
+from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.json_files import OpenPerLineAppender
-from rlbox.system.safe_files import remove_file, replace_file, stat_path
+from rlbox.system.safe_files import lstat_path, remove_file, replace_file
 
 _RESERVE_FILE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
@@ -102,7 +102,7 @@ class Journal:
 
 def explain_write_error(path: str, error: OSError, run_dir: Path) -> Cause:
     if is_enospc_or_edquot(error):
-        return make_disk_full_cause(str(run_dir), get_free_bytes(run_dir))
+        return make_disk_full_cause(str(run_dir), free_bytes_or_0(run_dir))
     what = f"the run directory cannot be written: {error.strerror or error}"
     return Cause(kind="disk", what=what, where=path)
 
@@ -117,6 +117,6 @@ def _inode(folder: Path) -> int:
 def reserve_disk_space_for_record(run_dir: Path) -> None:
     """Set space aside that the last word about a run can be written into; raises `OSError`."""
     path = run_dir / _RESERVE_FILE
-    facts = stat_path(path)
+    facts = lstat_path(path)
     if facts is None or facts.st_size < _RESERVE_BYTES:
         replace_file(path, b"\0" * _RESERVE_BYTES)

@@ -47,7 +47,7 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.run_processes import RunProcesses, StopSignal
-from rlbox.system.safe_files import list_directory_empty_if_missing, open_regular_fd, remove_file, stat_path
+from rlbox.system.safe_files import list_directory_empty_if_missing, lstat_path, open_regular_fd, remove_file
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
@@ -173,7 +173,7 @@ def kill_and_record_dead_run(
     elsewhere = plan.host not in ("", life.host)
     if plan.runs_without_container:
         RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()
-    wrote = any(stat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
+    wrote = any(lstat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or exit_info is not None
     if not began:
         return None

@@ -105,9 +105,9 @@ def create_sample(
         sent_bps=round(max(0, after.sent_bytes - previous.sent_bytes) / rates.seconds),
         disk_free_bytes=disk_free_bytes,
         load=pressure.load_average,
-        waits_cpu_pct=pressure.cpu_pct,
-        waits_io_pct=pressure.io_pct,
-        waits_memory_pct=pressure.memory_pct,
+        waits_cpu_pct=pressure.cpu_some_avg10_pct,
+        waits_io_pct=pressure.io_some_avg10_pct,
+        waits_memory_pct=pressure.memory_some_avg10_pct,
         gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _GPU_FIELDS}) for gpu in after.gpus),
         parts={
             name: _part_sample(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())

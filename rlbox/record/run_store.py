@@ -46,12 +46,12 @@ from rlbox.record.reconcile import (
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
 from rlbox.record.state import RunState, find_readable_run_state
 from rlbox.system.safe_files import (
+    ensure_dir,
     is_regular_file,
     list_directory_empty_if_missing,
-    make_directory,
+    lstat_path,
     remove_tree,
     rename_path,
-    stat_path,
     walk_files,
 )
 
@@ -90,7 +90,7 @@ class RunStore:
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
         for entry in (folder / name for name in names if _NAME.fullmatch(name)):
-            if is_regular_file(entry / PLAN_FILE) and (facts := stat_path(entry / PLAN_FILE)):
+            if is_regular_file(entry / PLAN_FILE) and (facts := lstat_path(entry / PLAN_FILE)):
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
@@ -115,7 +115,7 @@ class RunStore:
         whole, draft = self.run_dir(plan.run_id), self._drafts_dir / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
-                make_directory(folder)
+                ensure_dir(folder)
             write_run_files(draft, plan, job_programs_dir, extra_files)
             rename_path(draft, whole)
         except OSError:
@@ -219,7 +219,7 @@ class RunStore:
                 return False
             last = find_exit_info_unless_never_started(runtime, status, known.container_ref, run_dir)
         state = None
-        if plan and stat_path(run_dir):
+        if plan and lstat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = kill_and_record_dead_run(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
@@ -228,7 +228,7 @@ class RunStore:
         return True
 
     def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
-        if stat_path(self.run_dir(run)) is None:
+        if lstat_path(self.run_dir(run)) is None:
             self._records.delete(run)
             return
         if not known.plan:
@@ -282,15 +282,15 @@ def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
     gone = run_store.trash_dir / run
     try:
         for folder in (gone.parent.parent, gone.parent):
-            make_directory(folder)
-        if stat_path(gone):  # a run of this name that a kill left here
+            ensure_dir(folder)
+        if lstat_path(gone):  # a run of this name that a kill left here
             remove_tree(gone)
         rename_path(run_store.run_dir(run), gone)
         HostRecordStore(run_store.data_dir).delete(run)
         remove_tree(gone)
     except OSError as error:
         with contextlib.suppress(OSError):
-            whole = stat_path(run_store.run_dir(run)) is not None
+            whole = lstat_path(run_store.run_dir(run)) is not None
             raise NodeError(
                 _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole

@@ -28,8 +28,8 @@ from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import read_last_json_lines_forward
 from rlbox.system.safe_files import (
+    ensure_dir,
     list_directory_empty_if_missing,
-    make_directory,
     read_bytes,
     rename_path,
     replace_file,
@@ -258,5 +258,5 @@ def find_first_unpassed_stage(previous_state: RunState) -> str | None:
 def _move_away(folder: Path, name: str) -> None:
     for own in list_directory_empty_if_missing(folder):
         if not own.startswith(ATTEMPT_PREFIX):
-            make_directory(folder / name)
+            ensure_dir(folder / name)
             rename_path(folder / own, folder / name / own)

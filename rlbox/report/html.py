@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rlbox.amounts import duration_text, moment
+from rlbox.amounts import duration_text, iso_to_unix
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
@@ -55,7 +55,7 @@ def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix
     for stage in state.stages:
         own = [event for event in events if event.get("stage") == stage.name]
         changes = [event for event in own if event.get("event") == "stage"]
-        ended = moment(stage.ended_at) or now_unix_s
+        ended = iso_to_unix(stage.ended_at) or now_unix_s
         bars = _list_bars(stage, changes, ended, now_unix_s)
         phases = _list_phases([event for event in own if event.get("event") == "phase"], bars)
         rows.append(TimelineRow(name=stage.name, service=False, state=stage.state, bars=bars, phases=phases))
@@ -98,7 +98,7 @@ def _list_bars(
             began = None
     if began is not None:
         spans.append((began, max(now, began), subject.state))
-    if not spans and (started := moment(subject.started_at)) is not None:
+    if not spans and (started := iso_to_unix(subject.started_at)) is not None:
         spans = [(started, max(ended, started), subject.state)]
     states = [*(state for _, _, state in spans[:-1]), subject.state]
     return [
@@ -122,7 +122,7 @@ def _list_phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> li
 
 
 def _at(event: Mapping[str, Any]) -> float | None:
-    return moment(str(event.get("t", "")))
+    return iso_to_unix(str(event.get("t", "")))
 
 
 MOST_BYTES = 2_000_000
@@ -153,7 +153,7 @@ def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str
 
 def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
     state, plan = record.state, record.plan
-    now = moment(made_at) or 0.0
+    now = iso_to_unix(made_at) or 0.0
     drawn, more, not_drawn = _metric_plots(record.metrics)
     seen, rules, rows = level
     return {
@@ -181,7 +181,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
 
 
 def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tuple[str, str]]:
-    began, ended = moment(state.started_at), moment(state.ended_at)
+    began, ended = iso_to_unix(state.started_at), iso_to_unix(state.ended_at)
     yield "job", state.job
     yield "target", state.target
     yield "place", state.place
@@ -194,7 +194,7 @@ def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tup
 
 
 def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, Any]:
-    began, ended = moment(stage.started_at), moment(stage.ended_at)
+    began, ended = iso_to_unix(stage.started_at), iso_to_unix(stage.ended_at)
     shown = [rule for rule in stage.gate if rule.state == "broken"]
     shown += [rule for rule in stage.gate if rule.state != "broken"][:rules]
     return {
@@ -215,7 +215,7 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
 def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
     state = record.state
     rows = make_timeline(state, record.events, now)
-    span = time_range_of_bars_and_run(rows, moment(state.started_at), moment(state.ended_at))
+    span = time_range_of_bars_and_run(rows, iso_to_unix(state.started_at), iso_to_unix(state.ended_at))
     names = list(dict.fromkeys(bar.label for row in rows if not row.service for bar in row.phases))
     colours = {name: number % COLOURS for number, name in enumerate(names)}
     shown = rows if len(rows) <= most else [row for row in rows if not row.service][:most]
@@ -282,7 +282,7 @@ def _iso(at: float) -> str:
 
 
 def _utc(iso: str) -> str:
-    at = moment(iso)
+    at = iso_to_unix(iso)
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
@@ -298,7 +298,7 @@ def load_page_template(name: str, **filters: Callable[..., str]) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "seconds": moment, "remove_controls": remove_controls, **filters}
+    environment.filters |= {"utc": _utc, "seconds": iso_to_unix, "remove_controls": remove_controls, **filters}
     return environment.get_template(name)
 
 

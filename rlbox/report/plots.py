@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import GIB, decimal_size_text, moment
+from rlbox.amounts import GIB, decimal_size_text, iso_to_unix
 from rlbox.record.resources import Sample
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 82, 628, 10, 194
@@ -212,7 +212,7 @@ _RESOURCE_POINTS = 600
 
 def draw_resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
     """Return the plots of what was used, each over the time of the run; none without samples."""
-    timed = [(at, sample) for sample in samples if (at := moment(sample.t)) is not None]
+    timed = [(at, sample) for sample in samples if (at := iso_to_unix(sample.t)) is not None]
     if not timed:
         return []
 

@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
-from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, read_log_progress
+from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, sample_log_progress
 from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
@@ -30,7 +30,7 @@ from rlbox.record.state import (
 )
 from rlbox.report.plots import Series, XKind, thin_points_to_extremes
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import parse_json_lines, read_last_file_lines_forward, read_last_json_lines_forward
+from rlbox.system.json_files import parse_json_objects, read_last_file_lines_forward, read_last_json_lines_forward
 from rlbox.system.safe_files import (
     find_files_named,
     is_regular_file,
@@ -113,7 +113,7 @@ class RunRecord:
     def read_last_metrics_by_stage_and_name(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
-            for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
+            for row in parse_json_objects(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
                     for key, value in row.items()
@@ -170,7 +170,7 @@ class _Files:
         return self.masks.mask_json(found) if isinstance(found, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        rows = (self.masks.mask_json(row) for row in parse_json_lines(self.lines(name)))
+        rows = (self.masks.mask_json(row) for row in parse_json_objects(self.lines(name)))
         return list(deque(rows, maxlen=_MOST_EVENTS))
 
     def lines(self, name: str) -> Iterator[bytes]:
@@ -215,7 +215,7 @@ def _samples(files: _Files) -> list[Sample]:
     """Return the samples, of a run of more than a day every second one, and so on."""
     kept: list[Sample] = []
     stride = 1
-    for number, row in enumerate(parse_json_lines(files.lines(RESOURCES_FILE))):
+    for number, row in enumerate(parse_json_objects(files.lines(RESOURCES_FILE))):
         if number % stride == 0 and (sample := parse_sample(row)):
             kept.append(sample)
         if len(kept) > _MOST_SAMPLES:
@@ -313,7 +313,7 @@ def _readings(
                 yield str(row.get("stage") or own), METRICS_FILE, at, reading
     for stage in stages:
         for service in ("stage", *(service.name for service in stage.services)):
-            for at, reading in read_log_progress(run_dir / stage.directory / f"{service}.log"):
+            for at, reading in sample_log_progress(run_dir / stage.directory / f"{service}.log"):
                 yield stage.name, f"{service}.log", at, reading
 
 

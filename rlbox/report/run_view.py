@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, moment, precise_duration_text
+from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, iso_to_unix, precise_duration_text
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_ansi_escapes
@@ -32,7 +32,7 @@ from rlbox.logs.progress import (
 )
 from rlbox.record.resources import RESOURCES_FILE, Sample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.system.json_files import parse_json_lines
+from rlbox.system.json_files import parse_json_objects
 from rlbox.system.tail import read_last_whole_lines
 from rlbox.terminal import remove_controls
 
@@ -77,7 +77,7 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
         facts.append(f"{part.cpu_pct / 100:.1f} cores")
     return Activity(
         starting_service=service.name,
-        service_started_unix_s=moment(service.started_at),
+        service_started_unix_s=iso_to_unix(service.started_at),
         share=bar.share if bar else None,
         remaining_s=bar.left_s if bar else None,
         label=bar.label if bar else "",
@@ -123,7 +123,7 @@ class RunSnapshot:
 def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
     samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
-    history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
+    history = [(at, sample.disk_free_bytes) for sample in samples if (at := iso_to_unix(sample.t)) is not None]
     sample, disk_full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
     if stage is None:
         return RunSnapshot(state=state, sample=sample, disk_full_in_s=disk_full_in_s)
@@ -134,7 +134,7 @@ def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
         for name in paths
         if (path := run_dir / stage.directory / name).is_file()
     }
-    rows = parse_json_lines(read_last_whole_lines(run_dir / METRICS_FILE, _END_BYTES).splitlines())
+    rows = parse_json_objects(read_last_whole_lines(run_dir / METRICS_FILE, _END_BYTES).splitlines())
     own = [
         reading for row in rows if row.get("stage", stage.name) == stage.name and (reading := parse_metrics_record(row))
     ]
@@ -159,7 +159,7 @@ def _get_mtime_ns(path: Path) -> int:
 
 
 def _parse_samples(data: bytes) -> list[Sample]:
-    return [sample for row in parse_json_lines(data.splitlines()) if (sample := parse_sample(row))]
+    return [sample for row in parse_json_objects(data.splitlines()) if (sample := parse_sample(row))]
 
 
 def _parse_readings(data: bytes) -> list[ProgressReading]:
@@ -212,7 +212,7 @@ def render_run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: in
 
 def _head(facts: RunSnapshot, now_s: float) -> Text:
     state = facts.state
-    began = moment(state.started_at)
+    began = iso_to_unix(state.started_at)
     parts = [
         f"run {state.run_id}",
         state.target,
@@ -335,7 +335,7 @@ def _format_gate_count(stage: StageState) -> str:
 
 
 def _stage_time(stage: StageState, now_s: float) -> str:
-    began, ended = moment(stage.started_at), moment(stage.ended_at)
+    began, ended = iso_to_unix(stage.started_at), iso_to_unix(stage.ended_at)
     if began is None:
         return ""
     return duration_text(stage.seconds or (ended or now_s) - began)

@@ -18,7 +18,7 @@ from rlbox.amounts import utc_now
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
-from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
+from rlbox.errors import EngineError, EngineUnavailable, NodeError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
@@ -109,7 +109,7 @@ def run_remotely_and_exit_if_engine_is_remote(
             next_step="DOCKER_HOST=ssh://USER@HOST",
         )
     if app.dry_run:
-        raise NotAnswered(
+        raise EngineUnavailable(
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
     from rlbox.engine.connection import require_image
@@ -122,7 +122,7 @@ def run_remotely_and_exit_if_engine_is_remote(
     require_image(image.tag, image.target)
     named = data_option or os.environ.get("RLBOX_DATA")
     folder = named or image.container.disk_host_dir
-    folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
+    folder = f"{tunnel.remote_home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
         raise SpecError(
             _("with a remote engine, pass the absolute path of the data disk on that host"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.diagnose.cause import SupervisorExit, make_container_exit_info
-from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
+from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_local_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
@@ -26,7 +26,7 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.data_disk import ensure_data_dir_creating_default, report_and_require_local_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
+from rlbox.errors import EngineError, EngineUnavailable, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -45,7 +45,7 @@ from rlbox.run.data_disk import locate_local_run_store, run_remotely_and_exit_if
 from rlbox.run.exposure import remove_published_ports_from_plan
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.system.identity import format_user_ids
+from rlbox.system.identity import format_uid_gid
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.safe_files import list_directory_empty_if_missing, remove_tree
 from rlbox.values import Mount, Secret
@@ -103,7 +103,7 @@ def require_devices_and_choose_gpus(app: App, image: ImagePlan, gpus: str, inspe
         report_and_require_local_devices(app, image.container)
     access = choose_container_gpu_access(app, image, gpus)
     with app.collecting_refusals_if_dry_run("GPUs"):
-        require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
+        require_usable_local_gpus(app, image, gpus, access, parse_image_environment(inspected))
     return access
 
 
@@ -135,7 +135,7 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
         )
     try:
         connect_engine()
-    except NotAnswered:
+    except EngineUnavailable:
         if app.dry_run:
             with app.collecting_refusals_if_dry_run("engine"):
                 app.dry.steps_before.extend(f"an engine: {step}" for step in describe_missing_setup_steps())
@@ -180,7 +180,7 @@ class RunContainer:
         container = self.engine.inspect_container(self.ref.name)
         if container is None or container.labels.get(RUN_LABEL) != self.ref.run:
             return False
-        owner, uid = container.labels.get(OWNER_LABEL, "?"), format_user_ids().partition(":")[0]
+        owner, uid = container.labels.get(OWNER_LABEL, "?"), format_uid_gid().partition(":")[0]
         if owner != uid and uid != "0":
             what = _("container {note} of the run belongs to another user (uid {owner})").format(
                 note=self.ref.name, owner=owner
@@ -261,10 +261,10 @@ class PreparedDocker:
                 **self.extra_labels,
                 TARGET_LABEL: self.target,
                 RUN_LABEL: plan.run_id,
-                OWNER_LABEL: format_user_ids().partition(":")[0],
+                OWNER_LABEL: format_uid_gid().partition(":")[0],
             },
             data_dir=str(self.run_store.data_dir),
-            caller_uid_gid=format_user_ids(),
+            caller_uid_gid=format_uid_gid(),
             ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
             gpus=self.gpu_access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill

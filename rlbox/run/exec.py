@@ -18,7 +18,7 @@ from rlbox.doctor.components import (
     results_to_json,
     run_component_checks,
 )
-from rlbox.doctor.stack import find_local_stack, find_named_or_local_stack, get_install_dir
+from rlbox.doctor.stack import find_local_stack, find_named_or_local_stack, get_rlbox_files_dir
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -80,7 +80,7 @@ def open_shell_in_new_container(
         lines = (f"{shlex.join(before)} >/dev/null", shlex.join(argv), f"{shlex.join(after)} >/dev/null")
         data = {"target": target, "command": argv, "before": before, "after": after}
         text = "\n".join(lines) if before else shlex.join(argv)
-        return app.planned(data, text, f"start a container of {plan.image}")
+        return app.print_plan(data, text, f"start a container of {plan.image}")
     with connect_engine().create_temporary_network(plan):
         client_env = {"DOCKER_HOST": address.open_engine_tunnel_if_remote()}
         code = run_in_foreground(Command(argv=argv, env=client_env))
@@ -96,7 +96,7 @@ def run_component_tests(app: App, python: str, timeout_s: float) -> int:
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
             app.print_stdout(format_result(part))
     seconds = time.monotonic() - began
-    app.result(results_to_json(parts, stack.python, seconds), "")
+    app.output(results_to_json(parts, stack.python, seconds), "")
     app.print_status(format_summary(parts, seconds))
     states = {part.state for part in parts}
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
@@ -131,7 +131,7 @@ def find_layout_around_shell_or_require_applied(
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return require_applied_layout_even_outdated(app, target, data_option)
-    layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data_dir="/")
+    layout = Layout(prefix=get_rlbox_files_dir(os.environ).removesuffix(OWN), data_dir="/")
     if (record := read_record(layout)) is None:
         return None
     if target and target != record.target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.amounts import moment
+from rlbox.amounts import iso_to_unix
 from rlbox.app import App
 from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints_by_parent
@@ -31,7 +31,7 @@ def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> Remov
         run=run,
         job=state.job if state else _OF_NO_JOB,
         state=state.state if state else "",
-        started_unix_s=(moment(state.started_at) or 0.0) if state else 0.0,
+        started_unix_s=(iso_to_unix(state.started_at) or 0.0) if state else 0.0,
         size_bytes=sum_file_sizes(folder),
         may_be_running=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
         checkpoint_paths=tuple(sorted(str(path.relative_to(folder)) for path in paths)),

@@ -152,7 +152,7 @@ def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[],
     while is_alive():
         state = find_readable_run_state(run_dir)
         if state and state.attempt >= plan.attempt and state.state == "running":
-            app.result({"run": run_id, "folder": str(run_dir), "state": state.state}, run_id)
+            app.output({"run": run_id, "folder": str(run_dir), "state": state.state}, run_id)
             app.print_status(
                 f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}"
             )
@@ -225,7 +225,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         raise WorkFailed(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
     stages = [dataclasses.asdict(stage) for stage in state.stages]
     result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
-    app.result(result, format_stage_gates_and_notes(state))
+    app.output(result, format_stage_gates_and_notes(state))
     cause = find_run_cause(state)
     if cause:
         app.print_status(_format_cause(cause))

@@ -82,9 +82,9 @@ from rlbox.run.inputs import (
 from rlbox.run.launch import start_and_follow
 from rlbox.system.identity import get_user_name
 from rlbox.system.safe_files import (
+    ensure_dir,
     is_regular_file,
     list_directory_empty_if_missing,
-    make_directory,
     read_bytes,
     remove_file,
     rename_path,
@@ -208,7 +208,9 @@ def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> i
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
     stages = counted(len(plan.stages) - len(plan.skipped), "stage", "stages")
-    return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
+    return app.print_plan(
+        {"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}"
+    )
 
 
 def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
@@ -246,7 +248,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     with app.collecting_refusals_if_dry_run(f"run {name}"):
         run_store = open_store_existing_if_named_or_exec_remotely(app, target, options.data)
     if run_store is None:
-        return app.planned({}, "", f"look for run {name}")
+        return app.print_plan({}, "", f"look for run {name}")
     run_dir = run_store.find_run_or_latest(name)
     plan = _set_owner_to_caller(run_store.load_plan_preferring_host_record(run_dir))
     backend = load_backend(
@@ -325,7 +327,7 @@ class _ResumedRun:
                 outcome = "left out" if stage.name in next_plan.skipped else "has passed"
                 lines += ["", f"# stage {stage.name}: {outcome}"]
         data = {"plan": next_plan.as_json(), "attempts": attempts}
-        return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
+        return app.print_plan(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
         network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
@@ -366,7 +368,7 @@ class _ResumedRun:
             path = self.run_dir / name
             if is_regular_file(path):
                 old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
-                make_directory(old)
+                ensure_dir(old)
                 rename_path(path, old / path.name)
         # the diff that the record names is no spec, and there for the first time
         for name, text in self.files.items():

@@ -16,7 +16,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.foreign import parse_json, whole_number
+from rlbox.foreign import parse_digits, parse_json
 from rlbox.sandbox.plan import LAYERS
 from rlbox.sandbox.request import RequestLimits, parse_request
 from rlbox.sandbox.response import build_error_response
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        size = whole_number(self.headers.get("Content-Length", ""))
+        size = parse_digits(self.headers.get("Content-Length", ""))
         if size is None or size > _MAX_REQUEST:
             self.close_connection = True
             self._send(413, {"detail": f"a request has a length of at most {_MAX_REQUEST} bytes"})

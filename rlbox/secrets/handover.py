@@ -24,7 +24,7 @@ _CHUNK = 1 << 16
 _LOOK_S = 0.2
 
 
-def encode_secrets(secrets: Mapping[str, Secret]) -> bytes:
+def encode_secrets_as_json_line(secrets: Mapping[str, Secret]) -> bytes:
     return json.dumps({name: secret.reveal() for name, secret in secrets.items()}).encode("ascii") + b"\n"
 
 
@@ -36,7 +36,7 @@ def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]
     """
     if secrets:
         with contextlib.suppress(BrokenPipeError, ConnectionError):
-            write(encode_secrets(secrets))
+            write(encode_secrets_as_json_line(secrets))
 
 
 def unset_and_declare_secrets(environment: MutableMapping[str, str], secret_names: Collection[str]) -> None:

@@ -50,7 +50,7 @@ _WORD = re.compile(r"[A-Za-z0-9+=_~$%.*-]{14,}")
 _RUN = re.compile(r"[A-Za-z0-9]{14,}")
 
 
-def mask_random_text(text: str) -> str:
+def mask_tokens_and_random_text(text: str) -> str:
     """Replace everything that looks like a token of any service: characters that alternate as in random text.
 
     Meant for what strangers get to read, where a hidden identifier costs less than a token that is shown.
@@ -112,14 +112,14 @@ class SecretMasker:
         texts = {text for value in self.values for text in _pieces(value)}
         return MaskPatterns({form for text in texts for form in _encodings(text)})
 
-    def open_stream(self) -> MaskStream:
+    def open_secrets_only_stream(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
         return MaskStream(self._patterns if self.values else None)
 
     def mask_text(self, text: str) -> str:
         if self.values:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
-            stream, data = self.open_stream(), text.encode("utf-8", lone)
+            stream, data = self.open_secrets_only_stream(), text.encode("utf-8", lone)
             text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
         return mask_url_and_header_credentials(text)
 

@@ -43,7 +43,7 @@ class SshConnectionFailed(NodeError):
         self.output = output
 
 
-class SshMissing(NodeError):
+class SshClientMissing(NodeError):
     """This machine has no ssh."""
 
 
@@ -68,12 +68,12 @@ class SshAddress:
     def shell_command(self) -> str:
         return f"ssh -p {self.port} {self.ssh_destination}" if self.port else f"ssh {self.ssh_destination}"
 
-    def to_argv_before_destination(self, *options: str) -> tuple[str, ...]:
+    def to_argv_before_destination(self, *o_options: str) -> tuple[str, ...]:
         """Return the start of an ssh command line: everything before the login; `options`, as `-o` takes them, win."""
         if self.known_hosts:
-            options = (*options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
+            o_options = (*o_options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
         port = ("-p", str(self.port)) if self.port else ()
-        return ("ssh", *(arg for option in (*options, *_OPTIONS) for arg in ("-o", option)), *port)
+        return ("ssh", *(arg for option in (*o_options, *_OPTIONS) for arg in ("-o", option)), *port)
 
 
 def parse_ssh_url(url: str) -> SshAddress:
@@ -90,8 +90,8 @@ class SshConnection:
     `retry_s`: how long a machine that is still booting may refuse. `SshConnectionFailed` quotes ssh.
     """
 
-    def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:
-        self.address, self._retry_s, self._options = address, retry_s, options
+    def __init__(self, address: SshAddress, retry_s: float = 0.0, o_options: tuple[str, ...] = ()) -> None:
+        self.address, self._retry_s, self._options = address, retry_s, o_options
         self._directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         self._socket = str(self._directory / _SOCKET)
         self._master: ProcessHandle | None = None
@@ -108,14 +108,14 @@ class SshConnection:
     def is_open(self) -> bool:
         return self._master is not None and self._master.poll() is None
 
-    def read_errors(self) -> str:
+    def read_ssh_stderr(self) -> str:
         try:
             return (self._directory / _ERRORS).read_text("utf-8", "replace")
         except OSError:
             return ""
 
-    def forward(self, listen: str, target: str) -> None:
-        argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.ssh_destination)
+    def forward(self, local: str, remote: str) -> None:
+        argv = ("-S", self._socket, "-O", "forward", "-L", f"{local}:{remote}", "--", self.address.ssh_destination)
         outcome = run_command(
             Command(argv=(*self.address.to_argv_before_destination("StreamLocalBindMask=0177"), *argv))
         )
@@ -146,7 +146,7 @@ class SshConnection:
         errors = self._directory / _ERRORS
         try:
             self._master = _start_ssh((*self.address.to_argv_before_destination(*self._options), *master), errors)
-        except SshMissing:
+        except SshClientMissing:
             self._close()
             raise
         line = self._master.stdout.readline() if self._master.stdout else b""
@@ -161,13 +161,13 @@ class SshConnection:
             raise self._connection_lost(_last_line(outcome))
         return outcome
 
-    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
+    def check_output(self, command: str, error_message: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
         outcome = self.run(command, stdin, timeout_s=timeout_s)
         if outcome.ok:
             return outcome.stdout
         step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
         raise NodeError(
-            _("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)),
+            _("{error}: {last_line}").format(error=error_message, last_line=_last_line(outcome)),
             where=self.ssh_destination,
             next_step=step,
         )
@@ -184,7 +184,7 @@ class SshConnection:
         return SshConnectionFailed(
             _("ssh to {name} failed: {error}").format(name=self.ssh_destination, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
-            output=self.read_errors(),
+            output=self.read_ssh_stderr(),
         )
 
     def _close(self) -> None:
@@ -200,7 +200,7 @@ def _start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
         with error_file.open("wb") as file:
             return start_command(Command(argv=argv), stdin=PIPE, stdout=PIPE, stderr=file)
     except OSError as error:
-        raise SshMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
+        raise SshClientMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
 
 
 def _read_last_error_or_placeholder(error_file: Path) -> str:
@@ -213,7 +213,7 @@ def _last_line(outcome: Outcome) -> str:
     return lines[-1] if lines else _("exit code {exit_code}").format(exit_code=outcome.exit_code)
 
 
-def run_terminal(address: SshAddress, command: str) -> int:
+def run_in_terminal(address: SshAddress, command: str) -> int:
     words = (address.ssh_destination, command) if command else (address.ssh_destination,)
     return run_in_foreground(Command(argv=(*address.to_argv_before_destination(), "--", *words)))
 

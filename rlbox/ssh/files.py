@@ -21,7 +21,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, SshConnection, SshConnectionFailed
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
-from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
+from rlbox.system.files import compute_file_sha256, free_bytes_or_0, write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
 
 _BLOCK = 1 << 20
@@ -220,19 +220,19 @@ class DownloadDirectory:
     Without `path` it is the one that the record names.
     """
 
-    def __init__(self, record: Path, path: Path | None = None) -> None:
-        self._record = record
-        saved = read_json_object_or_empty(record, follow_links=True)
+    def __init__(self, record_file: Path, path: Path | None = None) -> None:
+        self._record = record_file
+        saved = read_json_object_or_empty(record_file, follow_links=True)
         self.path = path or Path(str(saved.get("folder", "")))
         self._verified = {}
         if str(saved.get("folder")) == str(self.path):
             self._verified = {str(file["path"]): RemoteFile(**file) for file in saved.get("files", ())}
 
     @property
-    def was_used(self) -> bool:
+    def has_verified_files(self) -> bool:
         return bool(self._verified)
 
-    def find_missing(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
+    def find_unverified(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
         return [file for file in files if not self._has(file)]
 
     def _has(self, file: RemoteFile) -> bool:
@@ -240,9 +240,9 @@ class DownloadDirectory:
         unchanged = file.is_unchanged(self._verified.get(file.path))
         return unchanged and path.is_file() and path.stat().st_size == file.size
 
-    def fetch(self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
+    def fetch_verified(self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
         """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
-        free, need = get_free_bytes(self.path), total_bytes(files)
+        free, need = free_bytes_or_0(self.path), total_bytes(files)
         if free < need:
             raise NodeError(
                 _("{need} come home, and {free} are free").format(
@@ -261,7 +261,7 @@ class DownloadDirectory:
                     unrecorded = 0
         finally:
             self._write_record()
-        if missing := self.find_missing(files):
+        if missing := self.find_unverified(files):
             raise WorkFailed(
                 _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
                     path=missing[0].path
@@ -275,10 +275,10 @@ class DownloadDirectory:
         write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.path), "files": files}) + "\n")
 
 
-def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes) -> None:
+def sync_file_resuming_verified(shell: SshConnection, path: Path, remote: str, report: ReportBytes) -> None:
     """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays."""
     sha256, size = compute_file_sha256(path), path.stat().st_size
-    part, parent, goal = (shlex.quote(name) for name in (target + _PART, os.path.dirname(target), target))
+    part, parent, goal = (shlex.quote(name) for name in (remote + _PART, os.path.dirname(remote), remote))
     sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"
     if shell.check_output(f"mkdir -p {parent} && [ ! -f {goal} ] || {sum_there}", _SEND_ERROR).strip() == sha256:
         report(size)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
-from rlbox.ssh.connection import SshConnection, SshMissing, parse_ssh_url
+from rlbox.ssh.connection import SshClientMissing, SshConnection, parse_ssh_url
 
 ENGINE_SOCKET = "/var/run/docker.sock"
 # Prints what `EngineTunnel` holds.
@@ -27,12 +27,12 @@ class EngineTunnel:
     `remote_state_directory` is the directory in which rlbox on that machine keeps what it knows of its runs.
     """
 
-    address: str
+    local_address: str
     remote_socket: str
-    uid: int
-    gid: int
-    socket_gid: int
-    home: str
+    remote_uid: int
+    remote_gid: int
+    remote_socket_gid: int
+    remote_home: str
     remote_state_directory: str
 
 
@@ -40,12 +40,12 @@ def describe_tunnel(address: str, socket: str, run_there: Callable[[str], str]) 
     """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
     uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
     return EngineTunnel(
-        address=address,
+        local_address=address,
         remote_socket=socket,
-        uid=int(uid),
-        gid=int(gid),
-        socket_gid=int(socket_gid),
-        home=home,
+        remote_uid=int(uid),
+        remote_gid=int(gid),
+        remote_socket_gid=int(socket_gid),
+        remote_home=home,
         remote_state_directory=state,
     )
 
@@ -70,7 +70,7 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         connection.forward(str(local), socket)
         error_text = _("the engine's socket is not found")
         return describe_tunnel(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
-    except SshMissing as error:
+    except SshClientMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     except NodeError as error:
         raise EngineError(

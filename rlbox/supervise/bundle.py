@@ -24,7 +24,7 @@ from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, find_run_cause
 from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_url_and_header_credentials
-from rlbox.system.files import open_atomic, require_writable_file
+from rlbox.system.files import open_locked_atomic, require_writable_file
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
 SUMMARY = "SUMMARY.md"
@@ -71,7 +71,7 @@ class BundleEntry:
 
 class Selection(NamedTuple):
     taken: list[_SelectedFile]
-    left: list[SkippedFile]
+    skipped: list[SkippedFile]
 
 
 def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
@@ -150,9 +150,9 @@ def _summary_lines(run_id: str, state: RunState | None, selection: Selection) ->
             yield ""
             yield from (f"- **{title}**: {text}" for title, text in rows.items() if text)
     yield "\nSee [errors.txt](errors.txt): the first fatal line of each log, 100 lines around it."
-    if selection.left:
-        yield f"\nLeft out: {len(selection.left)} files"
-        yield from (f"- {left.name} ({left.bytes} bytes): {left.why}" for left in selection.left[:_MOST_LISTED])
+    if selection.skipped:
+        yield f"\nLeft out: {len(selection.skipped)} files"
+        yield from (f"- {left.name} ({left.bytes} bytes): {left.why}" for left in selection.skipped[:_MOST_LISTED])
 
 
 def write_bundle(
@@ -163,7 +163,7 @@ def write_bundle(
     Raises `NodeError` on a disk that is full; nothing is left of the file then.
     """
     with (
-        open_atomic(out, 0) as file,
+        open_locked_atomic(out, 0) as file,
         gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -185,7 +185,7 @@ def write_bundle(
             "schema": 1,
             "run": run_dir.name,
             "files": [vars(entry) for entry in bundle.entries],
-            "left_out": masks.mask_json([vars(left) for left in selection.left]),
+            "left_out": masks.mask_json([vars(left) for left in selection.skipped]),
         }
         bundle.add("manifest.json", io.BytesIO(json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"))
     return bundle.entries
@@ -216,7 +216,7 @@ class _MaskedArchive:
 
 def _mask_blocks(source: IO[bytes], masks: SecretMasker) -> Iterator[bytes]:
     """Yield the bytes of a file with secrets masked, in blocks of whole lines: half a URL would not be masked."""
-    stream, rest = masks.open_stream(), b""
+    stream, rest = masks.open_secrets_only_stream(), b""
     while block := source.read(_BLOCK):
         rest += stream.feed(block)
         end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _BLOCK else 0)

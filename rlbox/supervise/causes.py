@@ -85,12 +85,12 @@ def explain_wrong_exit_code(stage: StagePlan, returncode: int) -> Cause:
     return Cause(kind="exit", what=what, where=get_stage_log_path(stage))
 
 
-def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) -> Cause:
+def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor_command: str) -> Cause:
     more = f" ({others} more do not hold either)" if others else ""
     return Cause(
         kind="fix",
         what=f"fix {fix_id} does not hold in this container: {seen}{more}",
-        next_step=f"{remedy} (`rlbox {doctor}` tells all)" if others else remedy,
+        next_step=f"{remedy} (`rlbox {doctor_command}` tells all)" if others else remedy,
     )
 
 

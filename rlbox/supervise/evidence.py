@@ -29,8 +29,8 @@ from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
-from rlbox.system.files import get_free_bytes
-from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.files import free_bytes_or_0
+from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
 from rlbox.system.identity import get_user_name
 from rlbox.system.json_files import read_last_file_lines_forward
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
@@ -84,9 +84,9 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
             for process in processes
         ),
         memory=probe_cgroup_memory(),
-        free_bytes={str(folder): get_free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
+        free_bytes={str(path): free_bytes_or_0(path) for path in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": describe_port_holder_unless_free(number) or "" for name, number in ports.items()},
-        gpus=probe_gpus(),
+        gpus=query_nvml_or_empty(),
         ray=fetch_ray_state_or_error(stage.ray) if stage.ray else {},
     )
 

@@ -16,14 +16,14 @@ from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_ex
 from rlbox.diagnose.first_fatal import (
     LogFailure,
     find_earliest_related_failure_or_read_last_line,
-    find_known_cause,
+    find_known_signature,
     format_excerpt,
     format_utc,
     read_log_failure,
     read_stored_run_signatures,
     sort_failures_by_time_services_first,
 )
-from rlbox.hang.evidence import write_hang_markdown
+from rlbox.hang.evidence import write_hang_markdown_if_hung
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.record.state import read_events
 from rlbox.secrets.masks import SecretMasker
@@ -271,7 +271,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
         quoted = find_earliest_related_failure_or_read_last_line(cause, fatals, failure.run_dir)
     if quoted is None:  # the catalogue may know the line that the cause itself quotes
-        known = find_known_cause(cause.line, failure.run_dir) if cause.line else None
+        known = find_known_signature(cause.line, failure.run_dir) if cause.line else None
         if known:
             cause = dataclasses.replace(cause, known=known.fix, next_step=cause.next_step or known.remedy)
         return FailureAnalysis(cause=cause, fatals=fatals)
@@ -286,7 +286,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
-def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> None:
+def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis) -> None:
     """Gather the evidence of a failed stage, and write it with its report and manifest.
 
     What cannot be gathered or written is named in the manifest. On a full disk the report comes first; raises
@@ -309,7 +309,7 @@ def write_evidence_folder(failure: StageFailure, explained: FailureAnalysis) -> 
     texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
     problems = write_texts_and_list_problems_after_first(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
-        write_hang_markdown(folder, explained.cause)
+        write_hang_markdown_if_hung(folder, explained.cause)
         write_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 

@@ -114,7 +114,7 @@ class PublishedPortRelay:
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
         self._servers: list[_Server] = []
 
-    def relay_published_port(self, service: ServicePlan) -> None:
+    def relay_published_ports(self, service: ServicePlan) -> None:
         for name, port in service.ports.items():
             if name in self._ports and self._address:
                 with contextlib.suppress(OSError):  # a service that listens on all addresses needs no help

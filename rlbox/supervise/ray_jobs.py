@@ -16,7 +16,7 @@ from typing import Any
 
 from rlbox.doctor.ray_state import create_ray_client, find_job_session_dir
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import NoResponseError, explain_no_response
+from rlbox.system.http import NoFullResponseError, explain_response_error
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
 
@@ -74,7 +74,7 @@ class RayJob:
         self._poller.request_stop()
         if self.last_polled_info.status in _ENDED:
             return
-        with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
+        with contextlib.suppress(NoFullResponseError), create_ray_client(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and query_job(self._plan, _STOP_S).status not in _ENDED:
@@ -109,8 +109,8 @@ def query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.read_json()
-    except (NoResponseError, ValueError) as error:
-        return RayJobInfo(status=UNREACHABLE, message=explain_no_response(error))
+    except (NoFullResponseError, ValueError) as error:
+        return RayJobInfo(status=UNREACHABLE, message=explain_response_error(error))
     if answer.status != 200:
         return RayJobInfo(status=UNREACHABLE, message=f"HTTP {answer.status}")
     code = data.get("driver_exit_code")
@@ -126,8 +126,8 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
     try:
         with create_ray_client(_SUBMIT_S) as http:
             answer = http.request("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
-    except NoResponseError as error:
-        return RayJobInfo(status=REFUSED, message=explain_no_response(error))
+    except NoFullResponseError as error:
+        return RayJobInfo(status=REFUSED, message=explain_response_error(error))
     if answer.status != 200:
         lines = answer.read_body().decode("utf-8", "replace").strip().splitlines()
         return RayJobInfo(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")

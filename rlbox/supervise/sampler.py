@@ -12,7 +12,7 @@ from rlbox.amounts import utc_now
 from rlbox.record.resources import RESOURCES_FILE, create_sample
 from rlbox.record.state import RunState
 from rlbox.system.counters import ActivitySample, probe_machine_and_process_activity, probe_pressure
-from rlbox.system.files import get_free_bytes
+from rlbox.system.files import free_bytes_or_0
 from rlbox.system.json_files import OpenPerLineAppender
 from rlbox.system.limits import count_usable_cores
 
@@ -60,7 +60,7 @@ class Sampler:
             t=utc_now(),
             stage=stage,
             phase=phase,
-            disk_free_bytes=get_free_bytes(self._run_dir),
+            disk_free_bytes=free_bytes_or_0(self._run_dir),
             cores=self._cores,
             pressure=probe_pressure(),
         )

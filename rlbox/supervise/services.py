@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.config.pattern import compile_re2
-from rlbox.gate.http_probe import find_http_problem
+from rlbox.gate.http_probe import request_and_find_problem
 from rlbox.job.gate import Ready
 from rlbox.job.job import FLOORS
 from rlbox.job.names import ProblemOrEmpty
@@ -61,7 +61,7 @@ class ActivityExtendedStartLimit:
         return not loads and (now_s - self._computed_s > patience_s or self._compute_time_s > self._limit_s)
 
     def _probe(self, now_s: float) -> None:
-        before, self._before = self._before, probe_machine_and_process_activity(self._list_pids(), gpus=False)
+        before, self._before = self._before, probe_machine_and_process_activity(self._list_pids(), with_gpus=False)
         if before is None:
             return
         rates, usage = compute_rates(before, self._before), compute_cpu_usage(before, self._before, self._cores)
@@ -108,7 +108,7 @@ class RunningService:
 
     def look_for_ready_line(self, texts: LineBlock) -> None:
         line = self.plan.ready.line
-        if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
+        if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) is not None:
             fits = compile_re2(line).search
             self._line_missing = not any(
                 fits(way) for text in texts for way in list_variants_without_ray_rank_and_bar(text)
@@ -149,4 +149,4 @@ def find_port_or_url_problem(ready: Ready, headers: Mapping[str, str] | None = N
             socket.create_connection(("127.0.0.1", int(ready.port)), _CONNECT_S).close()
         except OSError as error:
             return f"port {ready.port}: {error.strerror or 'no answer in time'}"
-    return find_http_problem(ready, headers=headers) if ready.url else ""
+    return request_and_find_problem(ready, headers=headers) if ready.url else ""

@@ -32,7 +32,7 @@ from rlbox.values import Command
 def stop_retained_services(context: StageContext) -> None:
     for name, kept in context.retained.items():
         context.processes.stop(kept.service.child)
-        if kept.output_fd >= 0:
+        if kept.output_fd is not None:
             os.close(kept.output_fd)
         context.journal.record_service_change(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
     context.retained.clear()
@@ -65,12 +65,12 @@ class _StageServices:
             plan.start_s, lambda: self._context.processes.list_attached_tree_pids(service.child)
         )
         while not service.has_been_ready:
-            self._watch.poll()
+            self._watch.poll_and_raise_on_failure()
             if limit.is_exceeded_without_progress() and not service.has_been_ready:
                 self._gate.set_broken(rule, service.readiness_problem)
                 cause = causes.explain_slow_service_start(self._stage, plan, service.readiness_problem, limit.elapsed_s)
                 raise StageAborted(
-                    self._watch.hang.collect_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
+                    self._watch.hang.write_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
                 )
         self._watch.reset_fatals(plan.name)
         self._gate.set_held_unless_broken(rule, "ready")
@@ -160,7 +160,7 @@ class _StageRun:
 
     def run(self) -> StageFailure | None:
         started_at, kills = utc_now(), probe_cgroup_memory().kills
-        self._watch.record(state="starting", started_at=started_at)
+        self._watch.record_stage_and_gate(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
             cause = self._lost_node(self._lost_need(cause))
@@ -170,7 +170,7 @@ class _StageRun:
         cause = cause or stopped or self._attempt(self._judge)
         if cause:
             stop_retained_services(self._context)
-        self._watch.record()
+        self._watch.record_stage_and_gate()
         if cause is None:
             return None
         journal = self._context.journal
@@ -213,7 +213,7 @@ class _StageRun:
         self._services.require_free_ports()
         for service in self._stage.services:
             self._services.start_and_wait_until_ready(service)
-            self._published.relay_published_port(service)
+            self._published.relay_published_ports(service)
         self._audit.raise_on_undeclared_listener()
         self._run_main()
 
@@ -245,9 +245,9 @@ class _StageRun:
             self._stage, MAIN, self._stage.argv, self._start_main
         )
         self._watch.start_rule_timers_and_liveness()
-        self._watch.record(state="running")
+        self._watch.record_stage_and_gate(state="running")
         while (code := main.poll()) is None:
-            self._watch.poll()
+            self._watch.poll_and_raise_on_failure()
             self._watch.raise_on_unresponsive_service()
             self._watch.raise_on_hang()
             self._audit.raise_on_undeclared_listener_if_due()
@@ -259,7 +259,7 @@ class _StageRun:
         environment = {**make_ras_environment(plan.run_id), **plan.env, **stage.env}
         given = self._context.grants.make_environment(stage.secrets)
         if stage.ray:
-            marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
+            marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_env_marks(stage.name)}
             self._watch.pump.start_copying_growing_file(
                 STAGE_LOG, find_driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
             )
@@ -280,19 +280,19 @@ class _StageRun:
             ended = f"{job.last_polled_info.status}, Ray tells no code"
         self._gate.set_by_problem(self._gate.outcomes.exit, "" if good else ended, ended)
         job_cause = self._job_cause()
-        self._watch.record(exit_code=code)
+        self._watch.record_stage_and_gate(exit_code=code)
         failed = bool(job_cause or not good)
         self._watch.raise_on_dead_service(TOLD_TO_STOP if failed else ())
         self._watch.raise_on_violation()
         if failed:
-            self._watch.await_dying_service(_SETTLE_S)
+            self._watch.raise_if_service_dies_within(_SETTLE_S)
             raise StageAborted(job_cause or causes.explain_wrong_exit_code(self._stage, code))
         self._audit.raise_on_undeclared_listener()
         self._probe_work()
 
     def _probe_work(self) -> None:
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
-            problem = wait_for_expected_response(probe, self._watch.poll)
+            problem = wait_for_expected_response(probe, self._watch.poll_and_raise_on_failure)
             self._gate.set_by_problem(rule, problem, "as told")
             if problem:
                 raise StageAborted(causes.explain_failed_probe(self._stage, probe, problem))
@@ -304,7 +304,7 @@ class _StageRun:
         info = job.last_polled_info
         succeeded = info.status == SUCCEEDED
         self._gate.set_by_problem(rule, "" if succeeded else info.status, info.status)
-        self._watch.record(ray_status=info.status)
+        self._watch.record_stage_and_gate(ray_status=info.status)
         return None if succeeded else causes.explain_failed_ray_job(self._stage, ray, info)
 
     def _stop(self, keep: Sequence[RunningService]) -> None:
@@ -327,13 +327,13 @@ class _StageRun:
             self._context.journal.record_event(self._stage.name, "left-running", pids=[process.pid for process in left])
         self._services.retain_and_record_others_stopped(keep)
         if isinstance(main, ChildProcess):
-            self._watch.record(exit_code=main.poll())
+            self._watch.record_stage_and_gate(exit_code=main.poll())
         self._watch.read_rest_and_close_logs()
         self._watch.raise_on_log_write_error()
 
     def _judge(self) -> None:
-        missing = self._gate.missing_lines()
-        self._gate.finish()
+        missing = self._gate.list_waiting_required_lines()
+        self._gate.decide_waiting_rules()
         self._watch.raise_on_violation()
         found = [
             causes.explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))

@@ -25,7 +25,7 @@ from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
 from rlbox.supervise.sampler import Sampler
-from rlbox.system.files import get_free_bytes, is_enospc_or_edquot
+from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import RunProcesses, StopSignal
@@ -123,7 +123,7 @@ class RetainedService:
 
     service: RunningService
     stage: str
-    output_fd: int
+    output_fd: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +187,6 @@ class StageContext:
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return explain_out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):
-            if cause.kind in _BY_DISK and folder.is_dir() and get_free_bytes(folder) < _FULL_BYTES:
-                return make_disk_full_cause(str(folder), get_free_bytes(folder))
+            if cause.kind in _BY_DISK and folder.is_dir() and free_bytes_or_0(folder) < _FULL_BYTES:
+                return make_disk_full_cause(str(folder), free_bytes_or_0(folder))
         return cause

@@ -68,15 +68,15 @@ class StageWatch:
     def first_fatals_by_log(self) -> dict[str, FatalPosition]:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
-    def poll(self) -> None:
+    def poll_and_raise_on_failure(self) -> None:
         self._context.sampler.sample_if_due_or_changed()
-        self.logs.read()
+        self.logs.dispatch_next_blocks()
         self._read_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
         self.record_gate_events_and_fatals()
-        self.record_gate()
+        self.record_gate_if_changed()
         self._context.raise_if_stopped_or_unrecordable()
         self.raise_on_log_write_error()
         self.raise_on_dead_service()
@@ -86,7 +86,7 @@ class StageWatch:
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.set_broken(self.gate.outcomes.total, "passed")
             raise StageAborted(
-                self.hang.collect_timeout_evidence(causes.explain_exceeded_total(self._stage), self._stage.total_s)
+                self.hang.write_timeout_evidence(causes.explain_exceeded_total(self._stage), self._stage.total_s)
             )
         if not self.logs.has_unread:
             self.pump.wait_for_growth(_LOOK_S)
@@ -116,7 +116,7 @@ class StageWatch:
             raise StageAborted(self._context.explain_disk_error(self.pump.write_error))
 
     def raise_on_hang(self) -> None:
-        cause = self.hang.check(self.logs)
+        cause = self.hang.find_hang_and_write_evidence(self.logs)
         if cause:
             self.gate.set_broken(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
             raise StageAborted(cause)
@@ -141,19 +141,19 @@ class StageWatch:
                 self._refuse(service, answer)
                 cause = causes.explain_unresponsive_service(self._stage, plan, answer)
                 what = f"answers of {plan.name}"
-                raise StageAborted(self.hang.collect_timeout_evidence(cause, plan.answer_s, what))
+                raise StageAborted(self.hang.write_timeout_evidence(cause, plan.answer_s, what))
 
     def raise_on_violation(self, only_log: str = "") -> None:
         forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
         if forbidden:
-            self.record_gate()
+            self.record_gate_if_changed()
             first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
             if first.rule.log == STAGE_LOG:
-                self.await_dying_service(_SETTLE_LINE_S)
+                self.raise_if_service_dies_within(_SETTLE_LINE_S)
             raise StageAborted(causes.explain_forbidden_line(self._stage, first))
         for violation in self.gate.events.violations:
             if only_log in ("", violation.rule.log):
-                self.record_gate()
+                self.record_gate_if_changed()
                 raise StageAborted(causes.explain_violation(self._stage, violation))
 
     def start_rule_timers_and_liveness(self) -> None:
@@ -170,10 +170,10 @@ class StageWatch:
             tail.close()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
-        self.gate.close_logs()
+        self.gate.close_logs_and_decide_lines()
         self._command_begun = None
 
-    def await_dying_service(self, patience_s: float) -> None:
+    def raise_if_service_dies_within(self, patience_s: float) -> None:
         """Wait for a service that is dying: its end counts before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
@@ -181,19 +181,19 @@ class StageWatch:
             self.pump.wait_for_growth(_LOOK_S)
 
     def read_rest_and_close_logs(self) -> None:
-        self.pump.close_all_but_logs()
+        self.pump.drain_and_close_all_but_logs()
         self.logs.dispatch_remaining()
         self.record_gate_events_and_fatals()
         for log in self.pump.logs.values():
             log.close_files()
 
-    def record(self, **changes: object) -> None:
+    def record_stage_and_gate(self, **changes: object) -> None:
         self._recorded = self.gate.events.revision
         self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
 
-    def record_gate(self) -> None:
+    def record_gate_if_changed(self) -> None:
         if self.gate.events.revision != self._recorded:
-            self.record()
+            self.record_stage_and_gate()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
         self._context.journal.record_service_change(self._stage.name, service.plan.name, **changes)

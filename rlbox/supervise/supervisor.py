@@ -156,13 +156,13 @@ def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
 
 
 def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure) -> Cause:
-    from rlbox.supervise.failure_report import explain_failure, write_evidence_folder
+    from rlbox.supervise.failure_report import explain_failure, gather_and_write_evidence
 
     cause = failure.cause
     try:
         explained = explain_failure(failure)
         cause = explained.cause
-        write_evidence_folder(failure, explained)
+        gather_and_write_evidence(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         context.journal.record_event(failure.stage.name, "evidence-failed", why=why)

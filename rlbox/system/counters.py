@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
 from rlbox.system.limits import CpuLimit, read_cpu_limit
 from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
 
 BytesPerSecond = float
+ChangedBytesPerSecond = float
+Cores = float
+Share0To1 = float
 Percent = int
 _MIN_SECONDS = 1e-3
 _PAGE_BYTES = 4096
@@ -32,7 +35,7 @@ class ProcessUsage:
     """
 
     pid: int
-    started: int
+    start_ticks: int
     name: str
     state: str
     cpu_s: float
@@ -47,7 +50,7 @@ class ProcessUsage:
 
     @property
     def key(self) -> ProcessKey:
-        return ProcessKey(self.pid, self.started)
+        return ProcessKey(self.pid, self.start_ticks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +80,9 @@ class Pressure:
     """
 
     load_average: float | None = None
-    cpu_pct: float | None = None
-    io_pct: float | None = None
-    memory_pct: float | None = None
+    cpu_some_avg10_pct: float | None = None
+    io_some_avg10_pct: float | None = None
+    memory_some_avg10_pct: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +98,12 @@ class ActivityRates:
     read: BytesPerSecond = 0.0
     write: BytesPerSecond = 0.0
     network: BytesPerSecond = 0.0
-    local: float = 0.0
-    memory: float = 0.0
+    local: BytesPerSecond = 0.0
+    memory: ChangedBytesPerSecond = 0.0
     faults: float = 0.0
-    cpu: float = 0.0
+    cpu: Cores = 0.0
     gpu: Percent = 0
-    gpu_power: float = 0.0
+    gpu_power: Share0To1 = 0.0
     gpu_memory: Percent = 0
 
 
@@ -216,7 +219,7 @@ _PRESSURE = re.compile(r"^some avg10=(\d+\.\d+) ", re.MULTILINE)
 
 
 def probe_machine_and_process_activity(
-    pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, gpus: bool = True
+    pids: Iterable[int], *, clock: Callable[[], float] = time.monotonic, with_gpus: bool = True
 ) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
@@ -228,7 +231,7 @@ def probe_machine_and_process_activity(
         received_bytes=received,
         sent_bytes=sent,
         loopback_bytes=loopback,
-        gpus=probe_gpus() if gpus else (),
+        gpus=query_nvml_or_empty() if with_gpus else (),
         processes=tuple(usage for pid in pids if (usage := probe_process_usage(pid))),
         machine_busy_s=_probe_machine_busy_s(),
         cpu_limit=read_cpu_limit(),
@@ -243,7 +246,7 @@ def probe_process_usage(pid: int) -> ProcessUsage | None:
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
     return ProcessUsage(
         pid=pid,
-        started=int(fields[19]),
+        start_ticks=int(fields[19]),
         name=name,
         state=fields[0],
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
@@ -292,7 +295,7 @@ def probe_pressure(proc: Path = _PROC) -> Pressure:
     load = read_text(proc / "loadavg").split()
     return Pressure(
         load_average=float(load[0]) if load else None,
-        cpu_pct=read_percent("cpu"),
-        io_pct=read_percent("io"),
-        memory_pct=read_percent("memory"),
+        cpu_some_avg10_pct=read_percent("cpu"),
+        io_some_avg10_pct=read_percent("io"),
+        memory_some_avg10_pct=read_percent("memory"),
     )

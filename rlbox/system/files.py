@@ -49,7 +49,7 @@ def is_folder_device_or_pipe(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def get_free_bytes(path: Path) -> int:
+def free_bytes_or_0(path: Path) -> int:
     """Return what an unprivileged process may still write where `path` is, or would be; 0 when that cannot be told."""
     for folder in (path, *path.parents):
         try:
@@ -77,18 +77,18 @@ def compute_file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def link_or_copy(source: Path, path: Path) -> None:
+def link_or_copy_read_only(source: Path, destination: Path) -> None:
     try:
-        os.link(source, path)
+        os.link(source, destination)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
             raise
-        shutil.copyfile(source, path)
-        path.chmod(0o444)
+        shutil.copyfile(source, destination)
+        destination.chmod(0o444)
 
 
 @contextmanager
-def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
+def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
     Raises NodeError: the disk has less than `needed_bytes` free, is full, or cannot be written.
@@ -96,11 +96,11 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        free = get_free_bytes(path.parent)
-        if free < needed_bytes:
+        free = free_bytes_or_0(path.parent)
+        if free < needed_free_bytes:
             raise NodeError(
                 _("the disk is too full: {free} free, {need} needed").format(
-                    free=decimal_size_text(free), need=decimal_size_text(needed_bytes)
+                    free=decimal_size_text(free), need=decimal_size_text(needed_free_bytes)
                 ),
                 where=str(path.parent),
                 next_step=_("free space, or name a file on another disk"),
@@ -126,19 +126,19 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
         ) from error
 
 
-def require_writable_file(path: Path, alternative: str) -> None:
+def require_writable_file(path: Path, option_in_hint: str) -> None:
     """Refuse a file that cannot be written or has no folder: a slip makes none. `alternative`: an option, `--out`."""
     if is_folder_device_or_pipe(path):
         raise NodeError(
             _("not a regular file; it is not replaced"),
             where=str(path),
-            next_step=_("use another path: {option}").format(option=alternative),
+            next_step=_("use another path: {option}").format(option=option_in_hint),
         )
-    _require_writable_directory(path.absolute().parent, path, alternative)
+    _require_writable_directory(path.absolute().parent, path, option_in_hint)
 
 
-def require_writable_or_creatable_directory(folder: Path, alternative: str) -> None:
-    _require_writable_directory(folder if os.path.lexists(folder) else folder.absolute().parent, folder, alternative)
+def require_writable_or_creatable_directory(folder: Path, option_in_hint: str) -> None:
+    _require_writable_directory(folder if os.path.lexists(folder) else folder.absolute().parent, folder, option_in_hint)
 
 
 def _require_writable_directory(directory: Path, path: Path, alternative: str) -> None:

@@ -57,11 +57,11 @@ class NvmlUnavailableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDriver:
-    """The NVIDIA driver of a host; `device_count` counts the device files of GPUs."""
+    """The NVIDIA driver of a host; `device_file_count` counts the device files of GPUs."""
 
     is_present: bool = False
     max_cuda_version: tuple[int, ...] = ()
-    device_count: int = 0
+    device_file_count: int = 0
     error: str = ""
 
 
@@ -105,12 +105,12 @@ class _Nvml:
 _nvml = _Nvml()
 
 
-def probe_gpus(timeout_s: float = _SAMPLE_TIMEOUT_S) -> tuple[GpuStatus, ...]:
+def query_nvml_or_empty(timeout_s: float = _SAMPLE_TIMEOUT_S) -> tuple[GpuStatus, ...]:
     """Return the GPUs by index; empty without a driver, or when it does not answer in time."""
     return _nvml.query(timeout_s)
 
 
-def probe_gpus_or_raise() -> tuple[GpuStatus, ...]:
+def query_nvml_or_raise() -> tuple[GpuStatus, ...]:
     gpus = _nvml.query(FIRMWARE_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)
@@ -123,13 +123,13 @@ def probe_cuda_driver() -> GpuDriver:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return GpuDriver(is_present=devices > 0, device_count=devices, error=str(error) if devices else "")
+        return GpuDriver(is_present=devices > 0, device_file_count=devices, error=str(error) if devices else "")
     version = ctypes.c_int(0)
     code = library.cuDriverGetVersion(ctypes.byref(version))
     if code:
-        return GpuDriver(is_present=True, device_count=devices, error=f"cuDriverGetVersion gives {code}")
+        return GpuDriver(is_present=True, device_file_count=devices, error=f"cuDriverGetVersion gives {code}")
     return GpuDriver(
-        is_present=True, device_count=devices, max_cuda_version=(version.value // 1000, version.value % 1000 // 10)
+        is_present=True, device_file_count=devices, max_cuda_version=(version.value // 1000, version.value % 1000 // 10)
     )
 
 

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
 from rlbox.amounts import exact_duration_text
-from rlbox.foreign import parse_json, whole_number
+from rlbox.foreign import parse_digits, parse_json
 from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings, read_netrc
 
@@ -33,16 +33,19 @@ listens there, or nothing that can be understood; its certificate; what no repet
 redirects without end)."""
 
 
-class NoResponseError(Exception):
-    """No answer came, or only a part of one; `explain_no_response` makes a sentence of the cause."""
+class NoFullResponseError(Exception):
+    """No answer came, or only a part of one; `explain_response_error` makes a sentence of the cause."""
+
+    kind: NoResponseKind
+    host: str
 
     def __init__(self, message: str, kind: NoResponseKind, host: str = "") -> None:
         super().__init__(message)
         self.kind, self.host = kind, host
 
 
-def explain_no_response(error: Exception) -> str:
-    if not isinstance(error, NoResponseError):
+def explain_response_error(error: Exception) -> str:
+    if not isinstance(error, NoFullResponseError):
         return _strip_errno(error)
     if error.kind == "silent":
         return _("stalls: nothing came for too long")
@@ -72,7 +75,7 @@ T = TypeVar("T")
 
 
 class HttpResponse:
-    """An answer, its body still to be read; reading raises `NoResponseError`.
+    """An answer, its body still to be read; reading raises `NoFullResponseError`.
 
     `urls` are the addresses on the way to it, redirects followed; the last one answered.
     """
@@ -90,7 +93,7 @@ class HttpResponse:
 
     @property
     def content_length(self) -> int | None:
-        return whole_number(self.headers.get("Content-Length", ""))
+        return parse_digits(self.headers.get("Content-Length", ""))
 
     def iter_bytes(self, *, decode: bool = False) -> Iterator[bytes]:
         """Yield the body as it comes, once; with `decode`, what its `Content-Encoding` packed."""
@@ -171,7 +174,7 @@ class HttpClient:
                     sent = {name: value for name, value in sent.items() if name.title() != "Authorization"}
             if len(urls) > _REDIRECTS + 1:
                 message = _("it redirects more than {redirects} times").format(redirects=_REDIRECTS)
-                raise NoResponseError(message, "address", _parse_host(url))
+                raise NoFullResponseError(message, "address", _parse_host(url))
         try:
             yield HttpResponse(response, tuple(urls))
         finally:
@@ -253,7 +256,7 @@ def create_tls_context(ca_bundle: str) -> ssl.SSLContext:
 
 def retry(
     action: Callable[[], T],
-    on: type[Exception] | tuple[type[Exception], ...] = NoResponseError,
+    on: type[Exception] | tuple[type[Exception], ...] = NoFullResponseError,
     *,
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
@@ -268,7 +271,7 @@ def retry(
         try:
             return action()
         except on as error:
-            if isinstance(error, NoResponseError) and error.kind == "address":
+            if isinstance(error, NoFullResponseError) and error.kind == "address":
                 raise
             wait_s = compute_exponential_backoff_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", "") or error
@@ -309,7 +312,7 @@ def _convert_errors(url: str) -> Iterator[None]:
         root: BaseException = error
         while inner := root.__cause__ or next((arg for arg in root.args if isinstance(arg, Exception)), None):
             root = inner
-        raise NoResponseError(_strip_errno(root), _find_kind(error, root), _parse_host(url)) from error
+        raise NoFullResponseError(_strip_errno(root), _find_kind(error, root), _parse_host(url)) from error
 
 
 def _parse_host(url: str) -> str:

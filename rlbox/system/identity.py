@@ -48,5 +48,5 @@ def is_in_image() -> bool:
     return Path(LOCK_IN_IMAGE).is_file()
 
 
-def format_user_ids() -> str:
+def format_uid_gid() -> str:
     return f"{os.getuid()}:{os.getgid()}"

@@ -13,7 +13,7 @@ from rlbox.foreign import parse_json
 from rlbox.system.safe_files import open_regular_fd, open_regular_file, read_bytes
 
 
-def parse_json_lines(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+def parse_json_objects(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
     """Return the objects among `lines`; torn lines, as a kill leaves them, are passed over."""
     for line in lines:
         if line.isspace():
@@ -43,7 +43,7 @@ def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict
 
 def read_last_json_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        yield from parse_json_lines(read_last_file_lines_forward(path, max_bytes))
+        yield from parse_json_objects(read_last_file_lines_forward(path, max_bytes))
 
 
 def read_last_file_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_digits
 from rlbox.system.process_table import read_text
 
 PROCS_FILE = "cgroup.procs"
@@ -92,7 +92,7 @@ def probe_cgroup_memory() -> CgroupMemory:
     )
 
 
-def get_available_memory() -> int:
+def get_available_memory_bytes() -> int:
     """Return the bytes that a new process can get; pages of files count, since the kernel drops them when needed."""
     machine, memory = _read_meminfo("MemAvailable"), probe_cgroup_memory()
     if memory.limit_bytes is None or memory.used_bytes is None:
@@ -118,7 +118,7 @@ def read_cpu_limit() -> CpuLimit | None:
     for directory in _visible_groups("cpu"):
         words = read_text(directory / "cpu.max").split()  # version 2 has both numbers in one file
         words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-        quota, period = (whole_number(word) for word in words) if len(words) == 2 else (None, None)
+        quota, period = (parse_digits(word) for word in words) if len(words) == 2 else (None, None)
         if quota is not None and period:
             stat = parse_table(read_text(directory / "cpu.stat"))
             throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
@@ -128,7 +128,7 @@ def read_cpu_limit() -> CpuLimit | None:
 
 def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | None:
     """Return a number of this process' control group; None for no limit, or where the kernel does not tell."""
-    number = whole_number(_read_cgroup_file(controller, v2_name, v1_name).strip(), digits=20)
+    number = parse_digits(_read_cgroup_file(controller, v2_name, v1_name).strip(), most=20)
     return number if number is not None and number < _UNLIMITED else None
 
 
@@ -151,4 +151,4 @@ def _visible_groups(controller: str) -> Iterator[Path]:
 
 def parse_table(text: str) -> dict[str, int]:
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: number for row in rows if len(row) == 2 and (number := whole_number(row[1], digits=20)) is not None}
+    return {row[0]: number for row in rows if len(row) == 2 and (number := parse_digits(row[1], most=20)) is not None}

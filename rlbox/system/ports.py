@@ -44,9 +44,9 @@ class TcpSocket:
     def is_listening_on(self, port: int) -> bool:
         return self.is_listening and self.port == port
 
-    def find_holder_pid(self, pids: Iterable[int]) -> int:
-        """Return the first of some processes that has it open; 0 when none has."""
-        return next((pid for pid in pids if self.fd_link in list_fd_links(pid)), 0)
+    def find_holder_pid(self, pids: Iterable[int]) -> int | None:
+        """Return the first of some processes that has it open; None when none has."""
+        return next((pid for pid in pids if self.fd_link in list_fd_links(pid)), None)
 
 
 def describe_port_holder_unless_free(number: int) -> str | None:

@@ -87,7 +87,7 @@ def read_text(path: str | Path) -> str:
         return ""
 
 
-def read_environment(pid: int) -> dict[str, str]:
+def read_process_environment(pid: int) -> dict[str, str]:
     words = read_text(f"/proc/{pid}/environ").split("\0")
     return {name: value for name, found, value in (word.partition("=") for word in words) if found}
 
@@ -103,7 +103,7 @@ def find_process_owner(pid: int) -> str:
         return str(uid)
 
 
-def has_environment(pid: int, variables: Mapping[str, str]) -> bool:
+def is_own_with_env(pid: int, variables: Mapping[str, str]) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
@@ -113,9 +113,9 @@ def has_environment(pid: int, variables: Mapping[str, str]) -> bool:
     return all(f"{name}={value}" in words for name, value in variables.items())
 
 
-def find_by_environment(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
+def find_own_by_env(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
     return {
-        process.pid for process in table.values() if not process.is_zombie and has_environment(process.pid, variables)
+        process.pid for process in table.values() if not process.is_zombie and is_own_with_env(process.pid, variables)
     }
 
 

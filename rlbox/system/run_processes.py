@@ -21,7 +21,7 @@ from rlbox.system.command import ProcessHandle, start_command
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
-    find_by_environment,
+    find_own_by_env,
     find_root_sessions_and_trees,
     find_self_and_ancestors,
     probe_process,
@@ -122,12 +122,12 @@ class RunProcesses:
         table = probe_processes()
         self._strangers = {p.key for p in table.values() if p.parent_pid == os.getpid()}
 
-    def make_marks(self, stage: str) -> dict[str, str]:
+    def make_env_marks(self, stage: str) -> dict[str, str]:
         return {**self._marks, STAGE_MARK: stage}
 
     def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
         """Start `command` in a session of its own, both kinds of output going to the handle `output`."""
-        marks = {**self.make_marks(stage), PART_MARK: part}
+        marks = {**self.make_env_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
         child = ChildProcess(start_command(command, stdout=output, stderr=output), stage, part)
@@ -176,12 +176,12 @@ class RunProcesses:
         return find_root_sessions_and_trees(table, own)
 
     def _find_members(self, table: dict[int, Process]) -> set[int]:
-        marked = find_by_environment(table, self._marks)
+        marked = find_own_by_env(table, self._marks)
         return find_root_sessions_and_trees(table, self._find_own_trees(table) | marked)
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
-        marks = {**self.make_marks(child.stage), PART_MARK: child.part}
-        return child.find_tree(table) | find_by_environment(table, marks)
+        marks = {**self.make_env_marks(child.stage), PART_MARK: child.part}
+        return child.find_tree(table) | find_own_by_env(table, marks)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None

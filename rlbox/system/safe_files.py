@@ -75,7 +75,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
     the old file is untouched and no draft is left.
     """
     draft = f".{path.name}.{os.getpid()}"
-    with open_directory(path.parent) as folder:
+    with open_directory_fd(path.parent) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
         try:
@@ -98,15 +98,15 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     with (
-        open_directory(path.parent) as folder,
+        open_directory_fd(path.parent) as folder,
         os.fdopen(os.open(path.name, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
     ):
         file.write(data)
 
 
-def open_recreated_file(path: Path, mode: int = 0o644) -> int:
+def open_recreated_fd(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new file, open for reading and appending; what has its name, as a link, is removed."""
-    with open_directory(path.parent) as folder:
+    with open_directory_fd(path.parent) as folder:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=folder)
@@ -115,20 +115,20 @@ def open_recreated_file(path: Path, mode: int = 0o644) -> int:
 
 
 def rename_path(source: Path, destination: Path) -> None:
-    with open_directory(source.parent) as old, open_directory(destination.parent) as new:
+    with open_directory_fd(source.parent) as old, open_directory_fd(destination.parent) as new:
         os.rename(source.name, destination.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def remove_file(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), open_directory(path.parent) as folder:
+    with contextlib.suppress(FileNotFoundError), open_directory_fd(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
-def make_directory(path: Path) -> None:
+def ensure_dir(path: Path) -> None:
     """Make a folder in one that is there; it may be there already, a link may not."""
-    with open_directory(path.parent) as folder, contextlib.suppress(FileExistsError):
+    with open_directory_fd(path.parent) as folder, contextlib.suppress(FileExistsError):
         os.mkdir(path.name, dir_fd=folder)
-    with open_directory(path):
+    with open_directory_fd(path):
         return
 
 
@@ -136,27 +136,27 @@ def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
     """Make the folders of a path below one that is there, and return the last; a link in their place is removed."""
     for part in Path(below).parts:
         root = root / part
-        facts = stat_path(root)
+        facts = lstat_path(root)
         if facts is not None and not stat.S_ISDIR(facts.st_mode):
             remove_file(root)
-        make_directory(root)
+        ensure_dir(root)
     return root
 
 
 def list_directory_empty_if_missing(path: Path) -> list[str]:
     try:
-        with open_directory(path) as folder:
+        with open_directory_fd(path) as folder:
             return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
 
 
-def stat_path(path: Path) -> os.stat_result | None:
+def lstat_path(path: Path) -> os.stat_result | None:
     """Return the facts of a file or folder, of a link itself where that is the last part; None when it is missing."""
     if "\0" in path.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     try:
-        with open_directory(path.parent) as folder:
+        with open_directory_fd(path.parent) as folder:
             return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
@@ -164,14 +164,14 @@ def stat_path(path: Path) -> os.stat_result | None:
 
 def is_regular_file(path: Path) -> bool:
     try:
-        facts = stat_path(path)
+        facts = lstat_path(path)
     except OSError:
         return False
     return facts is not None and stat.S_ISREG(facts.st_mode)
 
 
 @contextlib.contextmanager
-def open_directory(path: Path) -> Iterator[int]:
+def open_directory_fd(path: Path) -> Iterator[int]:
     """Yield a handle of a folder; `OSError` when it is none, or a link is on the way to it."""
     handle = _open(path, _FOLDER, 0)
     try:
@@ -227,7 +227,7 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile
     The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
     a link, of what cannot be looked into, or of what lies below more than `max_depth` folders.
     """
-    with contextlib.suppress(OSError), open_directory(path) as folder:
+    with contextlib.suppress(OSError), open_directory_fd(path) as folder:
         for above, directories, names, handle in os.fwalk(".", dir_fd=folder):
             prefix = f"{above[2:]}/" if above != "." else ""
             entries: dict[str, os.stat_result] = {}
@@ -240,9 +240,9 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile
                 directories.clear()
 
 
-def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
+def find_files_named(path: Path, path_suffix: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
     found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
-    return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
+    return sorted(path / below for below in found if f"/{below}".endswith(f"/{path_suffix}"))
 
 
 def remove_tree(path: Path) -> None:
@@ -251,7 +251,7 @@ def remove_tree(path: Path) -> None:
     Raises OSError: it is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be
       removed.
     """
-    with contextlib.suppress(FileNotFoundError), open_directory(path):
+    with contextlib.suppress(FileNotFoundError), open_directory_fd(path):
         # rm, since a program can nest folders deeper than Python may call itself
         remove = Command(argv=("rm", "-rf", "--one-file-system", "--", str(path)))
         outcome = run_command(remove)

@@ -21,9 +21,9 @@ from rlbox.i18n import _
 from rlbox.system.http import (
     HttpClient,
     HttpResponse,
-    NoResponseError,
+    NoFullResponseError,
     create_tls_context,
-    explain_no_response,
+    explain_response_error,
     retry,
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
@@ -256,13 +256,13 @@ def _ask(
 
     with HttpClient(partial(create_tls_context, find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
         try:
-            answer = retry(ask, (NoResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
+            answer = retry(ask, (NoFullResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
         except _Busy as busy:
             answer = busy.answer
-        except NoResponseError as error:
+        except NoFullResponseError as error:
             raise NodeError(
                 _("vast.ai does not answer {what}: {explain_no_response}").format(
-                    what=what, explain_no_response=explain_no_response(error)
+                    what=what, explain_no_response=explain_response_error(error)
                 ),
                 where=url,
                 next_step=step_if_unanswered or _("look at the network, and try again"),

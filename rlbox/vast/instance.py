@@ -20,7 +20,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
-from rlbox.ssh.files import DownloadDirectory, Listing, list_files, replace_remote_tree, send_file
+from rlbox.ssh.files import DownloadDirectory, Listing, list_files, replace_remote_tree, sync_file_resuming_verified
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import compute_file_sha256, state_path
 from rlbox.system.progress import show_byte_progress
@@ -118,7 +118,7 @@ def upload_and_start_job(app: App, connection: SshConnection, rented: RentedJob)
     files = list(_list_uploads(rented.uploads))
     with show_byte_progress(app, "upload", sum(file.stat().st_size for file, __ in files)) as report_bytes:
         for file, goal in files:
-            send_file(connection, file, f"{job.disk}/{goal}", report_bytes)
+            sync_file_resuming_verified(connection, file, f"{job.disk}/{goal}", report_bytes)
     if rented.env_file:
         command = f"umask 077; cat >{shlex.quote(job.disk)}/.env"
         connection.check_output(command, "the secrets cannot be sent", rented.env_file.read_text("utf-8"))
@@ -162,7 +162,7 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: S
             return
         app.print_status(f"instance {rented.instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
-        send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
+        sync_file_resuming_verified(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     if status.startswith(("failed", "ready")):
         connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
         _restart_onstart(connection, job, rented.onstart)
@@ -281,7 +281,7 @@ def choose_named_previous_or_default_directory(instance_id: int, directory: Path
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)
-    if directory is None and not home.was_used:
+    if directory is None and not home.has_verified_files:
         return DownloadDirectory(record, Path(f"vast-{instance_id}").absolute())
     return home
 

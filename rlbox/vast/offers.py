@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import columns, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.target.target import Target
@@ -194,4 +194,4 @@ def format_offers(offers: Sequence[Offer]) -> str:
         )
         for offer in offers
     ]
-    return "\n".join(columns([head, *rows]))
+    return "\n".join(align_rows([head, *rows]))

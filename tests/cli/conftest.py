@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from rlbox.artifacts.mirrors import MachineSourceSettings
-from rlbox.errors import NotAnswered
+from rlbox.errors import EngineUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ class Away:
     @classmethod
     def connect(cls, address: str = "") -> NoReturn:
         """Refuse as for a socket at which nobody listens."""
-        raise NotAnswered("cannot connect to Docker", where="unix:///var/run/docker.sock")
+        raise EngineUnavailable("cannot connect to Docker", where="unix:///var/run/docker.sock")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(
         "rlbox.run.start.replace_declared_by_measured_capacity", lambda app, target, room, folder, gpus: room
     )
-    monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.require_usable_local_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.report_and_require_local_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.engine.data_disk.report_and_require_local_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)

@@ -42,13 +42,13 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
         )
         for number in range(hardware.gpus)
     )  # fmt: skip
-    driver = GpuDriver(is_present=True, device_count=len(cards), max_cuda_version=(13, 0))
-    monkeypatch.setattr("rlbox.planner.fit.probe_gpus", lambda: cards)
+    driver = GpuDriver(is_present=True, device_file_count=len(cards), max_cuda_version=(13, 0))
+    monkeypatch.setattr("rlbox.planner.fit.query_nvml_or_empty", lambda: cards)
     monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpus", lambda timeout_s: cards)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.query_nvml_or_empty", lambda timeout_s: cards)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())

@@ -243,11 +243,11 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox, broken: t
 
 def test_the_sandbox_ends_with_its_block() -> None:
     from rlbox.evaluation.sandbox_client import SandboxClient
-    from rlbox.system.http import NoResponseError, create_loopback_client
+    from rlbox.system.http import NoFullResponseError, create_loopback_client
 
     before = threading.active_count()
     with start_sandbox("", 10, 1024) as url:
         assert SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()["strength"]
-    with pytest.raises(NoResponseError):
+    with pytest.raises(NoFullResponseError):
         SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()
     assert threading.active_count() == before

@@ -15,7 +15,7 @@ from mirror import Mirror, serving
 from registry_server import CONFIG_TYPE, LAYER_TYPE, RegistryServer, create_image_manifest, descriptor_to_json
 from registry_server import running as running_registry
 
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 from rlbox.engine import oci
@@ -65,7 +65,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
         target = load_target(folder.project, "mine").target
         lock = Lock(
             target="mine",
-            spec=compute_lock_spec_checksum(target, own_requirements()),
+            spec=compute_lock_spec_checksum(target, list_rlbox_requirements()),
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,
@@ -295,7 +295,7 @@ def test_a_full_store_is_pruned(
     old = store.path("e" * 64)
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
-    monkeypatch.setattr("rlbox.artifacts.fetch.get_free_bytes", lambda path: 0 if old.exists() else 1 << 40)
+    monkeypatch.setattr("rlbox.artifacts.fetch.free_bytes_or_0", lambda path: 0 if old.exists() else 1 << 40)
     step = follow("fetch", "mine")
     follow.changed(step, [*step.commands({})[0], "--yes"], 0)
     follow.again(step)

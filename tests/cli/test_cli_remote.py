@@ -37,7 +37,13 @@ def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
     answers = f'*" -M "*) echo ready; exec cat >/dev/null ;; *" -O "*) ;; *) printf "{facts}" ;;'
     write(ssh, f'echo "$*" >>{ssh.parent}/words; case "$*" in {answers} esac')
     found = open_engine_tunnel("ssh://me@far:2222")
-    assert (found.uid, found.gid, found.socket_gid, found.home, found.remote_state_directory) == (
+    assert (
+        found.remote_uid,
+        found.remote_gid,
+        found.remote_socket_gid,
+        found.remote_home,
+        found.remote_state_directory,
+    ) == (
         1000,
         1001,
         998,
@@ -105,7 +111,7 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     ) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
-    assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}
+    assert {(info.remote_uid, info.remote_gid) for info in members.values()} == {(7, 8)}
     assert members["rlbox-remote/start.json"].mode == 0o600
     assert {"rlbox-remote/lib/rlbox/cli/__init__.py", "rlbox-remote/lib/jobs/smoke.toml"} <= set(members)
     assert "rlbox-remote/project/jobs/mine.toml" in members

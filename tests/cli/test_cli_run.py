@@ -99,7 +99,7 @@ DISKS: dict[str, Any] = {
     "full": (
         "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",
         "free space, or name another with --data DIR",
-        lambda disk, patch: patch.setattr("rlbox.engine.data_disk.get_free_bytes", lambda path: 4096),
+        lambda disk, patch: patch.setattr("rlbox.engine.data_disk.free_bytes_or_0", lambda path: 4096),
     ),
 }
 

@@ -55,7 +55,7 @@ def test_cold_files_are_read_once(rlbox: Rlbox, model: Path) -> None:
 def test_more_than_the_memory_is_refused_before_anything_is_read(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.cli.data.get_available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("rlbox.cli.data.get_available_memory_bytes", lambda: 1 << 20)
     for options in ((), ("--dry-run",)):
         said = rlbox("warm", str(model), *options)
         assert said.code == 5

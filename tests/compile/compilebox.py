@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
@@ -160,7 +160,8 @@ def make_box(
     recipe = compute_recipe_digest(target, entry, source, locked, ())
     row = CompileInputs(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
     folder.write(
-        "images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).to_json_text()
+        "images/mine/lock.json",
+        replace(fitting_lock(target, list_rlbox_requirements()), compiled=(row,)).to_json_text(),
     )
     return Box(folder=folder, env=env)
 

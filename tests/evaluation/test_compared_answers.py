@@ -15,7 +15,7 @@ from playbox import Player, export, judge_argv, playing, write_rows
 from rlbox.cli.root import run_root
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
 from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
-from rlbox.system.http import NoResponseError, create_loopback_client
+from rlbox.system.http import NoFullResponseError, create_loopback_client
 
 ROWS = [
     {"unique_id": "half", "problem": "Half as a fraction?", "answer": "\\frac{1}{2}"},
@@ -53,11 +53,11 @@ def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
     suite, problems = load(mathematics, "sums")
     sandbox = SandboxClient(sandbox_url, create_loopback_client(600))
-    with pytest.raises(NoResponseError, match="math does not work there: No module named 'math_verify'"):
+    with pytest.raises(NoFullResponseError, match="math does not work there: No module named 'math_verify'"):
         sandbox.read_scorer_versions("math")
     verdict = sandbox.grade(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
-    with pytest.raises(NoResponseError):
+    with pytest.raises(NoFullResponseError):
         grade_reference_solutions(suite, problems, sandbox)
 
 

@@ -19,7 +19,7 @@ from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
     find_first_fatal,
-    find_known_cause,
+    find_known_signature,
     read_stored_run_signatures,
 )
 from rlbox.engine.oci import parse_manifest
@@ -139,8 +139,8 @@ class Readers:
         for _ in range(2):
             gate.feed("stage", make.bytes() + b"\n")
             gate.feed("m", make.record() + b"\n")
-        gate.close_logs()
-        gate.finish()
+        gate.close_logs_and_decide_lines()
+        gate.decide_waiting_rules()
         lines = [rule for rule in gate.states() if rule.kind == "require"]
         return f"the gate passed: {lines}" if any(rule.state == "held" for rule in lines) else None
 
@@ -163,7 +163,7 @@ class Readers:
     def run_catalogue(self, make: Maker) -> None:
         (self._folder / SIGNATURES_FILE).write_bytes(make.record())
         read_stored_run_signatures.cache_clear()
-        find_known_cause(make.line(), self._folder)
+        find_known_signature(make.line(), self._folder)
 
     def read_json_object(self, make: Maker) -> None:
         read_json_object_or_empty(self._laid(make.record()))

@@ -19,7 +19,7 @@ from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
 from rlbox.job.plan import ClusterRun, RayPlan, RunPaths, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
-from rlbox.system.process_table import has_environment, probe_processes
+from rlbox.system.process_table import is_own_with_env, probe_processes
 
 PATIENCE_S = 120.0
 
@@ -236,7 +236,7 @@ class Bench:
     def marked(self) -> list[int]:
         """Return the processes that carry the mark of this run."""
         marks = {"RLBOX_RUN_DIR": str(self.run_dir)}
-        return [p.pid for p in probe_processes().values() if not p.is_zombie and has_environment(p.pid, marks)]
+        return [p.pid for p in probe_processes().values() if not p.is_zombie and is_own_with_env(p.pid, marks)]
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -28,7 +28,7 @@ from rlbox.system.run_processes import RunProcesses, StopSignal
 
 MIB = 1 << 20
 PROCESS = ProcessUsage(
-    pid=1, started=1, name="python", state="S", cpu_s=0.0, resident_bytes=MIB, minor_faults=0, major_faults=0
+    pid=1, start_ticks=1, name="python", state="S", cpu_s=0.0, resident_bytes=MIB, minor_faults=0, major_faults=0
 )
 
 
@@ -81,7 +81,7 @@ class Machine:
         for _ in range(int(seconds / each_s)):
             self.now_s += each_s
             self.read_bytes += int(read_bps * each_s)
-            if cause := self.watch.check(self):
+            if cause := self.watch.find_hang_and_write_evidence(self):
                 return cause
         return None
 

@@ -19,11 +19,11 @@ from test_hang_ranks import NO_END_OF_SLEEP
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
-from rlbox.hang.nccl import collect_nccl_evidence, make_ras_environment
-from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
-from rlbox.hang.waits import probe_tolerated_sleep_s, probe_waits
+from rlbox.hang.nccl import make_ras_environment, query_ras_and_copy_dumps
+from rlbox.hang.stacks import NO_PERMISSION, add_and_write_py_spy_stacks
+from rlbox.hang.waits import probe_tolerated_sleep_s_or_0, probe_waits
 from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
-from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
 
@@ -58,9 +58,10 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     thread.start()
     monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
     monkeypatch.setattr(
-        "rlbox.hang.nccl.read_environment", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+        "rlbox.hang.nccl.read_process_environment",
+        lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"},
     )
-    facts = collect_nccl_evidence([os.getpid()], tmp_path / "nccl", time.time())
+    facts = query_ras_and_copy_dumps([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()
     server.close()
     assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
@@ -70,7 +71,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("sleeper", [{"NCCL_RAS_ADDR": "127.0.0.1:28028"}], indirect=True)
 def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    facts = collect_nccl_evidence([sleeper.pid], tmp_path / "nccl", time.time())
+    facts = query_ras_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time())
     assert (facts["files"], (tmp_path / "nccl").exists()) == ([], False)
     assert "no process of the run offers NCCL's RAS" in facts["trouble"]
 
@@ -89,7 +90,7 @@ def test_dumps_of_the_flight_recorder_are_copied(sleeper: subprocess.Popen[bytes
     (tmp_path / "trace-0").write_bytes(b"new")
     (tmp_path / "trace-1").write_bytes(b"of an earlier run")
     os.utime(tmp_path / "trace-1", (1, 1))
-    facts = collect_nccl_evidence([sleeper.pid], tmp_path / "nccl", time.time() - 60)
+    facts = query_ras_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time() - 60)
     assert facts["files"] == ["trace-0"]
     assert (tmp_path / "nccl" / "trace-0").read_bytes() == b"new"
 
@@ -111,7 +112,7 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     spy.chmod(0o755)
     monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
     monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
-    (found,) = add_py_spy_stacks(
+    (found,) = add_and_write_py_spy_stacks(
         probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, deadline_monotonic_s=time.monotonic() + 20
     )
     assert found.stack_error.startswith(trouble)
@@ -123,10 +124,10 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
 
 @pytest.mark.parametrize("sleeper", [{}], indirect=True)
 def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
-    before = probe_machine_and_process_activity([sleeper.pid, os.getpid()], gpus=False)
+    before = probe_machine_and_process_activity([sleeper.pid, os.getpid()], with_gpus=False)
     with open("/dev/zero", "rb", buffering=0) as zero:
         zero.read(4 << 20)
-    rates = compute_rates(before, probe_machine_and_process_activity([sleeper.pid, os.getpid()], gpus=False))
+    rates = compute_rates(before, probe_machine_and_process_activity([sleeper.pid, os.getpid()], with_gpus=False))
     assert rates.read * rates.seconds >= 4 << 20
     wait_for(lambda: (idle := probe_process_usage(sleeper.pid)) and idle.state == "S")
     idle = probe_process_usage(sleeper.pid)
@@ -135,7 +136,7 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
     assert probe_process_usage(sleeper.pid) is None
-    assert compute_rates(before, probe_machine_and_process_activity([sleeper.pid], gpus=False)).cpu == 0.0
+    assert compute_rates(before, probe_machine_and_process_activity([sleeper.pid], with_gpus=False)).cpu == 0.0
 
 
 class Driver:
@@ -191,10 +192,10 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         arch="sm_80",
         shares=((7, 99, 0),),
     )
-    assert probe_gpus() == (card,)
+    assert query_nvml_or_empty() == (card,)
     driver.stuck.clear()
-    assert probe_gpus(0.05) == ()
-    assert probe_gpus(0.05) == ()
+    assert query_nvml_or_empty(0.05) == ()
+    assert query_nvml_or_empty(0.05) == ()
     driver.stuck.set()
 
 
@@ -216,7 +217,7 @@ def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pau
         process.stdout.readline()
         try:
             wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-            left_s = probe_tolerated_sleep_s([process.pid], waited_s)
+            left_s = probe_tolerated_sleep_s_or_0([process.pid], waited_s)
         finally:
             process.kill()
     assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

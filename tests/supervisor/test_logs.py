@@ -95,7 +95,7 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
         if not data:
             pump.wait_for_growth(0.1)
     assert writer.wait() == 0
-    pump.close_all_but_logs()
+    pump.drain_and_close_all_but_logs()
     assert (log.size, log.unread_bytes) == (size, 0)
     log.close_files()
 

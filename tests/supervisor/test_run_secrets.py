@@ -27,7 +27,7 @@ from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_container_runtime
 from rlbox.run.host import PreparedHost
-from rlbox.secrets.handover import encode_secrets
+from rlbox.secrets.handover import encode_secrets_as_json_line
 from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.values import Secret
 
@@ -204,7 +204,7 @@ def test_a_resumed_run_gets_them_again(planted: Bench) -> None:
     plan["attempt"], plan["stages"][0]["argv"][2] = 2, says
     (planted.run_dir / "plan.json").write_text(json.dumps(plan))
     (planted.run_dir / "supervisor.json").unlink()  # as resuming does
-    line = encode_secrets({name: Secret(value) for name, value in planted.secrets.items()})
+    line = encode_secrets_as_json_line({name: Secret(value) for name, value in planted.secrets.items()})
     planted.supervisor = Supervisor(planted.run_dir, {}, line)
     assert planted.finish()[0] == 0
     assert planted.log("1-asks/stage.log") == planted.log("1-asks/attempt-1/stage.log") == f"{len(TOKEN)}\n"

@@ -14,7 +14,7 @@ CODES = {
     "WorkFailed": 1,
     "SpecError": 2,
     "EngineError": 4,
-    "NotAnswered": 4,
+    "EngineUnavailable": 4,
     "NodeError": 5,
     "RegistryError": 6,
     "TimedOut": 7,

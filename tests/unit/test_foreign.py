@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rlbox.foreign import DEEPEST, decimal_or_infinite, decode_toml, parse_json, whole_number
-from rlbox.system.json_files import parse_json_lines
+from rlbox.foreign import DEEPEST, decode_toml, parse_decimal_or_infinite, parse_digits, parse_json
+from rlbox.system.json_files import parse_json_objects
 
 HOSTILE = {
     "deep list": "[" * 200_000,
@@ -51,7 +51,7 @@ def test_what_programs_write_is_read() -> None:
     assert parse_json(many) == json.loads(many)
     assert parse_json('"[[[[\\ud83d\\ude00"') == "[[[[\U0001f600"
     assert parse_json(b'\xef\xbb\xbf{"t": 1763000000123456789}') == {"t": 1763000000123456789}
-    assert list(parse_json_lines([b'{"a": 1}', b"\n", b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
+    assert list(parse_json_objects([b'{"a": 1}', b"\n", b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_toml_as_people_write_it_is_read() -> None:
 
 
 def test_numbers_are_ascii_digits_and_not_too_many() -> None:
-    assert [whole_number(text) for text in ("7", b"12", "", "²", "١", "-1", "1_0", "9" * 19)] == [7, 12] + [None] * 6
-    assert [decimal_or_infinite(text) for text in ("2", "-0.5", "1e-05", ".5")] == [2, -0.5, 1e-05, 0.5]
-    assert [decimal_or_infinite(text) for text in ("1_0", "١", "nan", "inf", "1e", " 1", "1" * 400)] == [None] * 7
-    assert decimal_or_infinite("1e999") == math.inf
+    assert [parse_digits(text) for text in ("7", b"12", "", "²", "١", "-1", "1_0", "9" * 19)] == [7, 12] + [None] * 6
+    assert [parse_decimal_or_infinite(text) for text in ("2", "-0.5", "1e-05", ".5")] == [2, -0.5, 1e-05, 0.5]
+    assert [parse_decimal_or_infinite(text) for text in ("1_0", "١", "nan", "inf", "1e", " 1", "1" * 400)] == [None] * 7
+    assert parse_decimal_or_infinite("1e999") == math.inf

@@ -71,7 +71,7 @@ def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
     pattern = compile_re2(text)
     block, found, at, index = "\n".join(lines).encode(), set[int](), 0, 0
     patterns = compile_pattern_set((text, "never"))
-    while at <= len(block) and (hit := patterns.find_next_candidate(block, at)) >= 0:
+    while at <= len(block) and (hit := patterns.find_next_candidate(block, at)) is not None:
         index += block.count(b"\n", at, hit)
         found.add(index)
         end = block.find(b"\n", hit)

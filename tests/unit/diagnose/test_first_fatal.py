@@ -261,8 +261,15 @@ def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int,
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
-    assert [LogTimes(log).find_time_at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
-    assert LogTimes(tmp_path / "other.log").find_time_at(0) is None
+    assert [LogTimes(log).find_unix_time_at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [
+        1.0,
+        1.0,
+        2.5,
+        2.5,
+        9.0,
+        9.0,
+    ]
+    assert LogTimes(tmp_path / "other.log").find_unix_time_at(0) is None
 
 
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:

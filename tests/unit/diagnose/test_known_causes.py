@@ -11,7 +11,7 @@ from rlbox.config.project import Project
 from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
-    find_known_cause,
+    find_known_signature,
     read_stored_run_signatures,
 )
 from rlbox.diagnose.signatures import LogSignature
@@ -46,18 +46,18 @@ def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert find_known_cause("ValueError: the reward is a banana", run_dir) is None
+    assert find_known_signature("ValueError: the reward is a banana", run_dir) is None
     empty = tmp_path_factory.mktemp("no-signatures")
-    assert find_known_cause("ray: command not found", empty) is None
+    assert find_known_signature("ray: command not found", empty) is None
     (empty / "spec").mkdir()
     (empty / SIGNATURES_FILE).write_text("torn")
-    assert find_known_cause("ray: command not found", empty) is None
+    assert find_known_signature("ray: command not found", empty) is None
 
 
 def test_a_benign_warning_is_no_cause(run_dir: Path) -> None:
     for fix in FIXES:
         if fix.id.startswith("benign-"):
-            assert [row.example for row in fix.signature if find_known_cause(row.example, run_dir)] == []
+            assert [row.example for row in fix.signature if find_known_signature(row.example, run_dir)] == []
 
 
 def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
@@ -66,7 +66,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-oom-training"),
         ("OSError: [Errno 98] Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_cause(line, run_dir)
+        found = find_known_signature(line, run_dir)
         assert found is not None
         assert found.fix == known
     for line, other in (
@@ -74,7 +74,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
         ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_cause(line, run_dir)
+        found = find_known_signature(line, run_dir)
         assert found is None or found.fix != other
 
 

@@ -76,7 +76,9 @@ def test_none_ties_with_one_of_another_cause() -> None:
     for one, example, _ in ROWS:
         for other, _, _ in ROWS:
             is_rival = other.cause and one.cause and other.cause != one.cause and other.role == one.role
-            is_apart = (other.near or other.far or other.above) and not (one.near or one.far or one.above)
+            is_apart = (other.context_pattern or other.excluded_context or other.above_pattern) and not (
+                one.context_pattern or one.excluded_context or one.above_pattern
+            )
             if (
                 is_rival
                 and not is_apart
@@ -101,7 +103,7 @@ def test_each_is_the_best_match_of_its_own_example() -> None:
     lost = []
     for one, example, _ in ROWS:
         matches = catalogue.match_event(make_line_event(parse_line(1, example), 3))
-        if not (one.near or one.above or (matches and matches[0].signature.fix == one.fix)):
+        if not (one.context_pattern or one.above_pattern or (matches and matches[0].signature.fix == one.fix)):
             lost.append((one.fix, matches[0].signature.fix if matches else "", example))
     assert lost == []
 
@@ -112,7 +114,12 @@ def test_each_error_is_diagnosed_by_its_own_fix(before: str, tmp_path: Path) -> 
     path = tmp_path / "a.log"
     lost = []
     for one, example, _ in ROWS:
-        if one.role == "benign" or one.near or one.above or parse_line(1, example).level == LEVEL_WARNING:
+        if (
+            one.role == "benign"
+            or one.context_pattern
+            or one.above_pattern
+            or parse_line(1, example).level == LEVEL_WARNING
+        ):
             continue
         path.write_text(f"{before}{example}\n", encoding="utf-8")
         fix = diagnose_paths([path], catalogue).as_json()["fix"]

@@ -24,7 +24,7 @@ from rlbox.doctor.disks import (
     check_host_data_by_writing,
     list_run_directories,
 )
-from rlbox.doctor.environment import check_environment, check_search_paths
+from rlbox.doctor.environment import check_environment, check_paths_and_cuda_home
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
@@ -34,7 +34,7 @@ from rlbox.doctor.network import (
     run_ray_start_to_list_ports,
 )
 from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers
-from rlbox.doctor.requirements import Requirements, parse_requirements
+from rlbox.doctor.requirements import Requirements, parse_or_default
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
@@ -215,17 +215,17 @@ def test_paths_that_lead_elsewhere_are_named(
     (venv.parent / "other").mkdir()
     if break_it:
         break_it(venv)
-    (finding,) = check_search_paths({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
+    (finding,) = check_paths_and_cuda_home({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
     assert finding.id == name
     assert seen in finding.seen
 
 
 def test_paths_that_are_right_are_no_finding(venv: Path) -> None:
     facts = {"PATH": f"{venv}/bin", "LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}
-    assert check_search_paths(facts, TARGET, str(venv)) == []
+    assert check_paths_and_cuda_home(facts, TARGET, str(venv)) == []
     facts = {"PATH": f"{venv}/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat"}
-    assert check_search_paths(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
-    assert ids(check_search_paths(facts, replace(TARGET, grade="consumer"), str(venv))) == [
+    assert check_paths_and_cuda_home(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
+    assert ids(check_paths_and_cuda_home(facts, replace(TARGET, grade="consumer"), str(venv))) == [
         "cuda-compat-shadows-driver"
     ]
 
@@ -380,10 +380,10 @@ def test_demands_of_a_manifest_and_a_lock() -> None:
         },
     }  # fmt: skip
     lock = {"python": "3.11", "groups": [{"name": "g", "packages": [{"name": "Flash_Attn", "version": "2"}]}]}
-    found = parse_requirements(manifest, lock)
+    found = parse_or_default(manifest, lock)
     assert (found.shm_gib, found.pids, found.data_mount, found.nodes, found.ports) == (2.0, 9, "/d", 2, {"a.b": 7})
-    assert found.has_package("flash-attn")
-    assert parse_requirements({}, {}) == Requirements()
+    assert found.has_any_package("flash-attn")
+    assert parse_or_default({}, {}) == Requirements()
 
 
 @pytest.mark.parametrize(("layers", "names"), [(["landlock", "seccomp"], []), (["seccomp"], ["sandbox-weak"])])

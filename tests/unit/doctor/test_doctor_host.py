@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.gpus import DriverRequirements, check_driver, check_pcie_peers
-from rlbox.doctor.host import check_engine_gpus_and_disk, check_fabric, check_gpu_injection
+from rlbox.doctor.gpus import DriverRequirements, check_driver, check_pcie_iommu
+from rlbox.doctor.host import check_cgroups_and_cdi_paths, check_engine_gpus_and_disk, check_fabric_manager_by_cuda
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts
 from rlbox.engine.gpu_access import GpuSupport
 from rlbox.system.gpu import GpuDriver, find_pcie_peer_bus_ids
 
 TARGET = Requirements(gpu="NVIDIA A800", gpus=2)
-TWO_GPUS = GpuDriver(is_present=True, device_count=2, max_cuda_version=(13, 0))
+TWO_GPUS = GpuDriver(is_present=True, device_file_count=2, max_cuda_version=(13, 0))
 BY_RUNTIME = GpuSupport(has_nvidia_runtime=True, device_nodes=("/dev/nvidia0",))
 NO_CGROUPS = "[nvidia-container-cli]\nno-cgroups = true\n"
 DEFAULT = "[nvidia-container-cli]\n#no-cgroups = true\nno-cgroups = false\n"
@@ -53,7 +53,7 @@ def test_toolkit_config_that_does_not_fit_the_engine_is_named(
         (tmp_path / "config.toml").write_text(config)
     monkeypatch.setattr("rlbox.doctor.host.TOOLKIT_CONFIG", tmp_path / "config.toml")
     monkeypatch.setattr("rlbox.doctor.host.NESTED_MARKS", (str(tmp_path),) if is_nested else ())
-    findings = list(check_gpu_injection(support, is_rootless=is_rootless))
+    findings = list(check_cgroups_and_cdi_paths(support, is_rootless=is_rootless))
     assert ids(findings) == names
     assert all(finding.level == "warning" and "sudo nvidia-ctk config" in finding.remedy for finding in findings)
 
@@ -97,12 +97,12 @@ def test_cdi_specification_of_an_older_driver_is_named(tmp_path: Path, spec: str
     support = GpuSupport(is_cdi_enabled=True, cdi_spec_files=(str(older), str(file)), device_nodes=("/dev/nvidia0",))
     for name in ("hook", "nvidia0"):
         (tmp_path / name).touch()
-    (finding,) = check_gpu_injection(support, is_rootless=False)
+    (finding,) = check_cgroups_and_cdi_paths(support, is_rootless=False)
     assert (finding.id, finding.seen) == ("cdi-stale", f"{tmp_path}/libcuda.so.550.54.14")
     assert f"cdi generate --output={file}" in finding.remedy
-    assert list(check_gpu_injection(replace(support, device_nodes=()), is_rootless=False)) == []
+    assert list(check_cgroups_and_cdi_paths(replace(support, device_nodes=()), is_rootless=False)) == []
     (tmp_path / "libcuda.so.550.54.14").touch()
-    assert list(check_gpu_injection(support, is_rootless=False)) == []
+    assert list(check_cgroups_and_cdi_paths(support, is_rootless=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_fabric_that_is_not_ready_is_named_on_the_host(
 
     monkeypatch.setattr("rlbox.doctor.host.open_scratch_dir_stack_probe", open_probe)
     monkeypatch.setattr("rlbox.doctor.host.probe_cuda_driver", lambda: TWO_GPUS)
-    findings = list(check_fabric())
+    findings = list(check_fabric_manager_by_cuda())
     assert ids(findings) == names
     assert all("nvidia-fabricmanager" in finding.remedy for finding in findings)
     monkeypatch.setattr("rlbox.doctor.host.probe_cuda_driver", GpuDriver)
-    assert list(check_fabric()) == []
+    assert list(check_fabric_manager_by_cuda()) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_pcie_peers_behind_a_translating_iommu_are_named(
         group = tmp_path / "sys/bus/pci/devices" / bus_id / "iommu_group"
         group.mkdir(parents=True)
         (group / "type").write_text(f"{group_type}\n")
-    findings = list(check_pcie_peers(environ, tmp_path))
+    findings = list(check_pcie_iommu(environ, tmp_path))
     assert ids(findings) == names
     assert all("NCCL_P2P_DISABLE=1" in finding.remedy and "0000:41" in finding.where for finding in findings)
 

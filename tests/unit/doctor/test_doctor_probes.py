@@ -22,7 +22,7 @@ from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, Program
 from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import StackProbe, check_packages
+from rlbox.doctor.stack import StackProbe, check_package_files_and_versions
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 from rlbox.system.json_files import read_json_object_or_empty
@@ -33,7 +33,7 @@ ANY = ContainerChecks(
     monotonic_deadline=0.0,
 )  # fmt: skip
 PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder")
-TWO_GPUS = GpuDriver(is_present=True, device_count=2)
+TWO_GPUS = GpuDriver(is_present=True, device_file_count=2)
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,27 @@ def record(site: Path, name: str, files: dict[str, bytes]) -> None:
 
 def test_packages_with_each_damage_are_named(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3/site-packages"
-    assert [row.id for row in check_packages(str(tmp_path), Requirements())] == ["stack-missing"]
+    assert [row.id for row in check_package_files_and_versions(str(tmp_path), Requirements())] == ["stack-missing"]
     names = ("good", "changed", "gone", "short")
     for name in names:
         record(site, f"{name}-1.16.0", {f"{name}.py": b"x = 1\n", f"{name}/_c.so": b"0123456789"})
     requirements = Requirements(packages=dict.fromkeys(names, "1.16.0"))
-    assert list(check_packages(str(tmp_path), requirements)) == []
+    assert list(check_package_files_and_versions(str(tmp_path), requirements)) == []
     (site / "changed/_c.so").write_bytes(b"0123456789 and more")
     (site / "gone.py").unlink()
     (site / "short.py").unlink()
     (site / "short/_c.so").write_bytes(b"01234")
-    found = list(check_packages(str(tmp_path), replace(requirements, packages={**requirements.packages, "torch": "2"})))
+    found = list(
+        check_package_files_and_versions(
+            str(tmp_path), replace(requirements, packages={**requirements.packages, "torch": "2"})
+        )
+    )
     assert [(row.id, row.title.split()[2]) for row in found[:-1]] == [
         ("file-changed", "changed"), ("file-missing", "gone"), ("file-truncated", "short"),
     ]  # fmt: skip
     assert found[2].seen == f"{site}/short/_c.so has 5 bytes of 10"
     assert (found[3].id, found[3].seen) == ("package-missing", "torch is gone (locked: 2)")
-    other = check_packages(str(tmp_path), Requirements(packages={"good": "2"}))
+    other = check_package_files_and_versions(str(tmp_path), Requirements(packages={"good": "2"}))
     assert [row.seen for row in other if row.id == "package-overwritten"] == ["good 1.16.0 (locked: 2)"]
 
 
@@ -155,7 +159,7 @@ def test_checks_that_hang_or_fail_are_named() -> None:
     threads = CheckThreads({"fine": lambda: [fine], "fails": fail, "hangs": hang}, time.monotonic() + 0.2)
     found = threads.wait_and_get_findings_so_far()
     assert found == {"fine": (fine,), "fails": (fine,), "hangs": ()}
-    assert sorted(threads.describe_unfinished()) == [
+    assert sorted(threads.describe_unfinished_or_failed()) == [
         "fails: ValueError: no such thing (fail)", "hangs: not done in time",
     ]  # fmt: skip
     while threads.is_running("hangs"):

@@ -11,14 +11,14 @@ from fakes import h200
 from rlbox.doctor.fix_checks import (
     TIMEOUT_EXIT_CODE,
     add_fix_check_ids_to_breaks,
-    parse_failed_checks,
+    make_failed_check_findings,
     select_fix_checks,
 )
 from rlbox.doctor.gpus import (
     DriverRequirements,
     GpuFacts,
     check_all_reduce,
-    check_cuda_nvml_gpu_memory,
+    check_cuda_nvml_and_memory,
     check_driver,
     check_torch_and_triton_kernels,
 )
@@ -96,7 +96,7 @@ class Linker(StackProbe):
     def find_compiler_on_path(self) -> str | None:
         return self.compiler
 
-    def find_link_error(self, compiler: str, library: str | None = None) -> str | None:
+    def link_and_find_error(self, compiler: str, library: str | None = None) -> str | None:
         return self.errors.get(library or "program")
 
 
@@ -130,7 +130,7 @@ def test_link() -> None:
 )
 def test_gpus(changes: dict[str, Any], nvml: dict[str, Any], names: list[str]) -> None:
     assert (
-        ids(check_cuda_nvml_gpu_memory(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
+        ids(check_cuda_nvml_and_memory(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
     )
 
 
@@ -153,7 +153,7 @@ def test_all_reduce() -> None:
 
 
 def test_driver() -> None:
-    driver = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=2)
+    driver = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=2)
     assert ids(check_driver(driver, DriverRequirements(), TARGET)) == []
     assert ids(
         check_driver(driver, DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=470"), TARGET)
@@ -162,7 +162,7 @@ def test_driver() -> None:
     assert (
         ids(check_driver(driver, DriverRequirements(torch_cuda="12.8"), TARGET)) == []
     )  # minor versions are compatible
-    assert ids(check_driver(replace(driver, device_count=1), DriverRequirements(), TARGET)) == ["gpu-count"]
+    assert ids(check_driver(replace(driver, device_file_count=1), DriverRequirements(), TARGET)) == ["gpu-count"]
     assert ids(check_driver(GpuDriver(), DriverRequirements(), TARGET)) == ["gpu-driver-missing"]
     assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverRequirements(), TARGET)) == [
         "gpu-driver-broken"
@@ -183,7 +183,7 @@ def test_engine_that_cannot_be_used_is_named(
 ) -> None:
     monkeypatch.setattr("rlbox.doctor.host.is_engine_on_unix_socket", lambda: True)
     monkeypatch.setattr("rlbox.doctor.host.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
-    monkeypatch.setattr("rlbox.doctor.host.get_free_bytes", lambda path: 1 << 30)
+    monkeypatch.setattr("rlbox.doctor.host.free_bytes_or_0", lambda path: 1 << 30)
     assert ids(check_engine_gpus_and_disk(ENGINE | changes, TARGET)) == names
     if names == ["gpu-runtime-missing"]:
         assert ids(check_engine_gpus_and_disk(ENGINE | changes, Requirements())) == []
@@ -197,11 +197,11 @@ def test_fix_checks() -> None:
     checks = select_fix_checks(manifest, "doctor")
     assert [check.id for check in checks] == ["a"]
     assert select_fix_checks({}, "doctor") == ()
-    (finding,) = parse_failed_checks(checks, [(1, "noise\nlib64 is not there\n")])
+    (finding,) = make_failed_check_findings(checks, [(1, "noise\nlib64 is not there\n")])
     assert (finding.id, finding.seen, finding.remedy, finding.covers) == ("a", "lib64 is not there", "r", ("c",))
     for spared in ((0, ""), (TIMEOUT_EXIT_CODE, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
-        assert list(parse_failed_checks(checks, [spared])) == []
-    assert list(parse_failed_checks(checks, [])) == []
+        assert list(make_failed_check_findings(checks, [spared])) == []
+    assert list(make_failed_check_findings(checks, [])) == []
 
 
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:

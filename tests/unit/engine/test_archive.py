@@ -37,7 +37,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import zstd
-from rlbox.system.files import open_atomic
+from rlbox.system.files import open_locked_atomic
 
 LAYERS = (b"first layer" * 90_000, b"second")
 NAME = "docker.io/rlbox/mine:latest"
@@ -168,7 +168,7 @@ def test_an_archive_of_dockers_own(tmp_path: Path) -> None:
 
 
 def fill(path: Path, data: bytes = b"new", need: int = 0, then: Callable[[], object] = lambda: None) -> None:
-    with open_atomic(path, need) as file:
+    with open_locked_atomic(path, need) as file:
         file.write(data)
         then()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import LIMITS, h200
 
-from rlbox.doctor.gpus import DriverRequirements, check_driver, find_gpus_of_other_arch, find_stack_cuda_version
+from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_arch, find_stack_cuda_version
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
@@ -210,7 +210,7 @@ def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
 DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
 CONSUMER = Requirements(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
 WORKSTATION = Requirements(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
-OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=1)
+OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=1)
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_forward_compatibility(needs: DriverRequirements, demands: Requirements,
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(find_gpus_of_other_arch((replace(h200(0), name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(check_gpu_arch((replace(h200(0), name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(find_gpus_of_other_arch((replace(h200(0), name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(find_gpus_of_other_arch((replace(h200(0), name="any", arch="sm_90"),), Requirements())) == []
+    assert list(check_gpu_arch((replace(h200(0), name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(check_gpu_arch((replace(h200(0), name="any", arch="sm_90"),), Requirements())) == []
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ HELPER = HelperContainer(
     terminal=False,
 )
 TUNNEL: Any = SimpleNamespace(
-    address="unix:///x", uid=1, gid=1, remote_socket="/s", socket_gid=1, remote_state_directory="/state"
+    address="unix:///x", uid=1, gid=1, remote_socket="/s", remote_socket_gid=1, remote_state_directory="/state"
 )
 
 

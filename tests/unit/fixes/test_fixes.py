@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_fixes
+from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_applicable_fixes
 from rlbox.image.plan import build_container_defaults, build_image_labels
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
@@ -209,7 +209,7 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
 
 def test_a_fix_that_is_none_cannot_be_switched_off(folder: Folder) -> None:
     with pytest.raises(SpecError, match=r"fixes.off: there is no fix 'nobody'"):
-        select_fixes((fix(),), target(folder, '[fixes.off]\nnobody = "x"\n'), {})
+        select_applicable_fixes((fix(),), target(folder, '[fixes.off]\nnobody = "x"\n'), {})
 
 
 def test_packages_become_part_of_the_base(folder: Folder) -> None:

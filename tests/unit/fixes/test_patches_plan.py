@@ -51,25 +51,25 @@ GIT = 'git = [{name = "code", url = "https://example.org/o/verl.git", ref = "mai
 
 def test_a_patch_of_a_package_starts_in_site_packages() -> None:
     (row,) = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions={"verl": "0.6.1"})
-    assert (row.name, row.fix, row.package, row.into, row.skip) == ("f/p", "f", "verl", SITE, "")
+    assert (row.name, row.fix_id_or_empty, row.package, row.into, row.skip_reason) == ("f/p", "f", "verl", SITE, "")
 
 
 @pytest.mark.parametrize("name", ["verl", "code", "Verl"])
 def test_a_patch_of_a_git_part_starts_in_its_folder_and_asks_no_version(name: str) -> None:
     (row,) = rows_of(fix({"package": [f"{name}>=0.6,<0.7"]}), target(GIT), {"code": "", "verl": ""})
-    assert (row.into, row.skip) == ("/srv/verl", "")
+    assert (row.into, row.skip_reason) == ("/srv/verl", "")
 
 
 def test_a_tree_beside_the_package_of_its_name_is_left_as_it_is() -> None:
     (row,) = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), target(GIT), {"code": "", "verl": "0.6.1"})
-    assert (row.into, row.skip) == (SITE, "")
+    assert (row.into, row.skip_reason) == (SITE, "")
     (row,) = rows_of(fix({"package": ["verl>=0.7"]}), target(GIT), {"code": "", "verl": "0.6.1"})
-    assert row.skip == "verl 0.6.1 is not >=0.7"
+    assert row.skip_reason == "verl 0.6.1 is not >=0.7"
 
 
 def test_the_first_package_that_the_stack_has_counts() -> None:
     (row,) = rows_of(fix({"package": ["verl", "six"]}), versions={"six": "1.16.0"})
-    assert (row.package, row.skip) == ("six", "")
+    assert (row.package, row.skip_reason) == ("six", "")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_first_package_that_the_stack_has_counts() -> None:
 )
 def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -> None:
     found = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions=versions)
-    assert found[0].skip == why
+    assert found[0].skip_reason == why
     assert not has_patches_to_apply(found)
     assert format_grouped_patch_summaries(found) == (f"f/p: left out: {why}",)
 
@@ -90,7 +90,7 @@ def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -
 def test_a_target_has_patches_of_its_own() -> None:
     own = 'patches = [{file = "six.patch", into = "/srv", package = ["six"], made_for = "1.16.0", reason = "r"}]'
     found = resolve_patches_with_skipped([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
-    assert [(row.name, row.fix, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
+    assert [(row.name, row.fix_id_or_empty, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
     assert format_grouped_patch_summaries(found) == ("f/p: it is bad", "six.patch: r")
     plain = resolve_patches_with_skipped(
         [], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF}

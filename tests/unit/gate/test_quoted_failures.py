@@ -40,8 +40,8 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     assert feed(gate, *lines[:2], mark + OOM) == []
     assert (gate.events.warnings, states(gate, "forbid")[0][0]) == ([], "waiting")
     assert feed(gate, *lines[2:]) == []
-    gate.close_logs()
-    gate.finish()
+    gate.close_logs_and_decide_lines()
+    gate.decide_waiting_rules()
     assert [noted.line.number for noted in gate.events.warnings] == [3]
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)
@@ -71,7 +71,7 @@ def test_it_counts_at_once(lines: list[str]) -> None:
 def test_without_a_further_step_it_counts_at_the_end(after: list[str]) -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", "step 2 loss 1", OOM, *after) == []
-    gate.close_logs()
+    gate.close_logs_and_decide_lines()
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
 
 
@@ -90,7 +90,7 @@ def test_without_a_further_step_it_counts_in_time() -> None:
 def test_a_second_one_without_a_further_step_counts() -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", OOM, "step 2 loss 1", OOM) == []
-    gate.close_logs()
+    gate.close_logs_and_decide_lines()
     assert [noted.line.number for noted in gate.events.warnings] == [2]
     assert [broken.line.number for broken in gate.events.forbidden] == [4]
 
@@ -139,7 +139,7 @@ def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     assert feed(gate, "DEBUG: answer", OOM) == []
     assert not gate.is_harmless_line_so_far("stage", 2, OOM)
     feed(gate, *rest, *([OOM] if rest else []))
-    gate.close_logs()
+    gate.close_logs_and_decide_lines()
     assert gate.events.forbidden[0].line.number == 2
 
 

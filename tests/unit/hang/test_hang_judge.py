@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.hang.detector import HangDetector, Stall, load_phases, merge_phases
+from rlbox.hang.detector import HangDetector, Stall, load_shipped_phases, merge_phases
 from rlbox.job.job import Phase
 from rlbox.system.counters import ActivityRates
 
 MIB = 1 << 20
-SHIPPED = load_phases().phases
+SHIPPED = load_shipped_phases().phases
 NOTHING = ActivityRates(seconds=1.0)
 SPINNING = ActivityRates(seconds=1.0, cpu=1.0)
 LOADING = ActivityRates(seconds=1.0, read=8 * MIB, memory=8 * MIB, cpu=0.1)

@@ -25,7 +25,7 @@ LOAD = Frame(function="load_batch", file="/job/data.py", line=7)
 def wait(
     pid: int, kind: WaitKind, what: str, *, rank: str = "", stack: tuple[Frame, ...] = (), holder: int = 0
 ) -> ProcessWait:
-    thread = ThreadWait(thread=pid, name="python", kind=kind, description=what, holder_pid=holder)
+    thread = ThreadWait(thread=pid, name="python", kind=kind, description=what, holder_pid_or_0=holder)
     return ProcessWait(
         pid=pid,
         name="python",

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rlbox.cli.help import wrap_text
 from rlbox.cli.root import root, run_root
 from rlbox.errors import SpecError
-from rlbox.i18n import Message, _, detect_language, join, ngettext, read_po, set_language, translate
+from rlbox.i18n import EnglishMessage, _, detect_language, join, ngettext, parse_po, set_language, translate
 from rlbox.i18n import _current as current
 
 
@@ -53,7 +53,7 @@ def test_a_number_has_one_form() -> None:
     texts = [ngettext("{count} file", "{count} files", count).format(count=count) for count in (1, 2)]
     assert texts == ["1 file", "2 files"]
     entry = 'msgid "{count} file"\nmsgid_plural "{count} files"\nmsgstr[0] ""\n"{count} "\n"个"\n'
-    assert read_po(entry) == {"{count} file": "{count} 个", "{count} files": "{count} 个"}
+    assert parse_po(entry) == {"{count} file": "{count} 个", "{count} files": "{count} 个"}
 
 
 def test_an_error_is_translated_with_where_and_next() -> None:
@@ -70,7 +70,7 @@ def test_a_copy_is_translated(made: object) -> None:
 def test_texts_that_are_not_in_the_catalogue_are_looked_up_once() -> None:
     asked: list[int] = []
     current.more = lambda: asked.append(1) or {"a title": "标题"}  # type: ignore[func-returns-value]
-    assert [translate(Message(text)) for text in ("a title", "the file", "other")] == ["标题", "该文件", "other"]
+    assert [translate(EnglishMessage(text)) for text in ("a title", "the file", "other")] == ["标题", "该文件", "other"]
     assert asked == [1]
 
 

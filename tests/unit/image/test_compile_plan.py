@@ -53,7 +53,7 @@ def test_jobs_by_memory_and_cores(
     cores: int, memory_gib: int, most: int | None, max_jobs: str, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
-    monkeypatch.setattr("rlbox.image.compile_env.get_available_memory", lambda: memory_gib * GIB)
+    monkeypatch.setattr("rlbox.image.compile_env.get_available_memory_bytes", lambda: memory_gib * GIB)
     one = entry(env={"MAX_JOBS": max_jobs} if max_jobs else {})
     assert choose_job_count(one, most) == jobs
 

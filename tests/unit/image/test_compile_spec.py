@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import Folder, fitting_lock
 
-from rlbox.app import own_requirements
+from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
 from rlbox.artifacts.relock import (
     copy_matching_compiled_wheels,
@@ -85,7 +85,7 @@ def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple
 
 def locked(spec: Target) -> tuple[Lock, CompileInputs]:
     row = CompileInputs(name="flash-attn", group="kernels", inputs_sha256=digest(spec), source=SOURCE, tools=(TORCH,))
-    return replace(fitting_lock(spec, own_requirements()), toolchain=(GCC,), compiled=(row,)), row
+    return replace(fitting_lock(spec, list_rlbox_requirements()), toolchain=(GCC,), compiled=(row,)), row
 
 
 def wheel(row: CompileInputs, sign: str = "d") -> Package:
@@ -211,12 +211,12 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
     spec = target(folder)
     lock, row = locked(spec)
     assert parse_lock(lock.to_json_text(), "x", "y") == lock
-    fault = find_lock_fault(spec, lock, own_requirements(), {})
+    fault = find_lock_fault(spec, lock, list_rlbox_requirements(), {})
     assert fault == "incomplete: flash-attn not compiled yet"
     assert choose_lock_or_compile_command("mine", fault or "") == "rlbox compile mine"
     assert choose_lock_or_compile_command("mine", "missing") == "rlbox lock mine"
     whole = lock.with_compiled_wheel(row, wheel(row))
-    assert find_lock_fault(spec, whole, own_requirements(), {}) is None
+    assert find_lock_fault(spec, whole, list_rlbox_requirements(), {}) is None
     assert parse_lock(whole.to_json_text(), "x", "y") == whole
     assert whole.with_compiled_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
     assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]

@@ -16,9 +16,9 @@ from rlbox.planner.fit import (
     budget_json,
     budget_lines,
     estimate_stage_hours,
-    get_target_max_price,
+    get_vast_max_price,
     parse_price_range,
-    sum_hours,
+    sum_known_hours,
 )
 from rlbox.target.target import load_target
 
@@ -42,7 +42,7 @@ def test_hours_without_a_run_are_the_marked_assumption() -> None:
     rows = estimate_stage_hours(*sft(), 0.0, ())
     assert (train(rows).low, train(rows).high, train(rows).measured) == (2.0, 4.0, False)
     assert all("assumption" in row.basis for row in rows)
-    low, high = sum_hours(rows)
+    low, high = sum_known_hours(rows)
     assert (3.0 < low < 3.2, 6.2 < high < 6.4) == (True, True)
 
 
@@ -83,9 +83,9 @@ def test_unknown_stage_is_left_out_of_the_total() -> None:
 
 
 def test_price_of_a_rented_target_is_its_ceiling() -> None:
-    ceiling = get_target_max_price(load_target(PROJECT, "vast-5090").target)
+    ceiling = get_vast_max_price(load_target(PROJECT, "vast-5090").target)
     assert ceiling == HourlyPrice(2.5, 2.5, "the target's ceiling, disk included")
-    assert get_target_max_price(load_target(PROJECT, "hopper").target) is None
+    assert get_vast_max_price(load_target(PROJECT, "hopper").target) is None
 
 
 @pytest.mark.parametrize("text", ["x", "2-1", "-1", "1.6-", "nan"])

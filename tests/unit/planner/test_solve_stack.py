@@ -17,7 +17,7 @@ from rlbox.planner.stack_check import (
     conflict_lines,
     format_advice_to_resolve_conflict,
     format_stack_verdict,
-    solve_problem,
+    solve_or_find_conflict,
     stack_json,
     unknown_version_lines,
 )
@@ -50,7 +50,7 @@ def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str 
 
 
 def verdict(*packages: str, **over: Any) -> StackVerdict:
-    return solve_problem(build_stack_problem(TABLE, target(*packages, **over), None))
+    return solve_or_find_conflict(build_stack_problem(TABLE, target(*packages, **over), None))
 
 
 def ways(found: StackVerdict) -> list[dict[str, str]]:
@@ -98,7 +98,7 @@ def test_a_machine_that_contradicts_itself_is_said_before_its_packages() -> None
 def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     """Without any one line of it, the rest fits."""
     problem = build_stack_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
-    found = solve_problem(problem)
+    found = solve_or_find_conflict(problem)
     assert found.conflicting_constraints
     assert found.conflicting_facts
     assert solve(problem.domains(found.conflicting_constraints), found.conflicting_facts) is None
@@ -145,7 +145,7 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.own_or_shipped_lock_file(name))
-    assert solve_problem(build_stack_problem(TABLE, spec, lock)).fits
+    assert solve_or_find_conflict(build_stack_problem(TABLE, spec, lock)).fits
 
 
 def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
@@ -161,9 +161,9 @@ def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     problem = build_stack_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
     assert unknown_version_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
-    text = format_stack_verdict("t", problem, solve_problem(problem), False)
+    text = format_stack_verdict("t", problem, solve_or_find_conflict(problem), False)
     assert "fits" not in text
-    assert stack_json(problem, solve_problem(problem))["fits"] is None
+    assert stack_json(problem, solve_or_find_conflict(problem))["fits"] is None
 
 
 OF_13 = (
@@ -204,7 +204,7 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
         target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
         runtime=LockedGroup(name="runtime", packages=()),
     )  # fmt: skip
-    found = solve_problem(build_stack_problem(TABLE, spec, lock))
+    found = solve_or_find_conflict(build_stack_problem(TABLE, spec, lock))
     assert {rule.id for rule in found.conflicting_facts} == {"nvcc-wheels-13-0"}
 
 
@@ -236,7 +236,7 @@ ENGINE = {"name": "transformer-engine-torch", "version": "2.12.0", "cuda": "13.0
 def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> StackVerdict:
     spec = target(*packages, hardware=GPU_A800).model_dump()
     compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
-    return solve_problem(
+    return solve_or_find_conflict(
         build_stack_problem(TABLE, validate_spec(Target, merge_tables_and_named_lists(compiling, over), "t"), None)
     )
 

@@ -81,7 +81,7 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_" + "a1" * 17}
     first |= {"RLBOX_LIMITS": limits} if limits else {}
     monkeypatch.setattr("rlbox.provision.provision.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
-    monkeypatch.setattr("rlbox.provision.provision.read_environment", lambda pid: first if pid == 1 else {})
+    monkeypatch.setattr("rlbox.provision.provision.read_process_environment", lambda pid: first if pid == 1 else {})
     monkeypatch.setattr("rlbox.provision.provision.read_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
     env = make_stage_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env

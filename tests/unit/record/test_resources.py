@@ -20,7 +20,7 @@ GPU = GpuStatus(
 
 def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessUsage:
     return ProcessUsage(
-        pid=pid, started=pid, name="p", state="R", cpu_s=cpu_s, resident_bytes=100 * pid, minor_faults=0,
+        pid=pid, start_ticks=pid, name="p", state="R", cpu_s=cpu_s, resident_bytes=100 * pid, minor_faults=0,
         major_faults=0, read_chars=read,
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
         text = f"some avg10={value} avg60=1.00 avg300=0.10 total=99\nfull avg10=7.77 avg60=0.00 avg300=0.00 total=1\n"
         (tmp_path / "pressure" / name).write_text(text)
     found = probe_pressure(tmp_path)
-    assert found == Pressure(load_average=12.34, cpu_pct=31.5, io_pct=0.07)
+    assert found == Pressure(load_average=12.34, cpu_some_avg10_pct=31.5, io_some_avg10_pct=0.07)
     sample = create_sample(
         None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=found
     )

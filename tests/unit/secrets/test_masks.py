@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlbox.secrets.mask_stream import remove_separators
-from rlbox.secrets.masks import SecretMasker, mask_random_text
+from rlbox.secrets.masks import SecretMasker, mask_tokens_and_random_text
 
 ENVIRONMENT = {
     "RLBOX_SECRETS": "WANDB, EMPTY,ABSENT",
@@ -172,7 +172,7 @@ TOKENS = {
 @pytest.mark.parametrize("kind", TOKENS)
 def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
     token = TOKENS[kind]
-    masked = mask_random_text(f"ValueError: bad value {token} in the request")
+    masked = mask_tokens_and_random_text(f"ValueError: bad value {token} in the request")
     assert not any(token[at : at + 8] in masked for at in range(len(token) - 7)), masked
 
 
@@ -186,11 +186,11 @@ def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
     ],
 )
 def test_words_of_logs_are_not_taken_for_tokens(text: str) -> None:
-    assert mask_random_text(text) == text
+    assert mask_tokens_and_random_text(text) == text
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", ["=" * 300, "-_" * 200, "abcd_efgh-" * 60, "***" + "_a-b=c~" * 60])
 def test_rules_and_long_words_are_read_once(text: str) -> None:
     """A pattern that tried every way to part them did not end within a minute."""
-    assert mask_random_text(f"{text}!").endswith("!")
+    assert mask_tokens_and_random_text(f"{text}!").endswith("!")

@@ -17,7 +17,7 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_secret_aliases
 from rlbox.secrets.handover import (
     SecretGrants,
-    encode_secrets,
+    encode_secrets_as_json_line,
     receive_secrets,
     send_secrets,
     unset_and_declare_secrets,
@@ -189,7 +189,7 @@ def test_a_line_that_is_none(pipe: tuple[int, int], line: bytes) -> None:
 
 
 def test_a_name_that_did_not_come(pipe: tuple[int, int]) -> None:
-    os.write(pipe[1], encode_secrets({"A": Secret("planted")}))
+    os.write(pipe[1], encode_secrets_as_json_line({"A": Secret("planted")}))
     with pytest.raises(SpecError, match="secrets that did not come over standard input: B"):
         receive_secrets(("A", "B"), pipe[0])
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import WorkFailed
-from rlbox.ssh.files import DownloadDirectory, RemoteFile, list_files, parse_listing, replace_remote_tree, send_file
+from rlbox.ssh.files import (
+    DownloadDirectory,
+    RemoteFile,
+    list_files,
+    parse_listing,
+    replace_remote_tree,
+    sync_file_resuming_verified,
+)
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
@@ -77,10 +84,10 @@ def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_pa
     (tmp_path / "here/large.part").write_bytes(b"x" * (1 << 20))
     files, _ = list_files(LocalShell(), str(base), ["runs/a", "large"], with_sums=True)
     passed: list[int] = []
-    directory.fetch(LocalShell(), str(base), files, passed.append)
+    directory.fetch_verified(LocalShell(), str(base), files, passed.append)
     assert (tmp_path / "here/large").read_bytes() == (base / "large").read_bytes()
     assert sum(passed) == 6 + (3 << 20)
-    assert DownloadDirectory(tmp_path / "record.json").find_missing(files) == []
+    assert DownloadDirectory(tmp_path / "record.json").find_unverified(files) == []
 
 
 @pytest.mark.parametrize("text", ["hullo\n", "he", None])
@@ -92,8 +99,8 @@ def test_download_of_what_changed_since_the_listing_fails_and_keeps_the_others(
     changed.unlink() if text is None else changed.write_text(text)
     directory = DownloadDirectory(tmp_path / "record.json", tmp_path)
     with pytest.raises(WorkFailed, match="does not arrive as it is listed"):
-        directory.fetch(LocalShell(), str(base), files, lambda count: None)
-    assert [file.path for file in directory.find_missing(files)] == [files[0].path]
+        directory.fetch_verified(LocalShell(), str(base), files, lambda count: None)
+    assert [file.path for file in directory.find_unverified(files)] == [files[0].path]
 
 
 def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
     goal.parent.mkdir()
     Path(f"{goal}.part").write_text("hel")
     (tmp_path / "file").write_text("hello")
-    send_file(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
+    sync_file_resuming_verified(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
     assert goal.read_text() == "hello"
     replace_remote_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
     assert (tmp_path / "tree/runs/a/log 1\n").read_text() == "hello\n"

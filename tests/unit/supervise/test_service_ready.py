@@ -227,10 +227,10 @@ def test_start_limit_of_30_s_lasts_while_the_service_gets_on(
 ) -> None:
     now = fake_clock(monkeypatch)
 
-    def probe(pids: object, *, gpus: bool) -> ActivitySample:
+    def probe(pids: object, *, with_gpus: bool) -> ActivitySample:
         grown: dict[str, Any] = {"cpu_s": 0.0, "resident_bytes": 0}
         grown |= {name: (now[0] - 100) * growth for name, growth in growth_per_s.items()}
-        process = ProcessUsage(pid=1, started=1, name="vllm", state="S", minor_faults=0, major_faults=0, **grown)
+        process = ProcessUsage(pid=1, start_ticks=1, name="vllm", state="S", minor_faults=0, major_faults=0, **grown)
         return ActivitySample(
             time_s=now[0], received_bytes=0, sent_bytes=0, loopback_bytes=0, gpus=(), processes=(process,)
         )

@@ -13,7 +13,7 @@ from rlbox.system.limits import CpuLimit
 def process(pid: int, cpu_s: float, waited_s: float) -> ProcessUsage:
     return ProcessUsage(
         pid=pid,
-        started=pid,
+        start_ticks=pid,
         name="python",
         state="R",
         cpu_s=cpu_s,

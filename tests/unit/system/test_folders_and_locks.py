@@ -131,7 +131,7 @@ def test_no_data_folder_is_named() -> None:
     )
 
 
-FREE = "rlbox.engine.data_disk.get_free_bytes"
+FREE = "rlbox.engine.data_disk.free_bytes_or_0"
 WRITABLE = "rlbox.engine.data_disk._require_writable"
 
 

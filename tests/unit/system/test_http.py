@@ -13,12 +13,12 @@ import pytest
 
 from rlbox.system.http import (
     HttpClient,
-    NoResponseError,
+    NoFullResponseError,
     NoResponseKind,
     create_client,
     create_loopback_client,
     create_tls_context,
-    explain_no_response,
+    explain_response_error,
     retry,
 )
 from rlbox.system.network_settings import NetworkSettings
@@ -119,8 +119,11 @@ def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
     return answer
 
 
-def failure(url: str, http: HttpClient | None = None, **more: object) -> NoResponseError:
-    with pytest.raises(NoResponseError) as caught, http or HttpClient(use_proxies=False, idle_timeout_s=0.3) as asking:
+def failure(url: str, http: HttpClient | None = None, **more: object) -> NoFullResponseError:
+    with (
+        pytest.raises(NoFullResponseError) as caught,
+        http or HttpClient(use_proxies=False, idle_timeout_s=0.3) as asking,
+    ):
         asking.request("GET", url, **more)  # type: ignore[arg-type]
     return caught.value
 
@@ -146,9 +149,13 @@ def test_json_and_bodies() -> None:
 def test_answers_that_are_cut(text: bytes, words: str) -> None:
     with answering(once(text)) as server:
         error = failure(server.url)
-        assert (error.kind, explain_no_response(error), error.host) == ("cut", "breaks the connection off", "127.0.0.1")
+        assert (error.kind, explain_response_error(error), error.host) == (
+            "cut",
+            "breaks the connection off",
+            "127.0.0.1",
+        )
         assert words in str(error)
-        with pytest.raises(NoResponseError), HttpClient() as http, http.stream("GET", server.url) as answer:
+        with pytest.raises(NoFullResponseError), HttpClient() as http, http.stream("GET", server.url) as answer:
             list(answer.iter_bytes())
 
 
@@ -161,13 +168,13 @@ def test_silence() -> None:
     with answering(silent) as server:
         for path in ("/none", "/half"):
             error = failure(server.url + path)
-            assert (error.kind, explain_no_response(error)) == ("silent", "stalls: nothing came for too long")
+            assert (error.kind, explain_response_error(error)) == ("silent", "stalls: nothing came for too long")
 
 
 def test_nobody_listens() -> None:
     error = failure("http://127.0.0.1:1/")
     assert (error.kind, str(error)) == ("unreached", "Connection refused")
-    assert explain_no_response(error) == "cannot reach 127.0.0.1: Connection refused"
+    assert explain_response_error(error) == "cannot reach 127.0.0.1: Connection refused"
     assert isinstance(error.__cause__, Exception)
 
 
@@ -182,7 +189,7 @@ def test_a_connection_that_is_not_taken() -> None:
         error = failure(f"http://127.0.0.1:{full.getsockname()[1]}")
         for one in waiting:
             one.close()
-    assert (error.kind, explain_no_response(error)) == ("silent", "stalls: nothing came for too long")
+    assert (error.kind, explain_response_error(error)) == ("silent", "stalls: nothing came for too long")
 
 
 def test_plain_http_where_tls_is_asked_for() -> None:
@@ -277,7 +284,7 @@ def test_what_is_trusted(tmp_path: Path) -> None:
 def test_what_may_pass_is_tried_again() -> None:
     waits: list[float] = []
     told: list[str] = []
-    answers = iter([NoResponseError("a", "cut"), NoResponseError("b", "silent"), None])
+    answers = iter([NoFullResponseError("a", "cut"), NoFullResponseError("b", "silent"), None])
 
     def action() -> str:
         if error := next(answers):
@@ -295,8 +302,8 @@ def test_what_does_not_pass_is_raised(kind: NoResponseKind, times: int) -> None:
 
     def action() -> None:
         tried.append(1)
-        raise NoResponseError("no", kind)
+        raise NoFullResponseError("no", kind)
 
-    with pytest.raises(NoResponseError):
+    with pytest.raises(NoFullResponseError):
         retry(action, pause=lambda wait_s: None)
     assert len(tried) == times

@@ -40,7 +40,7 @@ BY_NAME: dict[str, Callable[[Path], object]] = {
     "write": lambda path: safe_files.replace_file(path, b"theirs"),
     "create": lambda path: safe_files.create_file(path, b"theirs"),
     "remove": safe_files.remove_file,
-    "look": safe_files.stat_path,
+    "look": safe_files.lstat_path,
 }
 
 
@@ -113,8 +113,8 @@ def test_writing(disk: Path) -> None:
     safe_files.create_file(disk / "begun", b"1")
     with pytest.raises(FileExistsError):
         safe_files.create_file(disk / "begun", b"2")
-    safe_files.make_directory(disk / "more")
-    safe_files.make_directory(disk / "more")
+    safe_files.ensure_dir(disk / "more")
+    safe_files.ensure_dir(disk / "more")
     assert safe_files.list_directory_empty_if_missing(disk) == ["begun", "more", "runs"]
     assert safe_files.list_directory_empty_if_missing(disk / "none") == []
     safe_files.remove_file(disk / "none")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.system.files import is_folder_device_or_pipe, open_atomic, write_atomic
+from rlbox.system.files import is_folder_device_or_pipe, open_locked_atomic, write_atomic
 
 
 @pytest.fixture
@@ -59,6 +59,6 @@ def test_what_was_put_where_a_draft_is_expected_is_not_written_into(tmp_path: Pa
                 draft.symlink_to("/dev/null")
     write_atomic(tmp_path / "out", "new")
     assert ((tmp_path / "out").read_text(), (tmp_path / "out").is_symlink()) == ("new", False)
-    with pytest.raises(NodeError, match="cannot be written"), open_atomic(tmp_path / "out", 0):
+    with pytest.raises(NodeError, match="cannot be written"), open_locked_atomic(tmp_path / "out", 0):
         pass
     assert victim.read_text() == "mine"
