@@ -55,7 +55,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
     for name in ("engine.data_disk", "artifacts.fetch"):
-        monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: 1 << 60)
+        monkeypatch.setattr(f"rlbox.{name}.free_bytes_or_0", lambda path: 1 << 60)
     monkeypatch.setattr(
         "rlbox.run.start.replace_declared_by_measured_capacity", lambda app, target, room, folder, gpus: room
     )

@@ -46,7 +46,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlbox.planner.fit.query_nvml_or_empty", lambda: cards)
     monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.fit", "engine.data_disk"):
-        monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: int(target.disk.need_gib * GIB))
+        monkeypatch.setattr(f"rlbox.{name}.free_bytes_or_0", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)
     monkeypatch.setattr("rlbox.doctor.gpu_choice.query_nvml_or_empty", lambda timeout_s: cards)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")

@@ -111,7 +111,7 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     ) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
-    assert {(info.remote_uid, info.remote_gid) for info in members.values()} == {(7, 8)}
+    assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}
     assert members["rlbox-remote/start.json"].mode == 0o600
     assert {"rlbox-remote/lib/rlbox/cli/__init__.py", "rlbox-remote/lib/jobs/smoke.toml"} <= set(members)
     assert "rlbox-remote/project/jobs/mine.toml" in members

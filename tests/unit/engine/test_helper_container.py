@@ -23,7 +23,12 @@ HELPER = HelperContainer(
     terminal=False,
 )
 TUNNEL: Any = SimpleNamespace(
-    address="unix:///x", uid=1, gid=1, remote_socket="/s", remote_socket_gid=1, remote_state_directory="/state"
+    local_address="unix:///x",
+    remote_uid=1,
+    remote_gid=1,
+    remote_socket="/s",
+    remote_socket_gid=1,
+    remote_state_directory="/state",
 )
 
 
