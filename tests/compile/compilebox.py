@@ -158,7 +158,7 @@ def make_box(
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
     recipe = compute_recipe_digest(target, entry, source, locked, ())
-    row = CompileInputs(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
+    row = CompileInputs(name="small", group=group.name, inputs_sha256=recipe, source=source, tools=locked)
     folder.write(
         "images/mine/lock.json",
         replace(fitting_lock(target, list_rlbox_requirements()), compiled=(row,)).to_json_text(),
