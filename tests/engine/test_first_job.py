@@ -1,4 +1,4 @@
-"""The tutorial docs/first-job.md: every command is run, and every line of output that it shows is printed."""
+"""The tutorial first-job.md in both languages: its commands are run, and print each line of output that it shows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-PAGE = (CHECKOUT / "docs/first-job.md").read_text(encoding="utf-8")
-
 
 @pytest.mark.slow
-def test_first_job_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
-    blocks = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RLBOX_LANG": "en"}
+@pytest.mark.parametrize(("page", "language"), [("docs/first-job.md", "en"), ("docs/zh/first-job.md", "zh")])
+def test_first_job_tutorial_prints_what_it_shows(tmp_path: Path, page: str, language: str) -> None:
+    blocks = re.findall(r"```(sh|text)\n(.*?)```", (CHECKOUT / page).read_text(encoding="utf-8"), re.DOTALL)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RLBOX_LANG": language}
     folder, output = tmp_path, ""
     for kind, text in blocks:
         if kind == "text":
