@@ -16,7 +16,7 @@ from rlbox.diagnose.report import format_redacted_report, format_report
 from rlbox.diagnose.signatures import load_signatures
 from rlbox.diagnose.sources import LogSource, find_run_sources, find_sources
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.record.state import find_readable_run_state, find_run_cause
 from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
 from rlbox.system.command import run_command
@@ -74,7 +74,7 @@ def diagnose(
     cause = next((cause for state in states if (cause := find_run_cause(state))), None)
     if cause:  # its log is fine; a gate, a limit or a service was not
         what = _("the run failed all the same: {what}").format(what=cause.what)
-        text += f"\n{WorkFailed(what, where=cause.where, next_step=cause.next_step)}"
+        text = join("\n", (text, WorkFailed(what, where=cause.where, next_step=cause.next_step)))
         extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
     app.output({**diagnosis.as_json(), **extra}, text)
     if diagnosis.is_fatal or cause:

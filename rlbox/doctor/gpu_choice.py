@@ -28,6 +28,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import NodeError
+from rlbox.i18n import join
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_nvml_or_empty
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
@@ -89,7 +90,7 @@ def require_usable_local_gpus(
         *check_gpu_arch(query_nvml_or_empty(FIRMWARE_TIMEOUT_S), requirements),
     ):
         if finding.level == "error":
-            raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
+            raise NodeError(join(": ", (finding.title, finding.seen)), where=finding.where, next_step=finding.remedy)
         app.print_status(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
 
 

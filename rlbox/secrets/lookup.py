@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.values import Secret
 
@@ -80,7 +80,7 @@ def find_secrets(
     if missing or weak:
         into = next((str(file) for file in (overriding_env_file, *files) if file), _("a file for --env-file"))
         step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
-        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
+        raise SpecError(join("\n  ", (*missing, *weak)), next_step=step)
     return secrets
 
 
@@ -92,9 +92,9 @@ def _describe_missing(names: tuple[str, ...], places: list[_Place]) -> str:
             note = _(" (empty there)")
         elif place.title != ENVIRONMENT:
             note = note or suggest_similar(names[0], list(place.values))
-        seen.append(f"{place.title}{note}")
+        seen.append(join("", (place.title, note)))
     also = _(" (or {names})").format(names=", ".join(names[1:])) if names[1:] else ""
-    return _("secret {name}{also} is missing; looked in {seen}").format(name=names[0], also=also, seen=", ".join(seen))
+    return _("secret {name}{also} is missing; looked in {seen}").format(name=names[0], also=also, seen=join(", ", seen))
 
 
 def _load(path: Path, *, must: bool) -> _Place:

@@ -17,12 +17,17 @@ import click
 import pytest
 from fakes import Folder, Rlbox
 from groundbox import write_ground
+from test_cli_zh import english_lines
 
 from rlbox.cli.root import COMMANDS, root
 from rlbox.config.toml_files import load_toml
 
 TABLE = Path(__file__).with_name("wrong.toml")
 ROWS: list[dict[str, Any]] = load_toml(TABLE)["rows"]
+_OTHERS = re.compile(
+    r"Invalid .* \(at end of document\)|Expecting property name enclosed in double quotes|File name too long"
+    r"|No such file or directory|rollouts of the RL loop, one update each"
+)
 _ERROR = re.compile(r"^(?:rlbox: error|Error): ", re.MULTILINE)
 
 
@@ -88,3 +93,19 @@ def test_the_table_covers_every_verb_and_class() -> None:
         if isinstance(command, click.Group):
             assert {(verb, name) for name in command.commands} <= {tuple(words[:2]) for words in typed}
     assert {row["code"] for row in ROWS} == {1, 2, 4, 5}
+
+
+@pytest.mark.slow
+@pytest.mark.allow("sockets")
+def test_what_is_wrong_is_said_in_chinese(typed: Rlbox, ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no error a sentence is English, but for what the parsers of Python, the system and the job's author say."""
+    left = {}
+    for row in ROWS:
+        with monkeypatch.context() as patch:
+            patch.setenv("RLBOX_LANG", "zh")
+            if row["where"] == "disk":
+                patch.setenv("RLBOX_DATA", str(ground / "disk"))
+            error = _OTHERS.sub("", typed(*shlex.split(row["typed"])).err)
+        if lines := english_lines(error):
+            left[row["typed"]] = lines
+    assert left == {}
