@@ -15,11 +15,11 @@ from rlbox.gate.line_rules import (
     RuleState,
 )
 from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
-from rlbox.gate.metric import MetricChecker
+from rlbox.gate.metric import MetricChecker, NanWatch
 from rlbox.job.gate import CatalogueLine
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import LineBlock, LineSplitter
+from rlbox.logs.lines import Line, LineBlock, LineSplitter
 
 
 class CallerDecidedRules:
@@ -72,6 +72,8 @@ class GateChecker:
             for rule in stage.forbid
         ]
         self._metrics = [MetricChecker(rule, self.events, self._steps_of(rule.log)) for rule in stage.metrics]
+        may_be_nan = any(not rule.finite for rule in stage.metrics)
+        self._nan = None if may_be_nan else NanWatch(self.events, self._is_benign_stage_line)
         for index, line in enumerate(self._required if stage.ordered else ()):
             earlier = [each for each in self._required[:index] if each.rule.log == line.rule.log]
             line.predecessor = earlier[-1] if earlier else None
@@ -168,8 +170,12 @@ class GateChecker:
             *(line.state for line in self._lines()),
             *self._benign.states(),
             *(metric.state for metric in self._metrics),
+            *([self._nan.state] if self._nan and self._nan.state.state == "broken" else []),
             *self.outcomes.rules_decided_after_start(),
         ]
+
+    def _is_benign_stage_line(self, line: Line) -> bool:
+        return self._benign.matches_line(STAGE_LOG, line.number, line.text)
 
     def _has_undecided_lines(self) -> bool:
         return any(line.has_undecided_lines for line in self._forbidden)
@@ -188,6 +194,8 @@ class GateChecker:
         yield from self._model_texts[log].matchers()
         for metric in self._metrics:
             yield from metric.matchers(log)
+        if self._nan and log == STAGE_LOG:
+            yield self._nan.matcher
         for line in self._lines():
             if line.rule.log == log:
                 yield from line.matchers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rlbox.config.pattern import compile_re2
@@ -20,6 +20,38 @@ _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
 """What Python puts before a number of another kind than its own: `tensor(`, `np.float32(`, `array([`."""
 _MISSING = object()
+
+
+class _NanRule(MetricRule):
+    def describe(self) -> str:
+        return "loss and reward: not NaN in three lines"
+
+
+_NAN_RULE = _NanRule(
+    name="loss or reward",
+    pattern=r"""(?i)(?:loss|rewards?(?:[/_]mean)?)['"]?\s{0,3}[:=]\s{0,3}['"]?(?:tensor\()?(?P<value>nan)\b""",
+    finite=False,
+)
+_NAN_LINES = 3
+"""Lines with NaN that end a stage: a step that the trainer skips, for an overflow of fp16, may show one."""
+
+
+class NanWatch:
+    """Ends a stage that goes on with NaN as its loss or reward, whatever rules its job has."""
+
+    def __init__(self, events: GateEvents, is_benign: Callable[[Line], bool]) -> None:
+        self.state = RuleState(kind="metric", rule=_NAN_RULE.describe())
+        self._events = events
+        self._is_benign = is_benign
+        self.matcher = LineMatcher(_NAN_RULE.pattern, self._on_match)
+
+    def _on_match(self, line: Line, text: str) -> None:
+        if self._is_benign(line) or is_command_echo(line.text, _NAN_RULE.pattern):
+            return
+        self.state.count += 1
+        if self.state.count == _NAN_LINES:
+            violation = Violation(rule=_NAN_RULE, problem=f"{_NAN_RULE.name} is NaN in {_NAN_LINES} lines", line=line)
+            self._events.add_violation_unless_stopping(self.state, violation)
 
 
 class MetricChecker:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from rlbox.gate.gate import GateChecker
-from rlbox.job.gate import FileRule, ForbidRule, MetricRule, Ready, RequireRule
+from rlbox.job.gate import BenignRule, FileRule, ForbidRule, MetricRule, Ready, RequireRule
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.lines import strip_ansi_escapes
 
@@ -183,3 +183,51 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"
+
+
+NAN_LINES = (
+    "step:3 - actor/pg_loss:nan - critic/rewards/mean:0.5",
+    "{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05}",
+    " iteration 4/ 10 | lm loss: NAN | grad norm: 0.1",
+    "policy_loss=nan, kl=0.1",
+    "(TaskRunner pid=7) step:5 - critic/rewards/mean:nan",
+    '{"train/loss": "nan"}',
+)
+
+
+@pytest.mark.parametrize("text", NAN_LINES)
+def test_a_stage_ends_at_the_third_nan(text: str) -> None:
+    gate = GateChecker(stage())
+    gate.feed("stage", f"{text}\n{text}\n".encode())
+    assert not gate.events.violations
+    assert states(gate, "metric") == []
+    gate.feed("stage", f"{text}\n".encode())
+    assert [each.problem for each in gate.events.violations] == ["loss or reward is NaN in 3 lines"]
+    assert [state for state, _, _ in states(gate, "metric")] == ["broken"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reward_std: nan",  # of one sample
+        "loss: 0.5, grad_norm: nan",
+        "no loss: nanny",
+        "lossy = nan",
+        "entropy: nan",
+        "+ python train.py --loss=nan",
+    ],
+)
+def test_what_is_no_nan_of_loss_or_reward_goes_on(text: str) -> None:
+    gate = GateChecker(stage())
+    gate.feed("stage", f"{text}\n".encode() * 5)
+    assert not gate.events.violations
+
+
+def test_a_job_may_allow_nan() -> None:
+    lines = b"reward: nan\n" * 5
+    benign = GateChecker(dataclasses.replace(stage(), benign=(BenignRule(pattern="reward: nan"),)))
+    metric = MetricRule(name="reward", pattern=r"reward: (?P<value>\S+)", finite=False)
+    declared = GateChecker(dataclasses.replace(stage(), metrics=(metric,)))
+    for gate in (benign, declared):
+        gate.feed("stage", lines)
+        assert not gate.events.violations
