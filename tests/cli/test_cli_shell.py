@@ -80,6 +80,18 @@ def test_dry_run(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], en
     assert not home.exists()
 
 
+@pytest.mark.allow("sockets")
+def test_dry_run_has_capabilities_and_network_of_target(
+    rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
+) -> None:
+    folder.target("mine", f'{ON_IMAGE}\n[run]\nnetwork = "host"\ncap_add = ["SYS_PTRACE"]\n')
+    client("exit 1")
+    engine.images[IMAGE] = {}
+    said = rlbox("shell", "mine", "--dry-run")
+    assert said.code == 0, said.err
+    assert {"--cap-add=SYS_PTRACE", "--network=host"} <= set(said.out.split())
+
+
 @pytest.mark.allow("processes", "sockets")
 def test_an_engine_without_bridges_opens_the_shell(
     rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket

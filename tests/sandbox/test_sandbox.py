@@ -69,6 +69,7 @@ def test_files_go_in_and_come_back(server: Server) -> None:
         ("while True: print('x' * 999)", {}, "Error", -9, "output"),
         ("import os, time\nos.fork(), os.fork()\nx = b'1' * (60 << 20)\ntime.sleep(9)",
          {"memory_limit_MB": 128}, "Error", -9, "memory"),
+        ("import time\nfor n in range(80): open(f'f{n}', 'wb').write(b'x' * (1 << 20))\ntime.sleep(9)", {}, "Error", -9, "disk"),
     ],
 )  # fmt: skip
 def test_what_a_run_may_take(
@@ -180,6 +181,10 @@ os.waitpid(pid, 0)
          "assert p == (1, 2) and p.y == 2", "accepted"),
         ("import asyncio\nasync def f(x):\n    await asyncio.sleep(.01)\n    return x",
          "import asyncio\nassert asyncio.run(f(3)) == 3", "accepted"),
+        # a program that no test calls, and an object that claims to equal all
+        ("def f(x): return 3", "def test_f():\n    assert f(3) == 3", "failed"),
+        ("class P:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return P()",
+         "P()\nassert f(3) == 3", "wrong"),
         # lone surrogates get a verdict
         ("def f(): return '\\ud800'", "assert f() == '\\ud800'", "accepted"),
         ("def f(): return '\ud800'", "assert f() == 'x'", "failed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes import Folder, fitting_lock
+from fakes import CHECKOUT, Folder, fitting_lock
 
 from rlbox.app import list_rlbox_requirements
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
@@ -33,6 +33,7 @@ from rlbox.target.lock import (
     compute_lock_spec_checksum,
     compute_recipe_digest,
     find_lock_fault,
+    load_lock,
     parse_lock,
 )
 from rlbox.target.target import Target, load_target
@@ -287,3 +288,11 @@ def test_the_system_of_a_build(folder: Folder) -> None:
     assert base.packages == ("g++", "make", "python3-dev")
     image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
     assert derive_bootstrapped_compiler_base(target(folder, image)) is None
+
+
+def test_shipped_flash_targets_have_one_recipe() -> None:
+    locks = [load_lock(CHECKOUT / f"images/{name}/lock.json") for name in ("cluster-2node-flash", "vast-5090-flash")]
+    wheels = [package for lock in locks if lock for group in lock.groups for package in group.packages]
+    compiled = [(one.sha256, one.source) for one in wheels if one.source.startswith("compiled/")]
+    assert len(compiled) == 2
+    assert len(set(compiled)) == 1

@@ -25,6 +25,9 @@ REFERENCE = ("targets", "jobs", "gates", "proof")
 """Pages that may have more than `MOST_WORDS`, as all that are made from the code."""
 MOST_WORDS = 500
 PAGES = sorted(path for part in ("", "jobs/", "zero/") for path in DOCS.glob(f"{part}*.md"))
+CLAIM = re.compile(r"\b(?:each|every|never|same)\b", re.IGNORECASE)
+NAMED = re.compile(r"<!-- test: (.*?) -->")
+PAGES_WITH_CLAIMS = sorted((*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")))
 ROW = re.compile(r"\| (\d) x (\d+) GB \(.+?\) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|")
 
 
@@ -73,3 +76,21 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards of 32 GB untested")
     hangs = "".join((DOCS / name).read_text("utf-8") for name in ("hangs.md", "hangs-details.md"))
     assert "after 38.7 s, once in six times" in hangs
+
+
+def test_tests_named_beside_claims_exist() -> None:
+    named = {
+        name for path in PAGES_WITH_CLAIMS for hit in NAMED.findall(path.read_text("utf-8")) for name in hit.split(", ")
+    }
+    assert len(named) > 100
+    for name in sorted(named):
+        file, _, test = name.partition("::")
+        assert (CHECKOUT / file).is_file(), name
+        assert f"def {test}(" in (CHECKOUT / file).read_text("utf-8"), name
+
+
+def test_readme_claims_name_their_tests() -> None:
+    prose = re.sub(r"^```.*?^```$", "", (CHECKOUT / "README.md").read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    claims = [text for text in re.split(r"\n\s*\n|\n(?=[-*|#>] ?)", prose) if CLAIM.search(strip_markdown(text))]
+    assert len(claims) > 5
+    assert [text for text in claims if not NAMED.search(text)] == []

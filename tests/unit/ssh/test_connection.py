@@ -48,6 +48,11 @@ def test_without_patience_the_first_refusal_ends_it(calls: Path, tmp_path: Path)
     assert calls.read_text().splitlines() == ["call"]
 
 
+def test_ssh_asks_for_no_password(tmp_path: Path) -> None:
+    for one in (address(tmp_path), SshAddress(host="host")):
+        assert "BatchMode=yes" in one.to_argv_before_destination()
+
+
 def test_no_ssh_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError, match="there is no ssh on PATH"), SshConnection(address(tmp_path), retry_s=30.0):
