@@ -19,7 +19,7 @@ from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_wrong_exit_code
 from rlbox.supervise.evidence import StageFailure
-from rlbox.supervise.failure_report import explain_failure, gather_and_write_evidence
+from rlbox.supervise.failure_report import analyze_failure_logs, gather_and_write_evidence
 from rlbox.system.files import write_atomic
 
 LOG_BYTES, FEW_BYTES = 1 << 30, 4 << 20
@@ -64,7 +64,7 @@ def _writing(failure: StageFailure) -> Callable[[], float]:
     def write() -> float:
         shutil.rmtree(folder, ignore_errors=True)
         began = time.perf_counter()
-        gather_and_write_evidence(failure, explain_failure(failure))
+        gather_and_write_evidence(failure, analyze_failure_logs(failure))
         seconds = time.perf_counter() - began
         if (folder / "first_fatal.txt").read_text().count("\n") < 200 or not (folder / "packages.txt").stat().st_size:
             raise Unusable("the evidence does not hold 100 lines on each side, or no packages")

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import Supervised, bare_stage, unix
-from rlbox.hang.detector import HangDetector, Stall, load_shipped_phases, merge_phases
+from rlbox.hang.detector import HangDetector, HangOrTimeout, load_shipped_phases, merge_phases
 from rlbox.logs.lines import LineSplitter
 from rlbox.system.counters import ActivityRates
 
@@ -86,7 +86,7 @@ def false_alarms(place: Place) -> Sample:
     return Sample(ours=(float(len(alarms)),), anchor=(1.0,), unit="")
 
 
-def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
+def replay(data: bytes, silence_s: float = 600.0) -> HangOrTimeout | None:
     """Return the hang that a log would have been called, at the speed of its own times and its processes idle.
 
     Lines without a time, and states of progress bars whose clock went back, are spread evenly between their

@@ -89,7 +89,7 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
-    from rlbox.fixes.catalogue import load_fixes
+    from rlbox.fixes.catalogue import load_fix_catalogue
     from rlbox.fixes.conditions import list_stack_package_versions
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.plan import build_dockerfile_values, group_layers_into_large_and_small_stages, plan_python_layers
@@ -99,7 +99,7 @@ def _own_render(place: Place) -> Callable[[], str]:
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.own_or_shipped_lock_file("local"))
-    baked = select_and_render_fixes(load_fixes(project), target, list_stack_package_versions(target, lock))
+    baked = select_and_render_fixes(load_fix_catalogue(project), target, list_stack_package_versions(target, lock))
     values = build_dockerfile_values(
         target, lock, group_layers_into_large_and_small_stages(plan_python_layers(target, lock)), baked, ()
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.place import Place, run, smallest_target
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import load_lock
@@ -93,7 +93,7 @@ def _known(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def _made_from() -> str:
-    parts = (SPEC.read_text(encoding="utf-8"), repr(LEAF), repr(BOTTOM), *list_rlbox_requirements())
+    parts = (SPEC.read_text(encoding="utf-8"), repr(LEAF), repr(BOTTOM), *list_rlbox_base_requirements())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -104,7 +104,7 @@ def _small_folder(place: Place) -> Path:
     fetch = place.rlbox("fetch", model.name, "--store", str(store), "--project", str(model.parents[1]))
     run(fetch.argv, env=fetch.env, cwd=fetch.cwd)
     lock = load_lock(model / "lock.json")
-    digests = {package.file: package.sha256 for package in (lock.list_packages() if lock else ())}
+    digests = {package.file: package.sha256 for package in (lock.list_python_packages() if lock else ())}
     for name, digest in digests.items():
         ObjectStore(store).link_object(digest, folder / name)
     pins = dict(pin.split("==") for pin in re.findall(r'"(\S+==\S+)"', SMALL_SPEC.read_text(encoding="utf-8")))
@@ -147,7 +147,7 @@ def _fetch(place: Place, folder: Path) -> None:
         for verb in ("lock", "fetch"):
             run(place.rlbox(verb, TARGET).argv, env=place.env, cwd=place.project)
         lock = load_lock(spec.with_name("lock.json"))
-        digests |= {package.file: package.sha256 for package in (lock.list_packages() if lock else ())}
+        digests |= {package.file: package.sha256 for package in (lock.list_python_packages() if lock else ())}
     for name, digest in digests.items():
         (folder / name).unlink(missing_ok=True)
         store.link_object(digest, folder / name)

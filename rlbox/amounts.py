@@ -41,15 +41,15 @@ def exact_duration_text(seconds: float) -> str:
     return found
 
 
-def precise_duration_text(seconds: float) -> str:
+def duration_text_precise_below_minute(seconds: float) -> str:
     """Return a short span of which milliseconds matter: a step, a request; `0.123 s`, `29.1 s`, and minutes as ever."""
     return f"{seconds:.3g} s" if seconds < _MINUTE else duration_text(seconds)
 
 
-def iso_to_unix(text: str) -> float | None:
+def zoned_iso_to_unix(timestamp: str) -> float | None:
     """Return a time of a run's files (ISO 8601, UTC) as seconds since 1970; None for what is no time."""
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(timestamp)
     except ValueError:
         return None
     return found.timestamp() if found.tzinfo else None
@@ -59,7 +59,7 @@ def decimal_size_text(size_bytes: float, *, up_to_six_digits: bool = False) -> s
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
     Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
-    `gpu_memory_text`. `up_to_six_digits` keeps all digits of a round number, for an axis.
+    `gpu_gib_or_mib_text`. `up_to_six_digits` keeps all digits of a round number, for an axis.
     """
     value, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
@@ -74,7 +74,7 @@ def decimal_and_gib_size_text(gib: float) -> str:
     return f"{decimal_size_text(gib * GIB)} ({gib:g} GiB)"
 
 
-def gpu_memory_text(size_bytes: float) -> str:
+def gpu_gib_or_mib_text(size_bytes: float) -> str:
     """Return memory of a GPU as drivers and torch's errors count it: `31.8 GiB`, `64 MiB`; 1 GiB has 2^30 bytes.
 
     A card that is sold with 32 GB has 31.8 GiB, which in `decimal_size_text` would be 34.2 GB: nobody's word for it.

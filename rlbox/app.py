@@ -12,13 +12,13 @@ from typing import Any
 
 from rlbox.config.project import Project
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _, get_language, translate
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class DryRun:
+class DryRunOutcome:
     """What a dry run has met on the real path: refusals, what nobody could tell by its reason, what is done first.
 
     `built_tags` names what is there by then: the tag of an image that is built.
@@ -35,21 +35,21 @@ class DryRun:
         """That of the real run as far as it is known: the first refusal ends it."""
         return self.refusals[0].exit_code if self.refusals else max(self.exit_codes_unless_refused, default=0)
 
-    def add_refusal(self, error: RlboxError) -> None:
+    def add_refusal_if_new(self, error: RlboxError) -> None:
         if str(error) not in map(str, self.refusals):  # several checks may meet the same
             self.refusals.append(error)
 
-    def verdict_json(self, action: str) -> dict[str, Any]:
-        """Return it as JSON types; `action` is what the real run does."""
+    def verdict_to_json(self, would_do: str) -> dict[str, Any]:
+        """Return it as JSON types; `would_do` is what the real run does."""
         return {
-            "would": "" if self.refusals else action,
+            "would": "" if self.refusals else would_do,
             "exit_code": self.expected_exit_code,
             "refused": [error.as_json() for error in self.refusals],
             "not_checked": [{"what": what, "why": why} for why, what in self.unchecked_by_reason.items()],
             "first": self.steps_before,
         }
 
-    def format_lines(self, action: str) -> list[str]:
+    def format_comments(self, would_do: str) -> list[str]:
         """Return it for people, as comments of a shell; the last line is the verdict."""
         found = [f"# first: {text}" for text in self.steps_before]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked_by_reason.items()]
@@ -57,7 +57,7 @@ class DryRun:
         count = len(self.refusals)
         no = f"this would be refused: 1 refusal, exit code {self.expected_exit_code}"
         no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.expected_exit_code}"
-        yes = f"this would {action}" + ", as far as it is checked" * bool(self.unchecked_by_reason)
+        yes = f"this would {would_do}" + ", as far as it is checked" * bool(self.unchecked_by_reason)
         yes += f"; exit code {self.expected_exit_code}" if self.expected_exit_code else ""
         return [*found, f"# verdict: {no if self.refusals else yes}"]
 
@@ -70,7 +70,7 @@ class App:
     as_json: bool = False
     dry_run: bool = False
     verbosity: int = 0
-    dry: DryRun = field(default_factory=DryRun)
+    dry: DryRunOutcome = field(default_factory=DryRunOutcome)
 
     @property
     def can_show_progress(self) -> bool:
@@ -84,7 +84,7 @@ class App:
 
     def print_status(self, text: str) -> None:
         if self.verbosity >= 0:
-            sys.stderr.write(remove_controls(translate(text)) + "\n")
+            sys.stderr.write(sanitize_for_terminal(translate(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -98,49 +98,49 @@ class App:
             if isinstance(error, EngineUnavailable):
                 self.add_dry_run_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
             else:
-                self.dry.add_refusal(error)
+                self.dry.add_refusal_if_new(error)
 
     def add_dry_run_unchecked(self, reason: str, *subjects: str) -> None:
         known = self.dry.unchecked_by_reason.setdefault(reason, [])
         known += [one for one in subjects if one not in known]
 
-    def print_plan(self, data: Mapping[str, Any], text: str, action: str, *, exit_code_if_run: int = 0) -> int:
-        """Write the result of a dry run, its verdict last; `action` is what the real one does. Return its exit code.
+    def print_dry_run(self, data: Mapping[str, Any], text: str, would_do: str, *, exit_code_if_run: int = 0) -> int:
+        """Write the result of a dry run, its verdict last; `would_do` is what the real one does. Return its exit code.
 
-        `exit_code` is how a real run ends that nothing refuses.
+        `exit_code_if_run` is how a real run ends that nothing refuses.
         """
         self.dry.exit_codes_unless_refused.append(exit_code_if_run)
         if self.as_json:
-            print_json_with_schema({**data, "verdict": self.dry.verdict_json(action)})
+            print_json_with_schema_version({**data, "verdict": self.dry.verdict_to_json(would_do)})
             return self.dry.expected_exit_code
         if text:
             self.print_stdout(f"{text}\n")
-        self.print_stdout("\n".join(self.dry.format_lines(action)))
+        self.print_stdout("\n".join(self.dry.format_comments(would_do)))
         return self.dry.expected_exit_code
 
     def output(self, data: Mapping[str, Any], text: str) -> None:
         """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""
         if self.as_json:
-            print_json_with_schema(data)
+            print_json_with_schema_version(data)
         elif text:
             self.print_stdout(text)
 
     def print_stdout(self, text: str) -> None:
-        sys.stdout.write(remove_controls(translate(text)) + "\n")
+        sys.stdout.write(sanitize_for_terminal(translate(text)) + "\n")
         sys.stdout.flush()
 
 
-def print_json_with_schema(data: Mapping[str, Any]) -> None:
+def print_json_with_schema_version(data: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; characters that its encoding lacks are escaped as JSON does."""
     import json
 
     escaped = not sys.stdout.encoding.lower().startswith("utf")
-    text = remove_controls(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
-    sys.stdout.write((json.dumps(parse_json(text), indent=2) if escaped else text) + "\n")
+    text = sanitize_for_terminal(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
+    sys.stdout.write((json.dumps(parse_untrusted_json(text), indent=2) if escaped else text) + "\n")
     sys.stdout.flush()
 
 
-def list_rlbox_requirements() -> tuple[str, ...]:
+def list_rlbox_base_requirements() -> tuple[str, ...]:
     from importlib.metadata import requires
 
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))

@@ -46,10 +46,10 @@ class Finding:
         return asdict(self)
 
 
-def join_at_most(texts: Sequence[str], most: int = 4) -> str:
+def join_and_count_rest(texts: Sequence[str], max_shown: int = 4) -> str:
     """Return texts as `Finding.seen` names them: the first few, then how many more there are."""
-    more = f" (+{len(texts) - most} more)" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+    more = f" (+{len(texts) - max_shown} more)" if len(texts) > max_shown else ""
+    return ", ".join(texts[:max_shown]) + more
 
 
 def parse_finding(data: Mapping[str, Any]) -> Finding:

@@ -21,7 +21,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def parse_json(text: bytes | str, *, allow_surrogates: bool = False) -> Any:
+def parse_untrusted_json(text: bytes | str, *, allow_surrogates: bool = False) -> Any:
     """Return the value that a JSON text holds; `NaN` and `Infinity` are numbers, as Python writes them.
 
     Raises
@@ -42,7 +42,7 @@ def parse_json(text: bytes | str, *, allow_surrogates: bool = False) -> Any:
     return value
 
 
-def decode_toml(text: str) -> dict[str, Any]:
+def parse_untrusted_toml(text: str) -> dict[str, Any]:
     """Return the table that a TOML text holds.
 
     Raises
@@ -63,12 +63,12 @@ def decode_toml(text: str) -> dict[str, Any]:
     return table
 
 
-def parse_digits(text: str | bytes, *, most: int = 18) -> int | None:
+def parse_digits(text: str | bytes, *, max_digits: int = 18) -> int | None:
     """Return a number written in ASCII digits alone, at most so many; None for anything else."""
-    return int(text) if 0 < len(text) <= most and text.isascii() and text.isdigit() else None
+    return int(text) if 0 < len(text) <= max_digits and text.isascii() and text.isdigit() else None
 
 
-def parse_decimal_or_infinite(text: str) -> float | None:
+def parse_decimal_number(text: str) -> float | None:
     """Return a number as programs write it (`2`, `-0.5`, `1e-05`); None for anything else, or one that is too long.
 
     It may be infinite: `1e999` is.
@@ -76,7 +76,7 @@ def parse_decimal_or_infinite(text: str) -> float | None:
     return float(text) if len(text) <= _MAX_DECIMAL_CHARACTERS and _NUMBER.fullmatch(text) else None
 
 
-def to_finite_float(value: object) -> float | None:
+def number_to_finite_float(value: object) -> float | None:
     """Return a number of a parsed document as a decimal; None for anything else, one that is infinite, or too large."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None

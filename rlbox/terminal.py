@@ -22,7 +22,7 @@ _HELD = 4096
 """Characters of a line that wait for the end of a sequence; a longer one loses its beginning alone."""
 
 
-def remove_controls(text: str) -> str:
+def sanitize_for_terminal(text: str) -> str:
     """Return a text without control sequences, control characters (but tab and line feed) and signs that turn it round.
 
     A carriage return becomes a line feed: what it would overwrite stays to be seen. Half a character becomes U+FFFD.
@@ -32,8 +32,8 @@ def remove_controls(text: str) -> str:
     return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", ESCAPE_SEQUENCE.sub("", text))))
 
 
-class ControlFilter:
-    """`remove_controls` for bytes that are cut anywhere: what may be the beginning of a sequence waits for the rest."""
+class IncrementalTerminalSanitizer:
+    """`sanitize_for_terminal` for bytes cut anywhere: what may be the beginning of a sequence waits for the rest."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -44,12 +44,12 @@ class ControlFilter:
         text = self._held + self._decoder.decode(data)
         cut = self._open(text)
         self._held = text[cut:]
-        return remove_controls(text[:cut]).encode()
+        return sanitize_for_terminal(text[:cut]).encode()
 
     def close(self) -> bytes:
         """Return what was held back."""
         held, self._held = self._held + self._decoder.decode(b"", final=True), ""
-        return remove_controls(held).encode()
+        return sanitize_for_terminal(held).encode()
 
     def _open(self, text: str) -> int:
         """Return where the line that has not ended may begin a sequence, or ends with a carriage return."""

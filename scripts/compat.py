@@ -35,7 +35,7 @@ from packaging.version import InvalidVersion, Version
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from rlbox.artifacts.locator import ask_uv_for_effective_index  # noqa: E402
+from rlbox.artifacts.locator import ask_uv_for_index_url_or_empty  # noqa: E402
 from rlbox.system.network_settings import read_pip_and_proxy_settings  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"
@@ -379,7 +379,7 @@ def build_facts_of(releases: dict[str, Release]) -> Iterator[Fact]:
 
 def main() -> int:
     """Write the file."""
-    index = (read_pip_and_proxy_settings().index_url or ask_uv_for_effective_index()).rstrip("/")
+    index = (read_pip_and_proxy_settings().index_url or ask_uv_for_index_url_or_empty()).rstrip("/")
     with ThreadPoolExecutor(12) as pool:
         names = sorted(NAMES)
         pages = dict(zip(names, pool.map(lambda name: by_version(index_page(index, name)), names), strict=True))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlbox.record.state import EVENTS_FILE, load_run_state
-from rlbox.report.run_view import format_stage_gates_and_notes
+from rlbox.report.run_view import format_stage_table_and_notes
 
 SHOWN = ("Final collected", "[holdem][rollout", "weights of step")
 
@@ -31,7 +31,7 @@ def main(run_dir: Path, picture: Path) -> None:
             if line.startswith(SHOWN):
                 console.print(Text(line[:116], style="cyan"))
         console.print()
-        console.print(Text(format_stage_gates_and_notes(state)))
+        console.print(Text(format_stage_table_and_notes(state)))
         console.print(Text(f"\nrun {state.run_id} {state.state}", style="bold green"))
         console.save_svg(str(picture), title="rlbox")
 

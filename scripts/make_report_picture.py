@@ -20,7 +20,7 @@ from browserbox import find_chromium  # noqa: E402
 
 from rlbox.amounts import utc_now  # noqa: E402
 from rlbox.record.state import RunState, load_run_state  # noqa: E402
-from rlbox.report.html import render_report  # noqa: E402
+from rlbox.report.html import render_report_html  # noqa: E402
 from rlbox.report.live import LivePageServer  # noqa: E402
 from rlbox.report.read import RunRecord, load_run_record  # noqa: E402
 from rlbox.secrets.masks import SecretMasker  # noqa: E402
@@ -79,12 +79,12 @@ def read(run: Path) -> RunRecord:
 
 
 def report(run: RunRecord) -> None:
-    shot("report", render_report(run, made_at=utc_now()), WIDE)
+    shot("report", render_report_html(run, made_at=utc_now()), WIDE)
 
 
 def live(run: Path) -> None:
     """Take the live page, dark."""
-    with LivePageServer(run, lambda: render_report(read(run), made_at=utc_now(), live=True)) as server:
+    with LivePageServer(run, lambda: render_report_html(read(run), made_at=utc_now(), live=True)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, DARK)
         server.shutdown()

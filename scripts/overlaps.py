@@ -15,7 +15,7 @@ from rlbox.config.project import Project
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import CERTAIN_FAILURE, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import SIGNATURE_FIELDS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 def find_overlaps() -> Iterator[tuple[str, list[LogSignature]]]:
     """Yield each example that signatures of the same role but of several fixes match, the best match first."""
-    fixes = load_fixes(Project(folder=CHECKOUT))
+    fixes = load_fix_catalogue(Project(folder=CHECKOUT))
     catalogue = SignatureSet(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes))
     for example in dict.fromkeys(row.example for fix in fixes for row in fix.signature):
         event = make_line_event(parse_line(1, example), CERTAIN_FAILURE)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from wheelbox import make_wheel
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum, hash_locked_patch
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum, make_locked_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORDS = b"vocabulary\n"
@@ -88,7 +88,7 @@ def give(
         packages.append(Package(name=name, version=version, file=file, sha256=put(store, body), size=len(body)))
     lock = Lock(
         target="small",
-        spec=compute_lock_spec_checksum(target, list_rlbox_requirements()),
+        spec=compute_lock_spec_checksum(target, list_rlbox_base_requirements()),
         python=python,
         platform=target.python.platform,
         base="debian:bookworm",
@@ -97,7 +97,7 @@ def give(
         http=(
             HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
         ),
-        patches=(hash_locked_patch("alpha.patch", PATCH),) if patched else (),
+        patches=(make_locked_patch("alpha.patch", PATCH),) if patched else (),
     )
     (place / "lock.json").write_text(lock.to_json_text())
     return lock
@@ -125,7 +125,7 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
     (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
     spec = compute_lock_spec_checksum(
-        load_target_with_fix_apt_packages(Project(folder=folder), "held").target, list_rlbox_requirements()
+        load_target_with_fix_apt_packages(Project(folder=folder), "held").target, list_rlbox_base_requirements()
     )
     (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).to_json_text())
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
@@ -126,7 +126,7 @@ class Folder:
 
     def fitting_lock(self, name: str) -> Lock:
         """Return a lock that fits the target: one package a group."""
-        return fitting_lock(load_target(self.project, name).target, list_rlbox_requirements())
+        return fitting_lock(load_target(self.project, name).target, list_rlbox_base_requirements())
 
     def files(self) -> list[str]:
         """Every file in the folder, sorted."""

@@ -27,9 +27,9 @@ from fakes import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import list_lines_of_benign_prefixed_fixes
-from rlbox.gate.files import FileSnapshot, check_file
+from rlbox.fixes.catalogue import load_fix_catalogue
+from rlbox.fixes.render import list_rules_of_benign_prefixed_fixes
+from rlbox.gate.files import FileSnapshot, check_file_rule
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.line_rules import RuleState
@@ -40,7 +40,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPaths, StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
-KNOWN = list_lines_of_benign_prefixed_fixes(load_fixes(Project(folder=CHECKOUT)))
+KNOWN = list_rules_of_benign_prefixed_fixes(load_fix_catalogue(Project(folder=CHECKOUT)))
 Cut = Callable[[bytes], Iterable[bytes]]
 
 
@@ -79,7 +79,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
-    for rule in gate.outcomes.need_port_and_service_rules():
+    for rule in gate.outcomes.list_rules_decided_before_start():
         gate.set_held_unless_broken(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer])
@@ -118,11 +118,15 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> No
         ray = case["ray"]
         code = ray["code"]
         assert gate.outcomes.ray
-        gate.set_by_problem(gate.outcomes.ray, "" if ray["status"] == "SUCCEEDED" else ray["status"], "SUCCEEDED")
-    gate.set_by_problem(gate.outcomes.exit, "" if code in stage.exit_codes else f"exit code {code}", "exit code 0")
+        gate.set_broken_if_problem_else_held(
+            gate.outcomes.ray, "" if ray["status"] == "SUCCEEDED" else ray["status"], "SUCCEEDED"
+        )
+    gate.set_broken_if_problem_else_held(
+        gate.outcomes.exit, "" if code in stage.exit_codes else f"exit code {code}", "exit code 0"
+    )
     for probe, rule, answer in zip(stage.probes, gate.outcomes.probes, case.get("answers", []), strict=False):
         problem = find_response_problem(probe, answer["status"], answer["text"])
-        gate.set_by_problem(rule, problem, "")
+        gate.set_broken_if_problem_else_held(rule, problem, "")
 
 
 def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
@@ -142,8 +146,8 @@ def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     for file, rule in zip(stage.files, gate.outcomes.files, strict=True):
         with _Writer([run / name for name in names]):
-            fact = check_file(file, lambda: None, earlier_snapshot=before if file.newer else None)
-        gate.set_by_problem(rule, fact.problem, "complete")
+            fact = check_file_rule(file, lambda: None, earlier=before if file.newer else None)
+        gate.set_broken_if_problem_else_held(rule, fact.problem, "complete")
 
 
 class _Writer:
@@ -173,7 +177,7 @@ class _Writer:
 
 
 def _verdict(gate: GateChecker) -> Verdict:
-    states = gate.states()
+    states = gate.copy_rule_states()
     for broken in gate.events.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
     for violation in gate.events.violations[:1]:
@@ -197,4 +201,4 @@ def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[ob
     gate.ignore_failures_while_stopping()
     gate.decide_waiting_rules()
     last_lines = {log: gate.last_nonblank_line(log) for log in case.get("logs", {})}
-    return (gate.states(), gate.events.forbidden, gate.events.violations, last_lines)
+    return (gate.copy_rule_states(), gate.events.forbidden, gate.events.violations, last_lines)

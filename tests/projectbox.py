@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlbox.image.names import format_target_colon_project_tag, make_unique_project_name
+from rlbox.image.names import format_target_colon_project_tag, make_hashed_project_name
 
-PROJECT = make_unique_project_name("tests", str(Path(__file__).resolve()))
+PROJECT = make_hashed_project_name("tests", str(Path(__file__).resolve()))
 
 
 def own(target: str) -> str:

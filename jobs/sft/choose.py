@@ -15,7 +15,7 @@ from rlbox.evaluation.files import (
     BEST_FILE,
     SUMMARY_FILE,
     read_result,
-    read_result_export_path,
+    read_result_export_path_or_empty,
     read_results,
     write_json,
 )
@@ -90,7 +90,10 @@ def main() -> None:
     if baseline is None:
         print("[WARN] judge the model before training for one: --set base=FOLDER, or name one: --set baseline=FILE")
     path = args.checkpoints / f"global_step_{best.step}"
-    chosen = choice_to_json(found) | {"path": str(path), "model": read_result_export_path(args.out / best.name)}
+    chosen = choice_to_json(found) | {
+        "path": str(path),
+        "model": read_result_export_path_or_empty(args.out / best.name),
+    }
     chosen["regression"] = found.has_regressed_on_guard
     write_json(args.out / BEST_FILE, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
     print(f"best checkpoint: step {best.step}, {path / 'huggingface'}")

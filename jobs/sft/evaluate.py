@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.comparison import format_scores_by_checkpoint
-from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_line
-from rlbox.evaluation.export import Export
+from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_sanitized_line
+from rlbox.evaluation.export import HfExport
 from rlbox.evaluation.files import HISTORY_FILE, read_results
 from rlbox.evaluation.model_server import (
-    EngineOptions,
+    InferenceEngineOptions,
     MultiServerModelClient,
     ServeExport,
     ServerCommand,
     build_serve_function,
     describe_own_engine_settings_and_env,
-    run_servers,
+    serve_model,
 )
 from rlbox.evaluation.sandbox_client import SandboxClient
-from rlbox.evaluation.suites import ProblemError, ProblemSources, SuiteProblems, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemSources, SuiteOrProblemError, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
@@ -41,7 +41,7 @@ Sets = dict[str, SuiteProblems]
 class Wanted:
     """An export that is to be judged on a tier; `missing` says what it lacks, or nothing."""
 
-    export: Export
+    export: HfExport
     tier: int
     missing: str
 
@@ -120,7 +120,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
         raise ValueError(f"no global_step_{missing[0]} in {args.checkpoints}")
     rows = [
         Wanted(
-            export=Export(path=one.export, name=f"step_{one.step}", step=one.step),
+            export=HfExport(path=one.export, name=f"step_{one.step}", step=one.step),
             tier=tiers[one.step],
             missing=one.missing,
         )
@@ -131,7 +131,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
         raise ValueError(f"{args.vllm_url} serves one model: say with --only which checkpoint it is")
     if not args.base:
         return rows
-    base = Export(path=Path(args.base), name=eval_config.BASE, step=-1)
+    base = HfExport(path=Path(args.base), name=eval_config.BASE, step=-1)
     return [Wanted(export=base, tier=args.final_tier, missing=what_is_missing(base.path)), *rows]
 
 
@@ -142,7 +142,7 @@ def load(args: argparse.Namespace, tier: int) -> Sets:
     found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
-        raise ProblemError(f"--max-model-len {args.max_model_len} has no room for {longest} new tokens")
+        raise SuiteOrProblemError(f"--max-model-len {args.max_model_len} has no room for {longest} new tokens")
     return {row.suite.name: row for row in found}
 
 
@@ -164,13 +164,13 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
     http = create_loopback_client(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
-        engine = EngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
-        return build_serve_function(engine, http, print_line)
+        engine = InferenceEngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
+        return build_serve_function(engine, http, print_sanitized_line)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[MultiServerModelClient]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
         engine = ServerCommand(argv=argv, url=f"http://127.0.0.1:{args.port}", start_timeout_s=args.start_s)
-        return run_servers([engine], folder, http)
+        return serve_model([engine], folder, http)
 
     return small
 

@@ -14,7 +14,7 @@ from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archive_names
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.system.command import check_command
+from rlbox.system.command import run_command_or_raise
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base
 from rlbox.values import Command
@@ -27,7 +27,7 @@ _MINIMAL = ("?essential", "?priority(required)", "apt")
 _MERGED = "usr-is-merged"
 
 
-def render_apt_conf_and_pins(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
+def render_apt_conf_and_pin_files(pinned_versions: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
     """Return the files that have apt read and write nothing outside of `root`, whose own files lie as in a system.
 
     `pinned_versions` maps packages to the version to keep while an archive still has it.
@@ -187,16 +187,16 @@ def _run_apt(
 ) -> str:
     for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    for name, text in render_apt_conf_and_pins(
+    for name, text in render_apt_conf_and_pin_files(
         pinned_versions, debian_architecture_or_processor(platform), str(root)
     ).items():
         (root / name).write_text(text)
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C", **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
     update = ("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
     install = ("apt-get", "install", "--yes", "--print-uris", "-qq", *list_bootstrap_and_base_packages(base))
-    check_command(Command(argv=update, env=env, timeout_s=600), f"apt cannot read {archives}", next_step=_LOOK)
+    run_command_or_raise(Command(argv=update, env=env, timeout_s=600), f"apt cannot read {archives}", next_step=_LOOK)
     what = _("apt finds no set of packages for the base")
-    outcome = check_command(Command(argv=install, env=env, timeout_s=120), what, next_step=_LOOK)
+    outcome = run_command_or_raise(Command(argv=install, env=env, timeout_s=120), what, next_step=_LOOK)
     if "W: " in outcome.stderr and not outcome.stdout:
         raise WorkFailed(_("{what}\n  | {stderr}").format(what=what, stderr=outcome.stderr.strip()))
     return outcome.stdout

@@ -12,14 +12,14 @@ from typing import IO, cast
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
-from rlbox.artifacts.mirrors import FileUrl, list_image_urls
+from rlbox.artifacts.mirrors import FileUrl, list_image_urls_or_original
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
-from rlbox.engine.registry_client import Registry, create_digest_error
+from rlbox.engine.registry_client import Registry, create_digest_mismatch_error
 from rlbox.errors import NodeError, RegistryError, RlboxError, WorkFailed
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
@@ -43,7 +43,7 @@ def list_base_files_in_stored_manifests(
     return tuple(_walk(store, base_image, digest, only_platform)) if at else ()
 
 
-def fetch_base_files(
+def ensure_base_files_in_store(
     base_image: str,
     platform: str,
     store: ObjectStore,
@@ -112,7 +112,7 @@ def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
     if manifest.descriptor.media_type not in INDEX_TYPES:
         return
     processor = platform.partition("-")[0]
-    for row in parse_json(manifest.body)["manifests"]:
+    for row in parse_untrusted_json(manifest.body)["manifests"]:
         made_for = row.get("platform", {})
         fits = (made_for.get("os"), made_for.get("architecture")) == ("linux", _PROCESSORS.get(processor, processor))
         if fits or not platform:
@@ -137,11 +137,11 @@ def _fetch_from(
                     partial.truncate()
                     partial.write(registry.require_manifest(reference.repository, f"sha256:{file.sha256}").body)
                 else:
-                    download_blob(registry, reference.repository, file, partial, on_bytes)
+                    resume_and_verify_blob_download(registry, reference.repository, file, partial, on_bytes)
                 partial.commit()
 
 
-def download_blob(
+def resume_and_verify_blob_download(
     registry: Registry,
     repository: str,
     file: Artifact,
@@ -167,13 +167,13 @@ def download_blob(
     if partial.digest != file.sha256:
         found = partial.digest
         partial.truncate()
-        raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
+        raise create_digest_mismatch_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
 def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
     if "@" not in lock.base:
         return ()
-    places = list_image_urls(lock.base, load_profile(app.project, sources_profile))
+    places = list_image_urls_or_original(lock.base, load_profile(app.project, sources_profile))
 
     def print_missing(missing: Sequence[Artifact]) -> None:
         if size := sum(file.size for file in missing):
@@ -186,10 +186,10 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
             show(make_fetch_progress_item(file, "done" if done == file.size else "running", done))
 
         ca_bundle = read_pip_and_proxy_settings().ca_bundle
-        return fetch_base_files(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)
+        return ensure_base_files_in_store(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)
 
 
-def write_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
+def cache_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
     """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
 
     The store must hold the image. A folder that is there already is used as it is.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlbox.artifacts.mirrors import FileUrl, MirrorName, find_response_error
+from rlbox.artifacts.mirrors import FileUrl, MirrorName, explain_bad_response
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted
 from rlbox.i18n import _
@@ -184,7 +184,7 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
     if status == 416 and partial.size:
         raise _LinkFailed("has no such range", spoils_partial=True)
     size = None if "content-encoding" in answer.headers else answer.content_length
-    if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
+    if why := explain_bad_response(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
     if partial.size:
         partial.truncate()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page
+from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page_files
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
@@ -19,12 +19,12 @@ from rlbox.artifacts.mirrors import (
     list_file_urls,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
-    list_image_urls,
+    list_image_urls_or_original,
     map_suites_to_archive_names,
 )
 from rlbox.artifacts.profile import EnvCondition, HiddenHost, Phase, Profile
 from rlbox.engine.reference import parse_reference
-from rlbox.system.http import HttpClient, NoFullResponseError, create_client
+from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client
 from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
@@ -61,7 +61,7 @@ class SourceUrl:
     sample_artifact: Artifact | None = None
 
 
-def list_source_urls(
+def list_remote_source_urls(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> tuple[SourceUrl, ...]:
     """Return every address that the target's files may be got from, with one file to look up at each.
@@ -85,7 +85,7 @@ def list_source_urls(
     ]
     found += [
         SourceUrl(kind="oci", file_url=p)
-        for p in (list_image_urls(target.base.image, profile) if target.base.image else ())
+        for p in (list_image_urls_or_original(target.base.image, profile) if target.base.image else ())
     ]
     return tuple(one for one in found if not one.file_url.url.startswith("file:"))
 
@@ -126,7 +126,7 @@ def list_host_contacts(
     `redirect_hosts_by_url`: Address to the further hosts that its answers lead to (files that an index lists,
       redirects); what is not in it could not be asked.
     """
-    addresses = list_source_urls(target, artifacts, profile, machine)
+    addresses = list_remote_source_urls(target, artifacts, profile, machine)
     found = [
         *_proxies(machine),
         *(one for address in addresses for one in _address_contacts(address, redirect_hosts_by_url)),
@@ -233,9 +233,9 @@ def probe_redirect_and_listed_hosts_by_url(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, tuple[str, ...]]:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
-    addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
+    addresses = [one for one in list_remote_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
     with (
-        create_client(machine.network_settings, idle_timeout_s=_SILENT_S) as http,
+        create_netrc_client(machine.network_settings, idle_timeout_s=_SILENT_S) as http,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
@@ -247,7 +247,7 @@ def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
     if not source.page_at_url:
         return _redirects(http, source.url)
     try:
-        listed = fetch_index_page(http, source.url)
+        listed = fetch_index_page_files(http, source.url)
     except UnusableMirrorError:
         return None
     mine = [file for file in listed if artifact and is_same_unquoted_file_name(file.file, artifact.file)] or listed[:1]

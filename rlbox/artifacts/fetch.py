@@ -19,7 +19,7 @@ from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
-from rlbox.system.http import create_client
+from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.target.artifact import Artifact
@@ -54,7 +54,7 @@ class FetchResult:
     seconds: float = 0.0
 
 
-def fetch_artifacts(
+def fetch_missing_artifacts(
     artifacts: Sequence[Artifact],
     url_finder: MirrorUrlFinder,
     store: ObjectStore,
@@ -97,7 +97,7 @@ def fetch_artifacts(
     )
 
 
-def fetch_missing_files(
+def fetch_and_report_missing(
     app: App,
     files: Sequence[Artifact],
     store: ObjectStore,
@@ -107,7 +107,7 @@ def fetch_missing_files(
     probe_files: Sequence[Artifact] = (),
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
 ) -> FetchResult:
-    """Fetch what the store lacks of `files`, and show it; errors are those of `fetch_artifacts`.
+    """Fetch what the store lacks of `files`, and show it; errors are those of `fetch_missing_artifacts`.
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
@@ -117,7 +117,7 @@ def fetch_missing_files(
     app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
     locator = create_live_url_finder(app, sources_profile, probe_files or files)
     with show_progress(app, total_bytes=sum(missing)) as on_progress:
-        return fetch_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
+        return fetch_missing_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
 
 class _Fetch:
@@ -141,7 +141,7 @@ class _Fetch:
         """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
-        with create_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
+        with create_netrc_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
             downloader = Downloader(
                 http, stop=self._stop, on_skip=self._locator.record_and_report_skipped_mirror, stall_s=stall_s
             )

@@ -73,7 +73,7 @@ _STALL_S = 30
 _CHUNK = 1 << 20
 
 
-def resolve_git_ref(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTree:
+def hash_git_ref_tree(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTree:
     """Return what `ref` (branch, tag or commit) of `url` means now at the first of `clone_urls` that has it.
 
     Raises WorkFailed: no place has it, or its tree has submodules.

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.amounts import align_rows, exact_duration_text, precise_duration_text
+from rlbox.amounts import align_rows, duration_text_precise_below_minute, exact_duration_text
 from rlbox.app import App
 from rlbox.artifacts.mirrors import (
     FILE_URL_KINDS,
@@ -25,19 +25,19 @@ from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSourceSettings,
     PackageIndexSettings,
-    build_archive_url_or_empty,
-    find_response_error,
+    build_apt_url_or_empty,
+    explain_bad_response,
     is_same_unquoted_file_name,
     list_file_urls,
     list_git_mirror_urls_or_original,
     map_suites_to_archive_names,
-    override_machine_archive_urls,
+    override_machine_apt_urls,
     plan_package_indexes,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoFullResponseError, create_client, explain_response_error
+from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, explain_response_error
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_torch_wheel_groups
 from rlbox.target.target import Target
@@ -88,7 +88,7 @@ class UnusableMirrorError(Exception):
         self.is_unreachable = is_unreachable
 
 
-def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ...]:
+def fetch_index_page_files(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ...]:
     """Return the files that the page at `page_url` links to (PEP 503).
 
     Raises UnusableMirrorError: no such page, or no answer in time; one that trickles in is given up after 30 s.
@@ -117,19 +117,19 @@ def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ..
         raise UnusableMirrorError(explain_response_error(error), is_unreachable=error.kind != "address") from error
 
 
-def read_machine_source_settings(
+def probe_machine_source_settings(
     network_settings: NetworkSettings, *, ask_uv_for_index: bool = True
 ) -> MachineSourceSettings:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = ask_uv_for_effective_index() if ask_uv_for_index and not network_settings.index_url else ""
+    asked = ask_uv_for_index_url_or_empty() if ask_uv_for_index and not network_settings.index_url else ""
     return MachineSourceSettings(
         network_settings=network_settings,
         default_index=asked,
-        url_by_apt_archive=read_machine_or_mmdebstrap_archive_urls(),
+        url_by_apt_archive=probe_apt_or_mmdebstrap_archive_urls(),
     )
 
 
-def read_machine_or_mmdebstrap_archive_urls() -> dict[str, str]:
+def probe_apt_or_mmdebstrap_archive_urls() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -150,7 +150,7 @@ def read_machine_or_mmdebstrap_archive_urls() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def ask_uv_for_effective_index() -> str:
+def ask_uv_for_index_url_or_empty() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
@@ -222,7 +222,7 @@ class MirrorUrlFinder:
 
     def _fetch_page(self, url: str) -> tuple[IndexPageFile, ...]:
         if url not in self._pages:  # two threads may both read it: no harm
-            self._pages[url] = fetch_index_page(self._http, url)
+            self._pages[url] = fetch_index_page_files(self._http, url)
         return self._pages[url]
 
 
@@ -247,7 +247,7 @@ class MirrorProbe:
     seconds: float
 
 
-def pick_smallest_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifact | None:
+def pick_smallest_match(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artifact | None:
     kind = "http" if rule.kind in FILE_URL_KINDS else rule.kind
     found = [
         artifact
@@ -257,7 +257,7 @@ def pick_smallest_file(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Artif
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def drop_dead_mirrors_unless_all_dead(
+def drop_dead_package_mirrors_unless_all_dead(
     profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> tuple[Profile, list[MirrorProbe]]:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
@@ -268,7 +268,7 @@ def drop_dead_mirrors_unless_all_dead(
     `probe_files`: Locked files, if there are any: a mirror must offer one of them.
     """
     dead: dict[MirrorRule, MirrorProbe] = {}
-    with create_client(network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http:
+    with create_netrc_client(network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http:
         for kind in _ONE_ADDRESS:
             rules = [rule for rule in profile.rule if rule.kind == kind]
             if len(rules) == 1:  # it is kept either way
@@ -277,7 +277,7 @@ def drop_dead_mirrors_unless_all_dead(
             for rule in rules:
                 if rule.protocol == "direct":
                     break
-                probe = _probe(rule, pick_smallest_file(rule, probe_files), profile, MachineSourceSettings(), http)
+                probe = _probe(rule, pick_smallest_match(rule, probe_files), profile, MachineSourceSettings(), http)
                 if probe.fault is None:
                     break
                 failed[rule] = probe
@@ -301,9 +301,9 @@ def probe_mirrors(
         if kind not in ("git", "oci", "compiled")
         for rule in profile.rules_or_machine_default_for(kind)
     ]
-    pairs = [(rule, file) for rule in rules if (file := pick_smallest_file(rule, artifacts))]
+    pairs = [(rule, file) for rule in rules if (file := pick_smallest_match(rule, artifacts))]
     with (
-        create_client(machine.network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http,
+        create_netrc_client(machine.network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http,
         ThreadPoolExecutor(_PARALLEL_PROBES) as pool,
     ):
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs]
@@ -322,7 +322,7 @@ def _probe(
         fault = _find_fault_of_file(profile.model_copy(update={"rule": (rule,)}), artifact, machine, http)
     return MirrorProbe(
         kind=rule.kind,
-        mirror=rule.title,
+        mirror=rule.display_name,
         file=artifact.file.rpartition("/")[2] if artifact else "",
         fault=fault,
         seconds=time.monotonic() - began,
@@ -349,7 +349,7 @@ def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | 
             if artifact is None:
                 return f"answered {answer.status} for {urlsplit(url).path}" if answer.status >= 500 else None
             content_type = answer.headers.get("content-type", "")
-            return find_response_error(answer.status, content_type, answer.content_length, artifact)
+            return explain_bad_response(answer.status, content_type, answer.content_length, artifact)
     except NoFullResponseError as error:
         return explain_response_error(error)
 
@@ -363,7 +363,7 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
     rows = [
         (one.kind, one.mirror, "dead", one.fault)
         if one.fault
-        else (one.kind, one.mirror, precise_duration_text(one.seconds), one.file)
+        else (one.kind, one.mirror, duration_text_precise_below_minute(one.seconds), one.file)
         for one in probes
     ]
     return "\n".join(align_rows(rows))
@@ -376,7 +376,7 @@ def load_profile_without_dead_mirrors(
 
     `probe_files`: Locked files: a mirror that offers none of its kind counts as dead.
     """
-    profile, dead = drop_dead_mirrors_unless_all_dead(
+    profile, dead = drop_dead_package_mirrors_unless_all_dead(
         load_profile(app.project, sources_profile), network_settings, probe_files
     )
     for probe in dead:
@@ -388,8 +388,8 @@ def create_live_url_finder(app: App, sources_profile: str, probe_files: Sequence
     site = read_pip_and_proxy_settings()
     return MirrorUrlFinder(
         load_profile_without_dead_mirrors(app, sources_profile, site, probe_files),
-        read_machine_source_settings(site),
-        create_client(site),
+        probe_machine_source_settings(site),
+        create_netrc_client(site),
         on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
     )
 
@@ -405,12 +405,12 @@ class LockSources:
 def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
     site = read_pip_and_proxy_settings()
     profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
-    machine = read_machine_source_settings(site, ask_uv_for_index=False)
+    machine = probe_machine_source_settings(site, ask_uv_for_index=False)
     if target.base.bootstrap:
-        found = override_machine_archive_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
+        found = override_machine_apt_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
     else:  # the image has source lists of its own, which a profile's mirror may stand for
         rule = profile.first_rule_unless_direct("apt")
-        found = {name: build_archive_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
+        found = {name: build_apt_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
         index_settings=plan_package_indexes(list_torch_wheel_groups(target), site, profile),
         url_by_apt_archive=found,

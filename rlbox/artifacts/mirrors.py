@@ -13,7 +13,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, Artifact, TorchGroup
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, Artifact, TorchWheelGroup
 from rlbox.target.target import Base
 
 
@@ -26,7 +26,7 @@ class PackageIndexSettings:
 
 
 def plan_package_indexes(
-    groups: Sequence[TorchGroup], network_settings: NetworkSettings, profile: Profile
+    groups: Sequence[TorchWheelGroup], network_settings: NetworkSettings, profile: Profile
 ) -> PackageIndexSettings:
     """Return where Python packages come from on this machine.
 
@@ -71,7 +71,7 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def list_find_links_wheel_files_of_group(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def list_find_links_wheel_files_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     pins = [requirement.partition("==") for requirement in group.packages]
     prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(
@@ -130,9 +130,9 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
                 yield from _package_places(artifact, rule, machine)
         case "apt":
             for rule in profile.rules_or_machine_default_for("apt"):
-                base = build_archive_url_or_empty(rule, artifact.origin, machine)
+                base = build_apt_url_or_empty(rule, artifact.origin, machine)
                 if base:
-                    title = "this machine's apt sources" if rule.protocol == "direct" else rule.title
+                    title = "this machine's apt sources" if rule.protocol == "direct" else rule.display_name
                     yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
@@ -140,7 +140,7 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
             return
 
 
-def build_archive_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
+def build_apt_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive_name_or_url.rpartition("/")[2]
     if rule.protocol != "direct":
@@ -150,13 +150,13 @@ def build_archive_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machi
     )
 
 
-def override_machine_archive_urls(
+def override_machine_apt_urls(
     archive_names: Iterable[str], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.url_by_apt_archive)
     for name in archive_names:
-        urls = (build_archive_url_or_empty(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
+        urls = (build_apt_url_or_empty(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
@@ -196,9 +196,9 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
         else rule.url_without_trailing_slash
     )
     if rule.protocol == "flat":
-        yield FileUrl(mirror=rule.title, url=f"{base}/", page_at_url="flat")
+        yield FileUrl(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
     else:
-        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page_at_url="index")
+        yield FileUrl(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
 
 
 def _machine_indexes(
@@ -230,7 +230,7 @@ def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileUr
 
 def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileUrl, ...]:
     found = [
-        FileUrl(mirror=rule.title, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
+        FileUrl(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
         for kind in kinds
         for rule in profile.rule
         if rule.kind == kind and url.startswith(rule.match)
@@ -249,7 +249,7 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_image_urls_or_original(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
@@ -259,7 +259,7 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
         elif rule.match in ("", wanted.host):
             name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
-            found.append(FileUrl(mirror=rule.title, url=f"{base}/{name}{tail}"))
+            found.append(FileUrl(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
     return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
 
 
@@ -268,7 +268,7 @@ def is_same_unquoted_file_name(url_name: str, file_name: str) -> bool:
     return unquote(url_name) == unquote(file_name)
 
 
-def find_response_error(status: int, content_type: str, content_length: int | None, artifact: Artifact) -> str | None:
+def explain_bad_response(status: int, content_type: str, content_length: int | None, artifact: Artifact) -> str | None:
     """Return why an answer cannot be the file: its status, a page instead of a file, its length.
 
     `content_length` is the answer's content length, None when it does not say.

@@ -17,7 +17,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
-from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy_read_only
+from rlbox.system.files import cache_path, compute_file_sha256, hard_link_or_copy_read_only
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -82,13 +82,13 @@ class PartialObject:
         self._kept = True
         _seal(self._final)
 
-    def commit_link_if_sha256_matches(self, path: Path) -> str:
+    def _commit_link_if_sha256_matches(self, path: Path) -> str:
         """Put a link or copy of `path` under the object's name if it has the right bytes; return its sha256."""
         draft = self._path.with_name(f".{self._path.name}")
         draft.unlink(missing_ok=True)
         self._final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            link_or_copy_read_only(path, draft)
+            hard_link_or_copy_read_only(path, draft)
             digest = compute_file_sha256(draft)
             if digest == self._final.name:
                 _seal(draft)
@@ -173,7 +173,7 @@ class ObjectStore:
             if self.verify_and_seal(expected_sha256):
                 return expected_sha256
             draft.truncate()
-            return draft.commit_link_if_sha256_matches(path)
+            return draft._commit_link_if_sha256_matches(path)
 
     def link_object(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
@@ -183,7 +183,7 @@ class ObjectStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{digest[:8]}")
         try:
-            link_or_copy_read_only(self.path(digest), draft)
+            hard_link_or_copy_read_only(self.path(digest), draft)
             os.replace(draft, path)
         except FileNotFoundError as error:
             raise WorkFailed(

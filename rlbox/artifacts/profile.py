@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.project import Project
 from rlbox.config.schema import EnvName, Name, SingleLine, SpecModel, validate_spec
-from rlbox.config.toml_files import display_path, load_toml, require_key_absent
+from rlbox.config.toml_files import format_spec_path, load_toml, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -91,7 +91,7 @@ class MirrorRule(SpecModel):
         return problems
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
 
     @property
@@ -163,9 +163,11 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
             next_step=_("break the circle"),
         )
     path = project.require_sources_profile_file(name)
-    data = require_key_absent(load_toml(path, project), display_path(path, project), "name")
+    data = require_key_absent(load_toml(path, project), format_spec_path(path, project), "name")
     include = data.pop("include", None)
-    profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), extra_known_keys=("include",))
+    profile = validate_spec(
+        Profile, {**data, "name": name}, format_spec_path(path, project), extra_known_keys=("include",)
+    )
     if include is None:
         return profile
     included = load_profile(project, str(include), (*including_profiles, name))

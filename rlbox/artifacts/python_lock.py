@@ -19,10 +19,10 @@ from uv import find_uv_bin
 
 from rlbox.artifacts.mirrors import PackageIndexSettings
 from rlbox.errors import WorkFailed
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
-from rlbox.system.command import check_command
-from rlbox.system.http import HttpClient, NoFullResponseError, create_client, explain_response_error, retry
+from rlbox.system.command import run_command_or_raise
+from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, explain_response_error, retry
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Group, Target
@@ -76,7 +76,7 @@ def plan_resolver_inputs(
     left_out = (
         *target.python.exclude,
         *target.base.holds,
-        *(entry.distribution_name for __, entry in target.list_compile_entries),
+        *(entry.distribution_name for __, entry in target.compile_entries),
     )
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
@@ -198,7 +198,7 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
         found[name] = Package(
             name=name,
             version=version,
-            file=parse_file_name(file),
+            file=parse_pylock_file_name(file),
             sha256=str(file["hashes"]["sha256"]),
             size=resolution.size_by_sha256.get(str(file["hashes"]["sha256"]), 0),
             source=f"torch-wheels/{local}" if local in channels else "python",
@@ -214,8 +214,8 @@ def map_chosen_sha256_to_url(target: Target, pylock: Mapping[str, Any]) -> dict[
 
 
 def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
-    wheels = {parse_file_name(wheel): wheel for wheel in row.get("wheels", ())}
-    best = choose_wheel(wheels, target.python.version, target.python.platform)
+    wheels = {parse_pylock_file_name(wheel): wheel for wheel in row.get("wheels", ())}
+    best = choose_best_wheel(wheels, target.python.version, target.python.platform)
     file = wheels[best] if best else row.get("sdist") or row.get("archive")
     what = f"{row['name']} {row.get('version', '')}".strip()
     if file is None:
@@ -230,7 +230,7 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
     return dict(file)
 
 
-def parse_file_name(pylock_file: Mapping[str, Any]) -> str:
+def parse_pylock_file_name(pylock_file: Mapping[str, Any]) -> str:
     place = str(pylock_file.get("name") or pylock_file.get("path") or urlsplit(str(pylock_file["url"])).path)
     return unquote(place.rpartition("/")[2])
 
@@ -281,7 +281,7 @@ _GLIBC = range(45, 4, -1)
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source: PEP 600, "Legacy manylinux tags"
 
 
-def choose_wheel(wheel_names: Iterable[str], python_version: str, platform: str) -> str | None:
+def choose_best_wheel(wheel_names: Iterable[str], python_version: str, platform: str) -> str | None:
     """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
 
     `python_version`: `3.11`.
@@ -346,13 +346,13 @@ def resolve_packages(
         for name, text in inputs.files.items():
             Path(directory, name).write_text(text, encoding="utf-8")
         for command in plan_uv_commands(target, inputs, find_uv_bin(), index_settings, directory, upgrade):
-            check_command(replace(command, env={**command.env, **trust}), what, next_step=step)
+            run_command_or_raise(replace(command, env={**command.env, **trust}), what, next_step=step)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
-        files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
+        files = parse_untrusted_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
     urls = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}
     settings = NetworkSettings(ca_bundle=ca_bundle)
     # most indexes do not tell sizes, so each file's server is asked
-    with create_client(settings, idle_timeout_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+    with create_netrc_client(settings, idle_timeout_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
         sizes = dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
     return ResolverOutput(requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **sizes})
 

@@ -10,12 +10,16 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.app import App, list_rlbox_requirements
+from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.artifacts.apt_lock import resolve_bootstrapped_base_debs, resolve_debs_onto_stored_image
-from rlbox.artifacts.base_image import fetch_base_files
-from rlbox.artifacts.git_tree import resolve_git_ref
+from rlbox.artifacts.base_image import ensure_base_files_in_store
+from rlbox.artifacts.git_tree import hash_git_ref_tree
 from rlbox.artifacts.locator import LockSources, prepare_lock_sources
-from rlbox.artifacts.mirrors import list_git_mirror_urls_or_original, list_http_mirror_urls_or_original, list_image_urls
+from rlbox.artifacts.mirrors import (
+    list_git_mirror_urls_or_original,
+    list_http_mirror_urls_or_original,
+    list_image_urls_or_original,
+)
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.python_lock import (
     PINS,
@@ -29,11 +33,11 @@ from rlbox.artifacts.python_lock import (
     resolve_packages,
     select_package_files,
 )
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
-from rlbox.system.http import NoFullResponseError, create_client, explain_response_error
+from rlbox.system.http import NoFullResponseError, create_netrc_client, explain_response_error
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
 from rlbox.target.lock import (
     CompileInputs,
@@ -43,10 +47,10 @@ from rlbox.target.lock import (
     Lock,
     LockedPatch,
     Package,
+    compute_compile_inputs_sha256,
     compute_lock_spec_checksum,
-    compute_recipe_digest,
-    hash_locked_patch,
     load_lock,
+    make_locked_patch,
 )
 from rlbox.target.target import Base, GitSource, HttpSource, Target
 
@@ -87,7 +91,7 @@ class _Resolver:
         self._kept = list_kept_versions_by_purpose(previous_lock, upgrade)
 
     def resolve_python(self, rlbox_requirements: tuple[str, ...]) -> Lock:
-        locked = self._previous.list_packages() if self._previous else ()
+        locked = self._previous.list_python_packages() if self._previous else ()
         plan = plan_resolver_inputs(self._target, rlbox_requirements, self._kept)
         outputs = {inputs.name: self._resolve(inputs, locked) for inputs in plan}
         return build_python_lock(self._target, rlbox_requirements, outputs)
@@ -106,8 +110,8 @@ class _Resolver:
         if not base.packages:
             return ()
         store = ObjectStore(resolve_store_dir(None))
-        fetch_base_files(
-            base.image, platform, store, list_image_urls(base.image, self._sources.profile), self._ca_bundle
+        ensure_base_files_in_store(
+            base.image, platform, store, list_image_urls_or_original(base.image, self._sources.profile), self._ca_bundle
         )
         return resolve_debs_onto_stored_image(base, platform, store, urls, pins, self._ca_bundle)
 
@@ -127,7 +131,7 @@ class _Resolver:
         for tree in locked_trees:
             if (tree.name, tree.url, tree.ref) == (name, url, ref) and not self._upgrade.allows(name):
                 return tree
-        return resolve_git_ref(
+        return hash_git_ref_tree(
             name, url, ref, list_git_mirror_urls_or_original(url, self._sources.profile), self._ca_bundle
         )
 
@@ -139,7 +143,10 @@ class _Resolver:
         for link in list_http_mirror_urls_or_original(source.url, self._sources.profile):
             digest, size = hashlib.sha256(), 0
             try:
-                with create_client(self._sources.network_settings) as http, http.stream("GET", link.url) as answer:
+                with (
+                    create_netrc_client(self._sources.network_settings) as http,
+                    http.stream("GET", link.url) as answer,
+                ):
                     if answer.status == 200:
                         for block in answer.iter_bytes():
                             digest.update(block)
@@ -158,7 +165,7 @@ class _Resolver:
         target, upgrade = self._target, self._upgrade
         previous = {row.name: row for row in self._previous.compiled} if self._previous else {}
         stack = [package for group in lock.groups for package in group.packages if package.is_from_index]
-        for group, entry in target.list_compile_entries:
+        for group, entry in target.compile_entries:
             name = entry.distribution_name
             row = previous.get(name)
             locked = (row.source, *row.tools) if row else ()
@@ -172,7 +179,7 @@ class _Resolver:
             else:
                 output = self._resolve(plan_inputs_to_find_sdist(entry), locked)
                 (source,) = select_package_files(target, output).values()
-            digest = compute_recipe_digest(target, entry, source, tools, lock.toolchain)
+            digest = compute_compile_inputs_sha256(target, entry, source, tools, lock.toolchain)
             yield CompileInputs(name=name, group=group.name, inputs_sha256=digest, source=source, tools=tools)
 
 
@@ -229,9 +236,9 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
 
 def derive_bootstrapped_compiler_base(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
-    if not target.list_compile_entries or not target.base.bootstrap:
+    if not target.compile_entries or not target.base.bootstrap:
         return None
-    named = {package for __, entry in target.list_compile_entries for package in entry.packages}
+    named = {package for __, entry in target.compile_entries for package in entry.packages}
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
@@ -320,7 +327,7 @@ def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, 
     if unknown := sorted(set(packages) - found):
         raise SpecError(
             _("the lock has no package {unknown!r}{near}").format(
-                unknown=unknown[0], near=suggest_similar(unknown[0], sorted(found))
+                unknown=unknown[0], near=did_you_mean_hint(unknown[0], sorted(found))
             ),
             next_step=f"rlbox show {lock.target}",
         )
@@ -357,7 +364,7 @@ def resolve_or_keep_lock_unwritten(
     before = own or _inherited(app, target.name, lock_fallback_targets)
     files = app.project.require_patch_files(target.name, target.patches_folder_files)
     patches = {path.name: path.read_text("utf-8") for path in files}
-    requirements = list_rlbox_requirements()
+    requirements = list_rlbox_base_requirements()
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
         checksum = compute_lock_spec_checksum(target, requirements)
         spec = (target.name, target.python.version, target.python.platform, checksum)
@@ -368,7 +375,7 @@ def resolve_or_keep_lock_unwritten(
 
 
 def _hash_patches(target: Target, patch_texts: Mapping[str, str]) -> tuple[LockedPatch, ...]:
-    return tuple(hash_locked_patch(file, patch_texts[file]) for file in target.patches_folder_files)
+    return tuple(make_locked_patch(file, patch_texts[file]) for file in target.patches_folder_files)
 
 
 def _load_lock_if_readable(app: App, name: str) -> Lock | None:
@@ -394,6 +401,6 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
         write_atomic(path, text)
     for change in list_lock_changes(previous_lock, lock) if previous_lock else ():
         app.print_status(str(change))
-    if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:
+    if sdists := [package.file for package in lock.list_python_packages() if not package.is_wheel]:
         app.print_status(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -17,7 +17,7 @@ from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
@@ -49,7 +49,7 @@ def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
     """Yield every lock that was fetched into the store; what cannot be read names nothing."""
     for path in sorted((store.root / "names").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            record = parse_json(path.read_bytes())
+            record = parse_untrusted_json(path.read_bytes())
             yield FetchedLock(record["target"], Path(record["lock"]), path)
 
 

@@ -11,10 +11,10 @@ import click
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import (
+    confirm_unless_yes,
     dry_run_option,
     force_option,
     pass_app_with_shared_options,
-    require_confirmation,
     sources_option,
     target_argument,
 )
@@ -23,12 +23,12 @@ from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.provision.apply import ApplyOptions
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import choose_root_prefix_and_data_dir
-from rlbox.provision.plan import format_apply_output, format_comparison_output
-from rlbox.provision.provision import provision_target, remove_target, run_target_fix_checks
+from rlbox.provision.locations import choose_apply_layout_from_options
+from rlbox.provision.plan import format_apply_plan_output, format_apply_result_output
+from rlbox.provision.provision import provision_target, run_doctor_fix_checks_in_layout, uninstall_applied_target
 
 
-@click.command()
+@click.command("apply")
 @target_argument
 @click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
 @click.option("--remove", is_flag=True, help="Undo everything that apply changed.")
@@ -44,7 +44,7 @@ from rlbox.provision.provision import provision_target, remove_target, run_targe
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def apply(
+def install_check_or_remove_target_without_docker(
     app: App,
     name: str,
     check: bool,
@@ -68,7 +68,7 @@ def apply(
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))
     image = load_image_plan(app.project, name)
-    layout = choose_root_prefix_and_data_dir(image, prefix, data)
+    layout = choose_apply_layout_from_options(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
     require_consistent_stack_or_forced_conflict(app, name, force=force)
@@ -95,12 +95,12 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
         if not layout.prefix:
             _warn_of_machine_paths(app, image.target)
             question = _("make {changes} at / for target {target}")
-            require_confirmation(app, yes, question.format(changes=_count_changes(changes), target=image.target))
+            confirm_unless_yes(app, yes, question.format(changes=_count_changes(changes), target=image.target))
 
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, before_changes=ask)
     if only_look and (plan.steps or not check):
-        output = format_comparison_output(prepared.desired, plan)
+        output = format_apply_plan_output(prepared.desired, plan)
         if check:
             app.output(*output)
             return 1 if plan.steps else 0
@@ -108,10 +108,10 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
         if plan.steps and not layout.prefix:
             _warn_of_machine_paths(app, image.target)
             would += " at /" if yes else " at / after confirmation"
-        return app.print_plan(*output, would)
+        return app.print_dry_run(*output, would)
     layout = prepared.desired.layout
-    checks = run_target_fix_checks(layout)
-    app.output(*format_apply_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
+    checks = run_doctor_fix_checks_in_layout(layout)
+    app.output(*format_apply_result_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
     app.print_status(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
@@ -129,11 +129,11 @@ def _warn_of_machine_paths(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    state, paths, notes = remove_target(app, name, layout)
+    state, paths, notes = uninstall_applied_target(app, name, layout)
     count = counted(len(paths), "path", "paths")
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
         would = f"restore {count}" if paths else "change nothing: it is not installed here"
-        return app.print_plan(data, "\n".join(f"remove      {path}" for path in paths), would)
+        return app.print_dry_run(data, "\n".join(f"remove      {path}" for path in paths), would)
     app.output(data, "\n".join([f"{name}  {state}: {count} restored", *notes]))
     return 0

@@ -17,7 +17,7 @@ from rlbox.cli.options import (
 from rlbox.i18n import _
 
 
-@click.command()
+@click.command("build")
 @target_argument
 @click.option("--no-cache", is_flag=True, help="Run every step again, ignoring the build cache.")
 @click.option("--rebuild", is_flag=True, help="Rebuild even if nothing changed.")
@@ -27,7 +27,7 @@ from rlbox.i18n import _
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def build(app: App, name: str, force: bool, **given: Any) -> int:
+def build_image_unless_current(app: App, name: str, force: bool, **given: Any) -> int:
     """Build the image of TARGET.
 
     Nothing is built when the image's label proves that specs, lock, context and base are unchanged.
@@ -48,7 +48,7 @@ def build(app: App, name: str, force: bool, **given: Any) -> int:
     return build_unless_current_and_report(app, name, BuildOptions(**given, overridden_conflict_text=conflict))
 
 
-@click.command()
+@click.command("compile")
 @target_argument
 @click.argument("wheel_names", metavar="[NAME]...", nargs=-1)
 @click.option(
@@ -62,7 +62,7 @@ def build(app: App, name: str, force: bool, **given: Any) -> int:
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def compile(app: App, name: str, **given: Any) -> int:
+def compile_wheels_into_store_and_lock(app: App, name: str, **given: Any) -> int:
     """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
 
     A build sees its locked source, compiler and system at fixed paths, and no network. A killed build continues with
@@ -86,6 +86,6 @@ def compile(app: App, name: str, **given: Any) -> int:
     if app.dry_run:
         count = sum(result.wheel is None for result in results)
         would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"
-        return app.print_plan(data, text, would)
+        return app.print_dry_run(data, text, would)
     app.output(data, text)
     return 0

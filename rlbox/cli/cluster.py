@@ -31,7 +31,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return target(nodes(name(data(function))))
 
 
-@click.command()
+@click.command("up")
 @_cluster_options
 @click.option(
     "--port",
@@ -54,7 +54,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @dry_run_option
 @pass_app_with_shared_options
-def up(app: App, **given: Any) -> int:
+def start_cluster(app: App, **given: Any) -> int:
     """Start a cluster: check each node, install the image, and start Ray with the cluster's own token.
 
     If a node has problems, all problems are printed and nothing is started. After a failure, Ctrl-C or a lost
@@ -78,10 +78,10 @@ def up(app: App, **given: Any) -> int:
     return 0
 
 
-@click.command()
+@click.command("status")
 @_cluster_options
 @pass_app_with_shared_options
-def status(app: App, **given: Any) -> int:
+def print_status(app: App, **given: Any) -> int:
     """Show the state of a cluster: nodes, GPUs, idle GPUs, object store, disks.
 
     Works from any machine that reaches the nodes. Exit code 5 if a node has a problem.
@@ -98,7 +98,7 @@ def status(app: App, **given: Any) -> int:
     return 0 if cluster_status.healthy else NodeError.exit_code
 
 
-@click.command()
+@click.command("submit")
 @_cluster_options
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -110,7 +110,7 @@ def status(app: App, **given: Any) -> int:
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
 @dry_run_option
 @pass_app_with_shared_options
-def submit(app: App, **given: Any) -> int:
+def submit_job(app: App, **given: Any) -> int:
     """Run COMMAND on the head of a cluster as a Ray job, and print its output until it ends.
 
     Its exit code is rlbox's. Ctrl-C, or a lost connection, leaves the job alone. Secrets come to the command in its
@@ -135,13 +135,13 @@ def submit(app: App, **given: Any) -> int:
     return job.cli_exit_code
 
 
-@click.command()
+@click.command("logs")
 @_cluster_options
 @click.option("--job", default="", metavar="JOB", help="Only the output of a job's driver and workers.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @pass_app_with_shared_options
-def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
+def print_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
@@ -166,11 +166,11 @@ def logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> N
         app.output({"lines": found}, "")
 
 
-@click.command()
+@click.command("stop")
 @_cluster_options
 @click.argument("job", metavar="JOB")
 @pass_app_with_shared_options
-def stop(app: App, job: str, **given: Any) -> int:
+def stop_submitted_job(app: App, job: str, **given: Any) -> int:
     """Stop JOB; the cluster stays. Stopping a job that has ended changes nothing and succeeds.
 
     \b
@@ -184,11 +184,11 @@ def stop(app: App, job: str, **given: Any) -> int:
     return 0
 
 
-@click.command()
+@click.command("down")
 @_cluster_options
 @click.option("--force", is_flag=True, help="Stop the cluster even if a job or run is in progress; it ends too.")
 @pass_app_with_shared_options
-def down(app: App, force: bool, **given: Any) -> int:
+def end_cluster(app: App, force: bool, **given: Any) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
     Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
@@ -206,12 +206,12 @@ def down(app: App, force: bool, **given: Any) -> int:
     return 0
 
 
-@click.command()
+@click.command("doctor")
 @_cluster_options
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--prove", is_flag=True, help="Run a calculation with a known result on the nodes of a running cluster.")
 @pass_app_with_shared_options
-def doctor(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
+def check_nodes(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> int:
     """Run every check of `up` on every node and print all problems. It also works on a running cluster.
 
     Nothing is changed. With --prove, every node runs an all-reduce alone and then all of them together, in
@@ -246,5 +246,5 @@ def cluster() -> None:
     """
 
 
-for command in (up, status, submit, logs, stop, down, doctor):
+for command in (start_cluster, print_status, submit_job, print_logs, stop_submitted_job, end_cluster, check_nodes):
     cluster.add_command(command)

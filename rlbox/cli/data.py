@@ -15,9 +15,9 @@ from rlbox.app import App
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.doctor.data_check import check_training_data, write_first_rows
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.evaluation.checkpoints import analyze_files_and_tracker, find_checkpoints_by_parent, format_series
+from rlbox.evaluation.checkpoints import analyze_checkpoint_series, find_checkpoints_by_parent, format_checkpoint_series
 from rlbox.i18n import _
-from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
+from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import show_byte_progress
 
@@ -74,12 +74,14 @@ def check_data_or_write_first_rows(
     return check_training_data(app, files, column, expected, python, timeout)
 
 
-@click.command()
+@click.command("ckpt")
 @click.argument("action", type=click.Choice(["ls", "check"]))
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @target_and_data_options
 @pass_app_with_shared_options
-def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], target: str, data: str | None) -> int:
+def list_or_check_checkpoints(
+    app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], target: str, data: str | None
+) -> int:
     """List the checkpoints below PATH, by default on the data disk, or check that all are complete.
 
     Supports checkpoints of verl, Megatron and slime, DeepSpeed and OpenRLHF, and Hugging Face. `ls` also lists
@@ -91,9 +93,7 @@ def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], targ
       rlbox ckpt ls
       rlbox ckpt check /data/ckpts/holdem
     """
-    roots = [path.absolute() for path in paths] or [
-        open_store_existing_if_named_or_exec_remotely(app, target, data).data_dir
-    ]
+    roots = [path.absolute() for path in paths] or [open_existing_store_or_exec_remotely(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(
             _("there is no such folder"),
@@ -101,9 +101,9 @@ def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], targ
             next_step=_("pass a folder that contains checkpoints: rlbox ckpt ls PATH"),
         )
     found = {directory: rows for root in roots for directory, rows in find_checkpoints_by_parent(root).items()}
-    series = [analyze_files_and_tracker(directory, rows) for directory, rows in sorted(found.items())]
+    series = [analyze_checkpoint_series(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]
-    text = format_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
+    text = format_checkpoint_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
     app.output({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
@@ -116,7 +116,7 @@ def ckpt(app: App, action: Literal["ls", "check"], paths: tuple[Path, ...], targ
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @dry_run_option
 @pass_app_with_shared_options
-def read_files_into_memory(app: App, paths: tuple[Path, ...]) -> int:
+def read_files_into_page_cache(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
     Files larger than the memory are rejected, since reading them would only evict others.
@@ -132,7 +132,7 @@ def read_files_into_memory(app: App, paths: tuple[Path, ...]) -> int:
     with app.collecting_refusals_if_dry_run("memory"):
         _require_free_memory(files, get_available_memory_bytes())
     if app.dry_run:
-        return app.print_plan(data, text, f"read {decimal_size_text(total)} into memory")
+        return app.print_dry_run(data, text, f"read {decimal_size_text(total)} into memory")
     began = time.monotonic()
     with show_byte_progress(app, "into memory", total) as on_bytes:
         _read_into_page_cache(files, on_bytes)

@@ -11,21 +11,21 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import complete_run, pass_app_with_shared_options, target_and_data_options
 from rlbox.diagnose.diagnosis import Diagnosis, diagnose_sources
-from rlbox.diagnose.first_fatal import read_excerpt
-from rlbox.diagnose.report import format_redacted_report, format_report
+from rlbox.diagnose.first_fatal import read_root_excerpt_or_empty
+from rlbox.diagnose.report import format_redacted_help_request, format_report
 from rlbox.diagnose.signatures import load_signatures
-from rlbox.diagnose.sources import LogSource, find_run_sources, find_sources
+from rlbox.diagnose.sources import LogSource, find_log_sources, find_run_log_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
-from rlbox.record.state import find_readable_run_state, find_run_cause
-from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely
+from rlbox.record.state import find_run_cause, load_run_state_or_none
+from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
 _ASK_TIMEOUT_S = 300.0
 
 
-@click.command()
+@click.command("diagnose")
 @click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
 @click.option("--why", is_flag=True, help="Also list the errors that turned out harmless, and why.")
 @click.option(
@@ -41,7 +41,7 @@ _ASK_TIMEOUT_S = 300.0
 )
 @target_and_data_options
 @pass_app_with_shared_options
-def diagnose(
+def diagnose_logs_and_print_first_failure(
     app: App,
     logs: tuple[str, ...],
     why: bool,
@@ -64,13 +64,13 @@ def diagnose(
     catalogue = load_signatures(app.project.fix_files(), packs)
     sources, runs = _find_sources(app, logs, target, data)
     diagnosis = diagnose_sources(sources, catalogue)
-    excerpt = read_excerpt(diagnosis, sources)
+    excerpt = read_root_excerpt_or_empty(diagnosis, sources)
     extra: dict[str, Any] = {}
     text = "" if app.as_json else format_report(diagnosis, excerpt, include_benign=why)
     if ask and diagnosis.is_fatal:
         extra["guess"] = _ask_command(app, ask, diagnosis, excerpt)
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
-    states = [] if diagnosis.is_fatal else [state for run in runs if (state := find_readable_run_state(run))]
+    states = [] if diagnosis.is_fatal else [state for run in runs if (state := load_run_state_or_none(run))]
     cause = next((cause for state in states if (cause := find_run_cause(state))), None)
     if cause:  # its log is fine; a gate, a limit or a service was not
         what = _("the run failed all the same: {what}").format(what=cause.what)
@@ -84,7 +84,7 @@ def diagnose(
 
 def _ask_command(app: App, command: str, diagnosis: Diagnosis, excerpt: str) -> str:
     """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
-    question = format_redacted_report(diagnosis, excerpt, os.environ)
+    question = format_redacted_help_request(diagnosis, excerpt, os.environ)
     try:
         outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASK_TIMEOUT_S), question)
     except WorkFailed as error:
@@ -102,9 +102,9 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     """
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     names = [name for name in logs if name not in paths] if logs else [None]
-    sources = find_sources(paths)
+    sources = find_log_sources(paths)
     if not names:
         return sources, []
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    runs = [run_store.find_run_or_latest(name) for name in names]
-    return sources + [source for run in runs for source in find_run_sources(run)], runs
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    runs = [run_store.find_run_dir_or_latest(name) for name in names]
+    return sources + [source for run in runs for source in find_run_log_sources(run)], runs

@@ -17,7 +17,7 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     place_option,
 )
-from rlbox.doctor.gpu_inventory import find_gpu_problems_all_free_if_unasked, format_inventory, probe_local_and_ray_gpus
+from rlbox.doctor.gpu_inventory import find_unmet_gpu_needs_or_busy_gpus, format_gpu_inventory, probe_local_and_ray_gpus
 from rlbox.doctor.host import run_host_or_container_doctor
 from rlbox.engine.setup import (
     describe_missing_setup_steps,
@@ -29,8 +29,8 @@ from rlbox.i18n import _
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.run.exec import (
     find_layout_around_shell_or_require_applied,
-    is_inside_target_or_raise,
-    run_component_tests,
+    is_inside_target_or_raise_if_in_other,
+    run_and_print_component_tests,
     run_component_tests_in_target,
     run_doctor_in_layout,
 )
@@ -94,7 +94,7 @@ def show_or_start_engine(app: App, action: Literal["status", "up"]) -> int:
         with app.collecting_refusals_if_dry_run("engine"):
             left = describe_missing_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
-        return app.print_plan({"left": list(left)}, "\n".join(left), would)
+        return app.print_dry_run({"left": list(left)}, "\n".join(left), would)
     if action == "up":
         install_and_start_engine_and_build_tools(app.print_status)
     status = probe_engine_version_and_setup()
@@ -122,8 +122,8 @@ def list_gpus_and_check_roles(app: App, actor: int, rollout: int, total: int, ra
       rlbox gpus --actor 2 --rollout 2 --total 8
     """
     inventory = probe_local_and_ray_gpus(os.environ, ray)
-    problems = find_gpu_problems_all_free_if_unasked(inventory, actor=actor, rollout=rollout, total=total)
-    app.output({**inventory.as_json(), "problems": problems}, format_inventory(inventory, problems))
+    problems = find_unmet_gpu_needs_or_busy_gpus(inventory, actor_gpus=actor, rollout_gpus=rollout, total_gpus=total)
+    app.output({**inventory.as_json(), "problems": problems}, format_gpu_inventory(inventory, problems))
     return WorkFailed.exit_code if problems else 0
 
 
@@ -163,6 +163,6 @@ def check_stack_components(
       rlbox components local
       rlbox shell local -- rlbox components
     """
-    if not name or python or is_inside_target_or_raise(name):
-        return run_component_tests(app, python, timeout)
+    if not name or python or is_inside_target_or_raise_if_in_other(name):
+        return run_and_print_component_tests(app, python, timeout)
     return run_component_tests_in_target(app, place, name, data, gpus, timeout)

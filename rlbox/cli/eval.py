@@ -17,7 +17,7 @@ from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
     dry_run_option,
     pass_app_with_shared_options,
-    write_page,
+    write_html_file_or_stdout,
 )
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison, format_result
@@ -30,17 +30,17 @@ from rlbox.evaluation.export_check import (
     format_report,
     merge_shards_and_check_export,
 )
-from rlbox.evaluation.files import SUMMARY_FILE, read_result, read_result_export_path, read_results
+from rlbox.evaluation.files import SUMMARY_FILE, read_result, read_result_export_path_or_empty, read_results
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.model_server import (
-    EngineOptions,
+    InferenceEngineOptions,
     ModelServerError,
     build_serve_function,
     describe_own_engine_settings_and_env,
-    partition_text_or_bool_setting,
+    parse_name_value_setting,
 )
 from rlbox.evaluation.result import EvaluationResult
-from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
+from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, run_sandbox_and_yield_url
 from rlbox.evaluation.selection import (
     build_selection_rule_or_default,
     choice_to_json,
@@ -48,16 +48,16 @@ from rlbox.evaluation.selection import (
     format_choice,
 )
 from rlbox.evaluation.suites import (
-    ProblemError,
     ProblemSources,
+    SuiteOrProblemError,
     SuiteProblems,
     list_suite_names,
     load_suite,
     load_suites_with_problems,
 )
 from rlbox.i18n import _
-from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores
-from rlbox.run.data_disk import load_run_masks
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores_html
+from rlbox.run.data_disk import load_run_secret_masker
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 
 _MAX_FAULTS = 20
@@ -127,7 +127,7 @@ def _load_suites(
     sources = ProblemSources(directory, packages, manifests or directory)
     try:
         return load_suites_with_problems(names, sources, own_directory)
-    except ProblemError as error:
+    except SuiteOrProblemError as error:
         step = "" if problems else _("name the folder of the raw problem sets with --problems DIR")
         raise SpecError(str(error), next_step=step) from error
 
@@ -140,7 +140,7 @@ def _open_sandbox(url: str, python: str, suites: list[SuiteProblems]) -> Iterato
         return
     cpu_s = max(suite.limits.run_s for suite, __ in suites)
     memory_mb = max(suite.limits.memory_mb for suite, __ in suites)
-    with start_sandbox(python, cpu_s, memory_mb) as started:
+    with run_sandbox_and_yield_url(python, cpu_s, memory_mb) as started:
         yield started
 
 
@@ -162,7 +162,7 @@ def _describe_lock_differences(error: LocksDifferError) -> str:
 @eval.command("suites")
 @pass_app_with_shared_options
 @_translate_errors()
-def suites(app: App) -> None:
+def list_suites(app: App) -> None:
     """List the benchmarks: the shipped ones, and those in suites/ of the project.
 
     \b
@@ -276,9 +276,11 @@ def evaluate_exports(
         count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
         text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
-        return app.print_plan({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    vllm_settings = dict(map(partition_text_or_bool_setting, settings))
-    options = EngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
+        return app.print_dry_run(
+            {"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}"
+        )
+    vllm_settings = dict(map(parse_name_value_setting, settings))
+    options = InferenceEngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
         evaluator = CheckpointEvaluator(
             sandbox=SandboxClient(open_url, create_loopback_client(_SANDBOX_TIMEOUT_S)),
@@ -352,7 +354,7 @@ def compare_export_with_shards(app: App, export: Path, against: Path, model: Pat
 @click.argument("path", metavar="RESULT", type=_PATH)
 @pass_app_with_shared_options
 @_translate_errors()
-def show(app: App, path: Path) -> None:
+def print_result_scores(app: App, path: Path) -> None:
     """Print the model of RESULT, and the scores of each benchmark with their intervals; -v lists the unsolved
     problems.
 
@@ -424,7 +426,7 @@ def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard:
         )
     except LocksDifferError as error:
         raise SpecError(_describe_lock_differences(error), where=str(folder)) from error
-    best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
+    best = choice_to_json(choice) | {"model": read_result_export_path_or_empty(folder / choice.result.name)}
     app.output({"best": best}, "\n".join(format_choice(choice)))
     return WorkFailed.exit_code if choice.has_regressed_on_guard else 0
 
@@ -435,7 +437,7 @@ def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard:
 @dry_run_option
 @pass_app_with_shared_options
 @_translate_errors()
-def write_scores_page(app: App, folder: Path, out: str | None) -> int:
+def write_scores_html_page(app: App, folder: Path, out: str | None) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
@@ -450,8 +452,8 @@ def write_scores_page(app: App, folder: Path, out: str | None) -> int:
     if not found:
         _load_result(folder)  # which says where there are some
     results = [result for __, result in found]
-    problems = list(read_masked_answers(found, load_run_masks(app, folder)))
+    problems = list(read_masked_answers(found, load_run_secret_masker(app, folder)))
     name = folder.resolve().name
-    html = render_scores(name, results, problems, made_at=utc_now())
+    html = render_scores_html(name, results, problems, made_at=utc_now())
     data = {"results": [result.name for result in results], "problems": len(problems)}
-    return write_page(app, html, out, f"{name}.html", data)
+    return write_html_file_or_stdout(app, html, out, f"{name}.html", data)

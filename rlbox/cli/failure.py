@@ -11,11 +11,11 @@ from dataclasses import replace
 import click
 
 from rlbox import __version__
-from rlbox.app import DryRun, print_json_with_schema
+from rlbox.app import DryRunOutcome, print_json_with_schema_version
 from rlbox.cli.help import translate_usage_message
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 _BROKEN_PIPE_EXIT_CODE = 141
 """128 and SIGPIPE, as of a program that writes to a pipe that nobody reads any more."""
@@ -37,12 +37,12 @@ _NEXT_STEPS = {
 class UnreportedDryRunError(Exception):
     """A dry run that came to an end before there was a plan: what it met ends in a verdict, too."""
 
-    def __init__(self, dry: DryRun) -> None:
+    def __init__(self, dry: DryRunOutcome) -> None:
         super().__init__()
         self.dry = dry
 
 
-def reopen_closed_streams() -> None:
+def reopen_closed_standard_streams() -> None:
     """Open /dev/null for each standard stream that is closed; escape characters that the locale lacks.
 
     The number of a closed stream would be that of the next file that is opened, and messages would be written into it.
@@ -94,7 +94,7 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
     else:
         _print(_("rlbox: error: {error}").format(error=failure))
     if _wants_json(words):
-        print_json_with_schema({"error": failure.as_json()})
+        print_json_with_schema_version({"error": failure.as_json()})
     return failure.exit_code
 
 
@@ -123,21 +123,21 @@ def _discard_output() -> None:
     os.close(nowhere)
 
 
-def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
+def _report_dry(dry: DryRunOutcome, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
     error = dry.refusals[-1]
     _print(_("rlbox: error: {error}").format(error=error))
     if _wants_json(words):
-        print_json_with_schema({"error": error.as_json(), "verdict": dry.verdict_json("")})
+        print_json_with_schema_version({"error": error.as_json(), "verdict": dry.verdict_to_json("")})
         return dry.expected_exit_code
-    lines = replace(dry, refusals=dry.refusals[:-1]).format_lines("")[:-1] + dry.format_lines("")[-1:]
-    sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")
+    lines = replace(dry, refusals=dry.refusals[:-1]).format_comments("")[:-1] + dry.format_comments("")[-1:]
+    sys.stdout.write(sanitize_for_terminal(translate(join("\n", lines))) + "\n")
     sys.stdout.flush()
     return dry.expected_exit_code
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(remove_controls(translate(text)) + "\n")
+    sys.stderr.write(sanitize_for_terminal(translate(text)) + "\n")
 
 
 def _wants_json(words: Sequence[str]) -> bool:
@@ -156,7 +156,7 @@ def _report_bug(error: Exception) -> int:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
         step = _("  where: {path}\n  next:  report it with that file: {page}").format(path=path, page=ISSUES)
     except OSError:
-        sys.stderr.write(remove_controls(text))
+        sys.stderr.write(sanitize_for_terminal(text))
         step = _("  next:  report it with the lines above: {page}").format(page=ISSUES)
     _print(join("\n", [what, step]))
     return 3

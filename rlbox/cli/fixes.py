@@ -9,11 +9,11 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_fix_or_target, pass_app_with_shared_options
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import (
-    find_fixes_by_log,
-    load_fixes,
+    find_fixes_matching_log_lines,
+    load_fix_catalogue,
     load_target_with_fix_apt_packages,
     select_fixes_with_all_words,
 )
@@ -21,13 +21,13 @@ from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.fixes.view import (
-    catalogue_json,
     evaluate_fixes,
-    evaluations_json,
-    fix_json,
-    format_catalogue,
-    format_evaluations,
+    fix_catalogue_to_json,
+    fix_evaluations_to_json,
+    fix_to_json,
     format_fix,
+    format_fix_evaluations,
+    format_fix_table,
 )
 from rlbox.i18n import _
 from rlbox.target.lock import load_lock
@@ -60,9 +60,9 @@ def query_fixes(app: App, action: Literal["ls", "show", "explain", "find"], name
         raise click.UsageError(_NAMES[action] or _("ls takes no name"))
     if action == "explain":
         return _explain(app, name or "")
-    fixes = load_fixes(app.project)
+    fixes = load_fix_catalogue(app.project)
     if not name:
-        app.output(catalogue_json(fixes), format_catalogue(fixes))
+        app.output(fix_catalogue_to_json(fixes), format_fix_table(fixes))
         app.print_status("next: rlbox fixes show ID")
     elif action == "show":
         _show(app, fixes, name)
@@ -75,19 +75,19 @@ def _show(app: App, fixes: Sequence[Fix], fix_id: str) -> None:
     by_id = {fix.id: fix for fix in fixes}
     if fix_id not in by_id:
         raise SpecError(
-            _("unknown fix {name!r}{suggest}").format(name=fix_id, suggest=suggest_similar(fix_id, list(by_id))),
+            _("unknown fix {name!r}{suggest}").format(name=fix_id, suggest=did_you_mean_hint(fix_id, list(by_id))),
             next_step="rlbox fixes ls",
         )
-    app.output(fix_json(by_id[fix_id]), format_fix(by_id[fix_id]))
+    app.output(fix_to_json(by_id[fix_id]), format_fix(by_id[fix_id]))
 
 
 def _find(app: App, fixes: Sequence[Fix], text: str) -> None:
-    if matches := find_fixes_by_log(fixes, text):
+    if matches := find_fixes_matching_log_lines(fixes, text):
         output = "\n\n".join(format_fix(fix) for fix in matches)
-        app.output({"fixes": [fix_json(fix)["fix"] for fix in matches]}, output)
+        app.output({"fixes": [fix_to_json(fix)["fix"] for fix in matches]}, output)
     elif near := select_fixes_with_all_words(fixes, text):
         app.print_status("no fix knows that line; these have its words")
-        app.output({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
+        app.output({"fixes": [], "near": [fix_to_json(fix)["fix"] for fix in near]}, format_fix_table(near))
         app.print_status("next: rlbox fixes show ID")
     else:
         raise WorkFailed(_("no fix knows that line"), next_step=_("read the complete log: rlbox diagnose LOG"))
@@ -103,8 +103,8 @@ def _explain(app: App, target_name: str) -> int:
     except SpecError as error:
         refusal = error
     evaluations = evaluate_fixes(loaded.all_fixes, loaded.target, versions)
-    data = evaluations_json(target_name, evaluations, refusal.what if refusal else "")
-    app.output(data, format_evaluations(target_name, evaluations, show_file_contents=app.verbosity > 0))
+    data = fix_evaluations_to_json(target_name, evaluations, refusal.what if refusal else "")
+    app.output(data, format_fix_evaluations(target_name, evaluations, show_file_contents=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

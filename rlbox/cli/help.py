@@ -126,7 +126,7 @@ class _TranslatedFormatter(click.HelpFormatter):
             self.write("".join(f"{'':>{self.current_indent}}{line}".rstrip() + "\n" for line in lines))
 
     def _wrap(self, text: str, indent: int) -> list[str]:
-        return wrap_text(text, max(self.width - indent, _MIN_WIDTH))
+        return wrap_text_by_cell_width(text, max(self.width - indent, _MIN_WIDTH))
 
 
 def _translated(text: str) -> str:
@@ -140,7 +140,7 @@ def unwrap_help_paragraphs_unless_marked(text: str) -> Iterator[str]:
         yield block.removeprefix("\b\n") if kept else " ".join(block.split())
 
 
-def wrap_text(text: str, width: int) -> list[str]:
+def wrap_text_by_cell_width(text: str, width: int) -> list[str]:
     """Return a paragraph as lines of at most `width` cells, but for a word that is longer."""
     from rich.cells import cell_len
 

@@ -13,18 +13,18 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
+    confirm_unless_yes,
     data_option,
     dry_run_option,
     force_option,
     gpus_option,
     pass_app_with_shared_options,
-    require_confirmation,
     target_argument,
     yes_option,
 )
-from rlbox.engine.archive import load_image_archive, read_verified_archive, save_image_archive
+from rlbox.engine.archive import load_and_verify_image_archive, read_verified_archive, save_image_archive
 from rlbox.engine.connection import connect_engine, require_image
-from rlbox.engine.push import push_and_verify
+from rlbox.engine.push import push_and_verify_image
 from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.conditions import list_stack_package_versions
@@ -42,7 +42,7 @@ from rlbox.image.prune import (
     untag_or_remove_images,
 )
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
-from rlbox.run.exec import open_shell_in_new_container
+from rlbox.run.exec import run_shell_or_command_in_new_container
 from rlbox.system.files import require_writable_file
 from rlbox.system.progress import show_byte_progress
 
@@ -61,7 +61,7 @@ def list_images_unless_subcommand() -> None:
 
 @list_images_unless_subcommand.command("ls")
 @pass_app_with_shared_options
-def ls(app: App) -> None:
+def list_rlbox_images(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
     rows = list_all_rlbox_images(app.project)
     text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
@@ -73,7 +73,7 @@ def ls(app: App) -> None:
 @yes_option
 @dry_run_option
 @pass_app_with_shared_options
-def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
+def remove_images_after_confirmation(app: App, names: tuple[str, ...], yes: bool) -> int:
     """Remove images by the names that `rlbox images` lists, or by their target for this project's own.
 
     One that a container was made from stays, and so does what other images share with it.
@@ -93,21 +93,21 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": size}
     freed = decimal_size_text(size)
     if app.dry_run:
-        return app.print_plan(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
+        return app.print_dry_run(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, _("remove {count} images, up to {freed}").format(count=len(rows), freed=freed))
+    confirm_unless_yes(app, yes, _("remove {count} images, up to {freed}").format(count=len(rows), freed=freed))
     untag_or_remove_images(rows)
     app.output(data | {"removed": True}, f"freed up to {freed}")
     return 0
 
 
-@click.command()
+@click.command("save")
 @target_argument
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @dry_run_option
 @pass_app_with_shared_options
-def save(app: App, name: str, file: Path) -> int:
+def save_image_to_archive(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads with Docker 23 and newer.
 
     An existing FILE is replaced only once the new one is complete. The image is `rlbox/TARGET:latest` in it,
@@ -125,7 +125,7 @@ def save(app: App, name: str, file: Path) -> int:
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(tag, name)
     if app.dry_run:
-        return app.print_plan(
+        return app.print_dry_run(
             {"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}"
         )
     size = int(image.get("Size") or 0)
@@ -138,11 +138,11 @@ def save(app: App, name: str, file: Path) -> int:
     return 0
 
 
-@click.command()
+@click.command("load")
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @dry_run_option
 @pass_app_with_shared_options
-def load(app: App, file: Path) -> int:
+def load_image_from_archive(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
     It first checks the archive's sha256 values, and loads nothing from a damaged archive. --dry-run checks the archive
@@ -162,9 +162,9 @@ def load(app: App, file: Path) -> int:
         with app.collecting_refusals_if_dry_run("engine"):
             connect_engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
-        return app.print_plan(data, whole, f"load {', '.join(tags)}")
+        return app.print_dry_run(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_image_archive(archive, lambda tag: localize_archive_tag(app.project, tag), on_bytes)
+        loaded = load_and_verify_image_archive(archive, lambda tag: localize_archive_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
     app.output(
         {**data, "layers": loaded.layer_count, "bytes": size},
@@ -174,14 +174,14 @@ def load(app: App, file: Path) -> int:
     return 0
 
 
-@click.command()
+@click.command("push")
 @target_argument
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @force_option
 @dry_run_option
 @pass_app_with_shared_options
-def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
+def push_image_to_registry(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
     REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials come from
@@ -197,7 +197,9 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
-    return push_and_verify(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced)
+    return push_and_verify_image(
+        app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced
+    )
 
 
 @click.command("export")
@@ -253,7 +255,7 @@ def render_export(
     )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command("shell", context_settings={"ignore_unknown_options": True})
 @target_argument
 @click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @data_option
@@ -261,7 +263,7 @@ def render_export(
 @force_option
 @dry_run_option
 @pass_app_with_shared_options
-def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:
+def run_shell_in_image(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:
     """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
 
     \b
@@ -270,4 +272,4 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
     require_consistent_stack_or_forced_conflict(app, name, force=force)
-    return open_shell_in_new_container(app, name, command, data, gpus)
+    return run_shell_or_command_in_new_container(app, name, command, data, gpus)

@@ -16,7 +16,7 @@ from rlbox.app import App
 from rlbox.artifacts.profile import Profile
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options
 from rlbox.config.project import Project
-from rlbox.config.schema import NAME_PATTERN, suggest_similar
+from rlbox.config.schema import NAME_PATTERN, did_you_mean_hint
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import TEXT_KEYS, Fix
@@ -29,7 +29,7 @@ from rlbox.target.target import DEFAULTS, Target
 _HERE = Path(__file__).parent
 
 
-def load_machines() -> dict[str, dict[str, Any]]:
+def load_machine_presets() -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in load_toml(_HERE / "machines.toml")["machines"]}
 
 
@@ -40,12 +40,12 @@ def _choose_machine(name: str, given_hardware: dict[str, Any]) -> dict[str, Any]
             _("rlbox has no targets for arm64 (GH200, GB200, GB300): the packages of its locks are for x86-64 alone"),
             next_step=_("take a machine with an x86-64 processor: rlbox init NAME --machine h200"),
         )
-    machines = load_machines()
+    machines = load_machine_presets()
     if name in machines:
         return {**machines[name], "hardware": {**machines[name].get("hardware", {}), **given_hardware}}
     if not given_hardware.keys() >= {"arch", "gpu_memory_gib"}:
         raise SpecError(
-            _("no machine {name!r} is known{suggest}").format(name=name, suggest=suggest_similar(name, [*machines])),
+            _("no machine {name!r} is known{suggest}").format(name=name, suggest=did_you_mean_hint(name, [*machines])),
             next_step=_("choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N").format(
                 known=", ".join(machines)
             ),
@@ -63,7 +63,7 @@ def _render_first_files(name: str, machine: dict[str, Any]) -> dict[str, str]:
     values = {key: machine[key] for key in ("target", "title", "hardware")} | {"name": name}
     files = {path: render_template([_HERE / "scaffold_files"], file, values) for path, file in templates.items()}
     for spec_kind in ("target", "job"):  # by which an editor completes and checks the two
-        files[f".rlbox/{spec_kind}.schema.json"] = json.dumps(create_json_schema(spec_kind), indent=1) + "\n"
+        files[f".rlbox/{spec_kind}.schema.json"] = json.dumps(create_spec_json_schema(spec_kind), indent=1) + "\n"
     return files
 
 
@@ -79,7 +79,7 @@ def overwrite_project_file(project: Project, relative_path: str, content: str) -
         ) from error
 
 
-@click.command()
+@click.command("init")
 @click.argument("name", metavar="[NAME]", default="")
 @click.option(
     "--machine",
@@ -92,7 +92,7 @@ def overwrite_project_file(project: Project, relative_path: str, content: str) -
 @click.option("--gpus", metavar="N", type=click.IntRange(min=1), help="GPUs of the machine.")
 @dry_run_option
 @pass_app_with_shared_options
-def init(app: App, name: str, machine: str, arch: str | None, memory_gib: float | None, gpus: int | None) -> int:
+def init_target(app: App, name: str, machine: str, arch: str | None, memory_gib: float | None, gpus: int | None) -> int:
     """Create a target and a job of your own in the project folder, named NAME or after the folder.
 
     The target includes the shipped one that fits the machine, and begins with its lock. The job runs at once:
@@ -114,7 +114,7 @@ def init(app: App, name: str, machine: str, arch: str | None, memory_gib: float 
     data = {"name": name, "machine": chosen["name"], "includes": chosen["target"], "files": states}
     lines = "\n".join(f"{path}  {state}" for path, state in states.items())
     if app.dry_run:
-        return app.print_plan(data, lines, "write these files")
+        return app.print_dry_run(data, lines, "write these files")
     app.output(data, lines)
     command = f"rlbox lock {name} && rlbox build {name} && rlbox run {name}"
     app.print_status(_("next: {command}").format(command=command))
@@ -153,7 +153,7 @@ def _write_new_file(app: App, path: str, text: str) -> str:
 SpecKind = Literal["target", "job", "profile", "fix"]
 
 
-def create_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
+def create_spec_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
     """Return the JSON Schema of `target.toml` ("target"), of a job file, a sources profile or a fix.
 
     Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that

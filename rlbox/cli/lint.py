@@ -16,27 +16,27 @@ from rlbox.cli.options import complete_target, pass_app_with_shared_options, tar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.files import list_spec_targets_none_if_unreadable, load_spec_else_locked_versions, read_files
-from rlbox.lint.rules import Finding, lint_text
+from rlbox.lint.files import get_target_by_spec_file, load_spec_else_locked_versions, read_texts_noting_problems
+from rlbox.lint.rules import LintFinding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
     format_stack_verdict,
     load_stack_problem,
     load_target_and_current_lock,
     solve_or_find_conflict,
-    stack_json,
+    stack_to_json,
 )
 
 _SEVERITIES = ("error", "warning", "note")
 
 
-@click.command()
+@click.command("lint")
 @click.argument("files", nargs=-1, type=click.Path(allow_dash=True))
 @click.option(
     "--target", metavar="NAME", shell_complete=complete_target, help="Check against the versions that this target pins."
 )
 @pass_app_with_shared_options
-def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
+def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None) -> int:
     """Find outdated or wrong variables, flags, ports and commands in FILES, with the line and the form that works.
 
     FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders with such files, or
@@ -50,13 +50,13 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
     """
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = list_spec_targets_none_if_unreadable(app.project)
+    specs = get_target_by_spec_file(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
     target_versions = load_spec_else_locked_versions(app.project, target) if target else None
     problems: list[str] = []
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     count = 0
-    for name, text in read_files(files or own, problems):
+    for name, text in read_texts_noting_problems(files or own, problems):
         count += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
@@ -82,20 +82,20 @@ def lint(app: App, files: tuple[str, ...], target: str | None) -> int:
     return int(any(finding.severity == "error" for finding in findings))
 
 
-def _finding_to_json(finding: Finding) -> dict[str, Any]:
+def _finding_to_json(finding: LintFinding) -> dict[str, Any]:
     row = asdict(finding)
     row["next"] = row.pop("next_step")
     return row
 
 
-def _format_findings(findings: Sequence[Finding]) -> str:
+def _format_findings(findings: Sequence[LintFinding]) -> str:
     return "\n".join(
         f"{row.file}:{row.line}:{row.column}: {row.severity}: {row.what} [{row.rule}]\n  next: {row.next_step}"
         for row in findings
     )
 
 
-def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
+def _format_summary(findings: Sequence[LintFinding], files: int, notes_shown: bool) -> str:
     counts = {severity: sum(one.severity == severity for one in findings) for severity in _SEVERITIES}
     parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
     text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
@@ -117,8 +117,8 @@ def check_or_solve_stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090
       rlbox stack vast-5090 --solve
     """
-    target, lock = load_target_and_current_lock(app, name, spec_alone=solve)
+    target, lock = load_target_and_current_lock(app, name, skip_lock=solve)
     problem = load_stack_problem(target, lock)
     verdict = solve_or_find_conflict(problem)
-    app.output({"target": name, **stack_json(problem, verdict)}, format_stack_verdict(name, problem, verdict, solve))
-    return 0 if verdict.fits else SpecError.exit_code
+    app.output({"target": name, **stack_to_json(problem, verdict)}, format_stack_verdict(name, problem, verdict, solve))
+    return 0 if verdict.is_consistent else SpecError.exit_code

@@ -22,8 +22,8 @@ from rlbox.artifacts.egress import (
 from rlbox.artifacts.locator import (
     format_probes,
     list_unavailable_source_kinds,
+    probe_machine_source_settings,
     probe_mirrors,
-    read_machine_source_settings,
 )
 from rlbox.artifacts.profile import Profile, load_implicitly_contacted_hosts, load_profile
 from rlbox.artifacts.python_lock import UpgradeRequest
@@ -60,7 +60,7 @@ from rlbox.target.target import Target, load_target
 _DIRECTORY = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command("lock")
 @target_argument
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
@@ -71,7 +71,7 @@ _DIRECTORY = click.Path(path_type=Path)
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def lock(
+def lock_target_or_check_lock(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources_profile: str
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
@@ -139,7 +139,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
     path = app.project.own_lock_file_to_write(lock.target)
     if app.dry_run:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
-        return app.print_plan(data, "\n".join(lines), would)
+        return app.print_dry_run(data, "\n".join(lines), would)
     app.output(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
     app.print_status(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
@@ -188,9 +188,9 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     Examples:
       rlbox egress local
     """
-    target, files = load_target_with_fix_env_and_locked_files(app.project, name)
+    target, files = load_target_with_fix_env_and_lock_artifacts(app.project, name)
     profile = load_profile(app.project, sources_profile or target.sources)
-    machine = read_machine_source_settings(read_pip_and_proxy_settings())
+    machine = probe_machine_source_settings(read_pip_and_proxy_settings())
     redirects = probe_redirect_and_listed_hosts_by_url(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
     contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
@@ -203,7 +203,7 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     app.output(data, _format_contacts(contacts))
 
 
-def load_target_with_fix_env_and_locked_files(
+def load_target_with_fix_env_and_lock_artifacts(
     project: Project, target_name: str
 ) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
@@ -265,7 +265,7 @@ def _list_mirrors(app: App, profile: Profile) -> int:
         rows.append(
             {
                 "kind": rule.kind,
-                "mirror": rule.title,
+                "mirror": rule.display_name,
                 "protocol": rule.protocol,
                 "url": rule.url_without_trailing_slash,
                 "match": rule.match,
@@ -288,7 +288,7 @@ def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    machine = read_machine_source_settings(read_pip_and_proxy_settings())
+    machine = probe_machine_source_settings(read_pip_and_proxy_settings())
     probes = probe_mirrors(profile, machine, list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
     app.output(

@@ -20,15 +20,15 @@ from rlbox.i18n import _
 from rlbox.logs.run_logs import LogFollower, list_logs_or_empty
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import load_run_state
-from rlbox.run.data_disk import open_store_existing_if_named_or_exec_remotely, reconcile_runs
+from rlbox.run.data_disk import clean_up_dead_runs, open_existing_store_or_exec_remotely
 from rlbox.system.tail import FileFollower, find_last_lines_offset
-from rlbox.terminal import ControlFilter
+from rlbox.terminal import IncrementalTerminalSanitizer
 
 _PAUSE_S = 0.1
 _STATE_POLL_S = 1.0
 
 
-@click.command()
+@click.command("logs")
 @run_argument
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends.")
 @click.option(
@@ -38,7 +38,7 @@ _STATE_POLL_S = 1.0
 @click.option("--log", metavar="NAME", help="Only this log: stage, or the name of a service.")
 @target_and_data_options
 @pass_app_with_shared_options
-def logs(
+def print_or_follow_run_logs(
     app: App,
     name: str | None,
     follow: bool,
@@ -57,8 +57,8 @@ def logs(
       rlbox logs
       rlbox logs -f
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run_or_latest(name)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_dir = run_store.find_run_dir_or_latest(name)
     paths = list_logs_or_empty(run_dir, stage, log)
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):
         raise _make_missing_log_error(run_dir)
@@ -67,7 +67,7 @@ def logs(
         return
     printer = _LogPrinter(app, run_dir, several=not (stage and log) if follow else len(paths) > 1)
     if follow:
-        reconcile_runs(app, run_store)
+        clean_up_dead_runs(app, run_store)
         follower = LogFollower(run_dir, stage, log, 10 if lines is None else lines)
         with contextlib.closing(follower):
             _follow(follower, printer, run_store, run_dir, stage)
@@ -75,7 +75,7 @@ def logs(
         for path in paths:
             start = 0 if lines is None else find_last_lines_offset(path, lines)
             with contextlib.closing(FileFollower(path, start)) as tail:  # it passes over holes of the file
-                while block := tail.read_up_to_block():
+                while block := tail.read_next_block_or_empty():
                     printer.print(path, block)
     printer.close()
 
@@ -98,7 +98,7 @@ class _LogPrinter:
         self._app, self._run_dir, self._several = app, run_dir, several
         self._path: Path | None = None
         self._ended_line = True
-        self._filters: dict[Path, ControlFilter] = {}
+        self._filters: dict[Path, IncrementalTerminalSanitizer] = {}
 
     def print(self, path: Path, block: bytes) -> None:
         if path != self._path:
@@ -109,7 +109,7 @@ class _LogPrinter:
             else:
                 self._app.print_status(head)
         self._ended_line = block.endswith(b"\n")
-        sys.stdout.buffer.write(self._filters.setdefault(path, ControlFilter()).feed(block))
+        sys.stdout.buffer.write(self._filters.setdefault(path, IncrementalTerminalSanitizer()).feed(block))
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -137,6 +137,6 @@ def _can_still_grow(run_store: RunStore, run_dir: Path, stage: str | None) -> bo
     try:
         state = load_run_state(run_dir)
     except SpecError:  # it has not begun
-        return run_store.is_running(run_dir.name)
+        return run_store.is_running_or_starting(run_dir.name)
     going = [row for row in state.stages if row.state in ("waiting", "starting", "running") and row.name == stage]
-    return (bool(going) or stage is None) and run_store.is_running(run_dir.name)
+    return (bool(going) or stage is None) and run_store.is_running_or_starting(run_dir.name)

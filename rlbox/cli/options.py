@@ -19,7 +19,7 @@ from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback_translations, translate
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, SINGLE_MACHINE_PLACES
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 
 def _complete_by(
@@ -103,16 +103,16 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
                 error.next_step += _(", or run without a container: --place here")
             if not dry_run:
                 raise
-            app.dry.add_refusal(error)
+            app.dry.add_refusal_if_new(error)
             raise UnreportedDryRunError(app.dry) from error
 
     return with_app
 
 
 def _read_fix_translations(project: Project) -> dict[str, str]:
-    from rlbox.fixes.catalogue import read_chinese_translations
+    from rlbox.fixes.catalogue import read_chinese_by_english_texts
 
-    return read_chinese_translations(project.fix_files().values())
+    return read_chinese_by_english_texts(project.fix_files().values())
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")
@@ -178,17 +178,17 @@ def target_profile_and_set_options(function: Callable[..., Any]) -> Callable[...
     return target(profile(setting(function)))
 
 
-def require_confirmation(app: App, yes: bool, question: str) -> None:
+def confirm_unless_yes(app: App, yes: bool, question: str) -> None:
     """Ask a person before what cannot be taken back or costs money; without a terminal only `--yes` will do."""
     if yes:
         return
     if app.as_json or not sys.stdin.isatty():
         raise click.UsageError(_("there is no terminal to ask on: pass --yes to {what}").format(what=question))
-    text = remove_controls(translate(question))
+    text = sanitize_for_terminal(translate(question))
     click.confirm(f"{text[0].upper()}{text[1:]}?", abort=True, err=True)
 
 
-def write_page(
+def write_html_file_or_stdout(
     app: App,
     html: str,
     out_option: str | None,
@@ -210,7 +210,7 @@ def write_page(
     for gap in left_out_notes:
         app.print_status(f"left out: {gap}")
     if app.dry_run:
-        return app.print_plan(json_result, "", f"write {path}")
+        return app.print_dry_run(json_result, "", f"write {path}")
     write_atomic(path, data)
     app.output(json_result, str(path))
     return 0
@@ -219,10 +219,10 @@ def write_page(
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@click.command()
+@click.command("completion")
 @click.argument("shell", type=click.Choice(tuple(SHELLS)))
 @pass_app_with_shared_options
-def completion(app: App, shell: str) -> None:
+def print_completion_script(app: App, shell: str) -> None:
     """Print the completion script of SHELL.
 
     \b

@@ -14,31 +14,31 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     run_argument,
     target_and_data_options,
-    write_page,
+    write_html_file_or_stdout,
 )
 from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
-from rlbox.report.html import render_report
+from rlbox.report.html import render_report_html
 from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
-from rlbox.run.data_disk import load_run_masks, open_store_existing_if_named_or_exec_remotely, reconcile_runs
+from rlbox.run.data_disk import clean_up_dead_runs, load_run_secret_masker, open_existing_store_or_exec_remotely
 from rlbox.supervise.bundle import (
-    build_summary_and_errors,
+    build_summary_and_errors_by_name,
     require_writable_path_outside_run,
-    select_files,
+    select_bundle_files,
     write_bundle,
 )
 
 MAX_CHART_POINTS = 400
 
 
-@click.command()
+@click.command("report")
 @run_argument
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def report(app: App, name: str | None, out: str | None, target: str, data: str | None) -> int:
+def write_run_report_html(app: App, name: str | None, out: str | None, target: str, data: str | None) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
     `rlbox runs diff` compares two runs; `rlbox eval report` shows what checkpoints answered to problems.
@@ -50,32 +50,32 @@ def report(app: App, name: str | None, out: str | None, target: str, data: str |
     """
     run_dir = _find_run_dir(app, name, target, data)
     record = _load_record(app, run_dir)
-    html = render_report(record, made_at=utc_now())
+    html = render_report_html(record, made_at=utc_now())
     facts = {"run": record.state.run_id, "state": record.state.state}
-    return write_page(app, html, out, f"{run_dir.name}.html", facts, record.gaps)
+    return write_html_file_or_stdout(app, html, out, f"{run_dir.name}.html", facts, record.gaps)
 
 
 def _load_record(app: App, run_dir: Path) -> RunRecord:
-    return load_run_record(run_dir, load_run_masks(app, run_dir), max_points_per_series=MAX_CHART_POINTS)
+    return load_run_record(run_dir, load_run_secret_masker(app, run_dir), max_points_per_series=MAX_CHART_POINTS)
 
 
 def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run_or_latest(name)
-    reconcile_runs(app, run_store)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_dir = run_store.find_run_dir_or_latest(name)
+    clean_up_dead_runs(app, run_store)
     return run_dir
 
 
-@click.command()
+@click.command("watch")
 @run_argument
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
 )
 @target_and_data_options
 @pass_app_with_shared_options
-def watch(app: App, name: str | None, port: int, target: str, data: str | None) -> int:
+def serve_live_run_page_until_interrupted(app: App, name: str | None, port: int, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
     It shows the same content as the report, updates while the run is in progress, and never changes the run.
@@ -85,10 +85,10 @@ def watch(app: App, name: str | None, port: int, target: str, data: str | None) 
       rlbox watch
       rlbox watch smoke-20260101 --port 8300
     """
-    run_dir = open_store_existing_if_named_or_exec_remotely(app, target, data).find_run_or_latest(name)
+    run_dir = open_existing_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
 
     def page() -> str:
-        return render_report(_load_record(app, run_dir), made_at=utc_now(), live=True)
+        return render_report_html(_load_record(app, run_dir), made_at=utc_now(), live=True)
 
     try:
         server = LivePageServer(run_dir, page, port)
@@ -112,14 +112,14 @@ def watch(app: App, name: str | None, port: int, target: str, data: str | None) 
     return 0
 
 
-@click.command()
+@click.command("bundle")
 @run_argument
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
 @click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
+def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive of RUN (the latest by default): logs, evidence, configuration, facts of the machine.
 
     A run may be bundled at any time, even while it is running. Models and checkpoints are left out; secrets are masked.
@@ -129,16 +129,16 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run_or_latest(name)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_dir = run_store.find_run_dir_or_latest(name)
     try:
-        reconcile_runs(app, run_store)
+        clean_up_dead_runs(app, run_store)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.print_status(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_path_outside_run(run_dir, out)
-    selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
+    selection, masks = select_bundle_files(run_dir, whole_logs=full), load_run_secret_masker(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.skipped])  # names of files may hold secrets, too
     if app.dry_run:
         files = masks.mask_json(
@@ -147,10 +147,12 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         rows = [f"{decimal_size_text(row['keep']):>10}  {row['name']}" for row in files]
         rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
-        return app.print_plan(told, "\n".join(rows), f"write {out}")
+        return app.print_dry_run(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep_last_bytes for taken in selection.taken)
     app.print_status(f"bundling {len(selection.taken)} files, {decimal_size_text(total)}; {len(left_out)} left out")
-    texts = build_summary_and_errors(run_dir, run_store.load_state_checked_with_host_record(run_dir), selection)
+    texts = build_summary_and_errors_by_name(
+        run_dir, run_store.load_state_marked_failed_if_tampered(run_dir), selection
+    )
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}

@@ -19,21 +19,21 @@ from rlbox.cli.options import (
     target_and_data_options,
     target_profile_and_set_options,
 )
-from rlbox.cli.runs import run_state_summary_json
+from rlbox.cli.runs import make_run_state_summary_json
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import load_job
-from rlbox.job.params import parse_settings_last_wins
-from rlbox.planner.fit import RunCommand, print_plan_and_require_fit
+from rlbox.job.params import parse_set_options_last_wins
+from rlbox.planner.fit import RunCommand, print_needs_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
-from rlbox.run.data_disk import create_lock_owner, open_store_existing_if_named_or_exec_remotely, reconcile_runs
-from rlbox.run.history import load_passed_durations
-from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress, stop_run
+from rlbox.run.data_disk import clean_up_dead_runs, create_own_lock_owner, open_existing_store_or_exec_remotely
+from rlbox.run.history import load_passed_stage_times
+from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress_to_end, stop_or_kill_run
 from rlbox.run.start import resume_run, start_run
-from rlbox.system.identity import get_user_name
+from rlbox.system.identity import get_user_name_or_uid
 
 
-@click.command()
+@click.command("run")
 @click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
 @target_profile_and_set_options
 @click.option(
@@ -78,7 +78,7 @@ from rlbox.system.identity import get_user_name
 )
 @dry_run_option
 @pass_app_with_shared_options
-def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | None, **given: Any) -> int:
+def start_or_resume_run(app: App, name: str | None, settings: tuple[str, ...], resume: str | None, **given: Any) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
     The run keeps going when the terminal closes; Ctrl-C stops it.
@@ -89,7 +89,7 @@ def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | Non
       rlbox run smoke --build
       rlbox run --resume smoke-20260101
     """
-    options = RunOptions(**given, param_settings=parse_settings_last_wins(settings))
+    options = RunOptions(**given, param_settings=parse_set_options_last_wins(settings))
     if (options.nodes or options.cluster) and options.place != CLUSTER:
         raise click.UsageError(_("--nodes and --cluster are for --place cluster."))
     if resume:
@@ -111,11 +111,11 @@ def run(app: App, name: str | None, settings: tuple[str, ...], resume: str | Non
     return start_run(app, name, options)
 
 
-@click.command()
+@click.command("attach")
 @run_argument
 @target_and_data_options
 @pass_app_with_shared_options
-def attach(app: App, name: str | None, target: str, data: str | None) -> int:
+def follow_run_until_end(app: App, name: str | None, target: str, data: str | None) -> int:
     """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
 
     \b
@@ -123,25 +123,25 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    reconcile_runs(app, run_store)
-    run_dir = run_store.find_run_or_latest(name)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    clean_up_dead_runs(app, run_store)
+    run_dir = run_store.find_run_dir_or_latest(name)
     plan = run_store.load_plan_preferring_host_record(run_dir)
     with catch_stop_signals() as left:
-        show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
-        if left.name and run_store.is_running(plan.run_id):
+        show_progress_to_end(app, run_dir, lambda: not left.name and run_store.is_running_or_starting(plan.run_id))
+        if left.name and run_store.is_running_or_starting(plan.run_id):
             app.print_status(_("run {run} continues; stop it with: rlbox stop {run}").format(run=plan.run_id))
             return 0
-    return reconcile_and_print_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
+    return reconcile_and_print_result(app, run_store, run_dir, plan, create_own_lock_owner("the end of a run"))
 
 
-@click.command()
+@click.command("stop")
 @run_argument
 @click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
+def stop_run_and_kill_after_grace(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
     """Stop RUN (by default the one in progress): end its stages in order, then kill the remaining processes.
 
     Stopping a run that has ended changes nothing and succeeds.
@@ -151,39 +151,39 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    reconciled = reconcile_runs(app, run_store)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    reconciled = clean_up_dead_runs(app, run_store)
     owner = reconciled.lock_owner
     going = [*reconciled.alive, *([owner.run] if owner and owner.run else [])]
     if name is None and not going:
         nothing = {"run": "", "state": "", "stopped": False, "data": str(run_store.data_dir)}
         return _print_nothing_to_stop(app, nothing, f"no run is in progress on {run_store.data_dir}")
-    run_dir = run_store.find_run_or_latest(going[0] if name is None else name)
+    run_dir = run_store.find_run_dir_or_latest(going[0] if name is None else name)
     if run_dir.name not in going:
-        row = run_state_summary_json(run_store, run_dir, reconciled)
+        row = make_run_state_summary_json(run_store, run_dir, reconciled)
         app.print_status(_("run {run} has already ended: there is nothing to stop").format(run=row["run"]))
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
         return _print_nothing_to_stop(app, ended, f"{row['run']} {row['state']}")
     if app.dry_run:
         data_json = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
-        return app.print_plan(data_json, "", would)
+        return app.print_dry_run(data_json, "", would)
     app.print_status(_("stopping run {run}").format(run=run_dir.name))
     run_plan = run_store.load_plan_preferring_host_record(run_dir)
-    stop_run(run_store, run_dir, run_plan, user=get_user_name(), via="rlbox stop", grace_s=grace)
-    row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
+    stop_or_kill_run(run_store, run_dir, run_plan, user=get_user_name_or_uid(), via="rlbox stop", grace_s=grace)
+    row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
     app.output({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0
 
 
 def _print_nothing_to_stop(app: App, data: dict[str, Any], text: str) -> int:
     if app.dry_run:
-        return app.print_plan(data, text, "stop nothing")
+        return app.print_dry_run(data, text, "stop nothing")
     app.output(data, text)
     return 0
 
 
-@click.command()
+@click.command("plan")
 @click.argument("name", metavar="JOB", shell_complete=complete_job)
 @target_profile_and_set_options
 @click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four GPUs of 24 GB, 2x8x80 two nodes.")
@@ -191,7 +191,7 @@ def _print_nothing_to_stop(app: App, data: dict[str, Any], text: str) -> int:
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
 @pass_app_with_shared_options
-def plan(
+def print_needed_resources_time_and_cost(
     app: App,
     name: str,
     target: str | None,
@@ -215,6 +215,6 @@ def plan(
       rlbox plan sft
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
     """
-    command = RunCommand(profiles=profiles, settings=parse_settings_last_wins(settings))
-    measurements = load_passed_durations(app, name, target or load_job(app.project, name).target, data)
-    return print_plan_and_require_fit(app, name, command, target or "", machine or "", gpus, measurements, price)
+    command = RunCommand(profiles=profiles, settings=parse_set_options_last_wins(settings))
+    measurements = load_passed_stage_times(app, name, target or load_job(app.project, name).target, data)
+    return print_needs_and_require_fit(app, name, command, target or "", machine or "", gpus, measurements, price)

@@ -9,19 +9,19 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, counted, decimal_size_text, duration_text, iso_to_unix
+from rlbox.amounts import align_rows, counted, decimal_size_text, duration_text, zoned_iso_to_unix
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
     complete_run,
+    confirm_unless_yes,
     dry_run_option,
     pass_app_with_shared_options,
-    require_confirmation,
     run_argument,
     target_and_data_options,
     yes_option,
 )
-from rlbox.config.units import parse_quantity
+from rlbox.config.units import parse_to_base_unit
 from rlbox.errors import LockHeld, RlboxError
 from rlbox.i18n import _
 from rlbox.record.run_dir import load_plan_file
@@ -29,33 +29,33 @@ from rlbox.record.run_store import (
     RemovalCandidate,
     RunsNotReconciled,
     RunStore,
-    decide_named_removals,
-    decide_removals_keeping_latest_runs,
     delete_run_dir_and_host_record,
     format_removals,
+    mark_latest_recent_and_unfinished_runs_kept,
+    mark_unfinished_runs_kept,
 )
 from rlbox.record.source_tree import describe_source_record, load_source_toml_or_empty
-from rlbox.record.state import find_readable_run_state, find_run_cause
+from rlbox.record.state import find_run_cause, load_run_state_or_none
 from rlbox.report.read import load_run_record
-from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyond_durations
+from rlbox.report.run_diff import diff_runs, differences_to_json, differs_beyond_durations, format_differences
 from rlbox.run.data_disk import (
-    create_lock_owner,
-    load_run_masks,
-    open_store_existing_if_named_or_exec_remotely,
-    reconcile_runs,
+    clean_up_dead_runs,
+    create_own_lock_owner,
+    load_run_secret_masker,
+    open_existing_store_or_exec_remotely,
 )
-from rlbox.run.history import reconcile_and_list_candidates
+from rlbox.run.history import clean_up_and_list_removable
 
 _GOING = ("starting", "running")
 
 
-def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsNotReconciled) -> dict[str, Any]:
+def make_run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsNotReconciled) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
         load_plan_file(run_dir)  # a torn plan raises
-        state = run_store.load_state_checked_with_host_record(run_dir)
+        state = run_store.load_state_marked_failed_if_tampered(run_dir)
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
     alive = run_dir.name in reconciled.alive or (
@@ -66,7 +66,7 @@ def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsN
     cause = find_run_cause(state)
     going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
     stage = going[0] if going else None
-    begun, ended = iso_to_unix(state.started_at), iso_to_unix(state.ended_at)
+    begun, ended = zoned_iso_to_unix(state.started_at), zoned_iso_to_unix(state.ended_at)
     return row | {
         "state": state.state if alive or state.state != "running" else "unknown",
         "stage": stage.name if stage else "",
@@ -84,7 +84,7 @@ def run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsN
 @run_argument
 @target_and_data_options
 @pass_app_with_shared_options
-def show(app: App, name: str | None, target: str, data: str | None) -> int:
+def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     """Show RUN (by default the latest): its stages, its folder, its content.
 
     A unique prefix of its name is enough.
@@ -93,11 +93,11 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     Examples:
       rlbox runs show
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dir = run_store.find_run_or_latest(name)
-    row = run_state_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
-    facts = reconcile_and_list_candidates(run_store, app, [run_dir])[0]
-    state = find_readable_run_state(run_dir) if row["state"] != "unknown" else None
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_dir = run_store.find_run_dir_or_latest(name)
+    row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
+    facts = clean_up_and_list_removable(run_store, app, [run_dir])[0]
+    state = load_run_state_or_none(run_dir) if row["state"] != "unknown" else None
     stages = [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
     source = load_source_toml_or_empty(run_dir)
     more = {"job": facts.job, "folder": str(run_dir), "bytes": facts.size_bytes, "stages": stages, "source": source}
@@ -117,7 +117,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @target_and_data_options
 @pass_app_with_shared_options
-def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
+def print_differences(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
     A unique prefix of a run's name is enough. How long stages took is printed, but does not count as a difference.
@@ -126,11 +126,11 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    run_dirs = run_store.find_run_or_latest(before), run_store.find_run_or_latest(after)
-    records = [load_run_record(path, load_run_masks(app, path), max_points_per_series=0) for path in run_dirs]
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_dirs = run_store.find_run_dir_or_latest(before), run_store.find_run_dir_or_latest(after)
+    records = [load_run_record(path, load_run_secret_masker(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
-    app.output({"diff": diff_json(names, difference)}, diff_text(names, difference))
+    app.output({"diff": differences_to_json(names, difference)}, format_differences(names, difference))
     return 1 if differs_beyond_durations(difference) else 0
 
 
@@ -140,7 +140,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
+def remove_runs(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
     A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
@@ -149,9 +149,9 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
     """
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    folders = list(dict.fromkeys(run_store.find_run_or_latest(name) for name in names))
-    rows = decide_named_removals(reconcile_and_list_candidates(run_store, app, folders))
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    folders = list(dict.fromkeys(run_store.find_run_dir_or_latest(name) for name in names))
+    rows = mark_unfinished_runs_kept(clean_up_and_list_removable(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(
             _("run {held} has not ended").format(held=held[0]),
@@ -168,7 +168,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def prune(app: App, older: str | None, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
+def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and list the others with the reason.
 
     Kept: the latest run of each job, its latest passed run, runs in progress, and runs that hold checkpoints.
@@ -178,13 +178,13 @@ def prune(app: App, older: str | None, checkpoints: bool, yes: bool, target: str
       rlbox runs prune --older 7d --yes
     """
     try:
-        older_s = float(parse_quantity("duration", older)) if older else 0.0
+        older_s = float(parse_to_base_unit("duration", older)) if older else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--older'") from error
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    rows = decide_removals_keeping_latest_runs(
-        reconcile_and_list_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
-        started_before_s=time.time() - older_s,
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    rows = mark_latest_recent_and_unfinished_runs_kept(
+        clean_up_and_list_removable(run_store, app, run_store.list_run_dirs_newest_first()),
+        started_before_unix_s=time.time() - older_s,
         remove_runs_with_checkpoints=checkpoints,
     )
     return _remove_runs(app, run_store, rows, yes=yes)
@@ -206,14 +206,14 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
     data = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
         lines = [*format_removals(rows, done=False), f"would free {size}"]
-        return app.print_plan(data, "\n".join(lines), f"remove {count}")
+        return app.print_dry_run(data, "\n".join(lines), f"remove {count}")
     if going:
         for line in format_removals(going, done=False):
             app.print_status(line)
         lost = sum(len(row.checkpoint_paths) for row in going)
         checkpoints = f" with {counted(lost, 'checkpoint', 'checkpoints')}" if lost else ""
-        require_confirmation(app, yes, f"remove {count}{checkpoints}, {size}")
-        lock = run_store.acquire_disk_lock(create_lock_owner("the removal of runs"))
+        confirm_unless_yes(app, yes, f"remove {count}{checkpoints}, {size}")
+        lock = run_store.acquire_disk_lock(create_own_lock_owner("the removal of runs"))
         try:
             for row in going:
                 delete_run_dir_and_host_record(run_store, row.run)
@@ -226,11 +226,11 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
 @click.command("ls")
 @target_and_data_options
 @pass_app_with_shared_options
-def ls(app: App, target: str, data: str | None) -> None:
+def list_runs(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
-    run_store = open_store_existing_if_named_or_exec_remotely(app, target, data)
-    reconciled = reconcile_runs(app, run_store)
-    rows = [run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    reconciled = clean_up_dead_runs(app, run_store)
+    rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     head = ("run", "state", "stage", "phase", "time", "cause")
     table = align_rows([head, *([row[name] for name in head] for row in rows)])
     app.output({"runs": rows}, "\n".join(table) if rows else "no run yet")
@@ -249,5 +249,5 @@ def list_runs_unless_subcommand() -> None:
     """
 
 
-for command in (ls, show, diff, remove, prune):
+for command in (list_runs, show_run, print_differences, remove_runs, prune_runs):
     list_runs_unless_subcommand.add_command(command)

@@ -17,7 +17,7 @@ from rlbox.artifacts.store_upkeep import (
     remove_rlbox_cache_entries,
 )
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, require_confirmation, yes_option
+from rlbox.cli.options import confirm_unless_yes, dry_run_option, pass_app_with_shared_options, yes_option
 from rlbox.errors import EngineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.prune import (
@@ -41,7 +41,7 @@ def store() -> None:
 
 @store.command("ls")
 @pass_app_with_shared_options
-def ls(app: App) -> None:
+def list_store_objects(app: App) -> None:
     "List the objects in the store, with their kind and the targets that use them."
     store = ObjectStore(resolve_store_dir(None))
     known = map_sha256_to_recorded_file(store)
@@ -115,12 +115,12 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
     data = {"images": names, "files": len(objects), "caches": len(caches), "bytes": size}
     if app.dry_run:
         text = "\n".join([*lines, f"would free up to {freed}"])
-        return app.print_plan(data, text, f"free up to {freed}" if lines else "remove nothing")
+        return app.print_dry_run(data, text, f"free up to {freed}" if lines else "remove nothing")
     if lines:
         for line in lines:
             app.print_status(line)
         counts = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
-        require_confirmation(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
+        confirm_unless_yes(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_gone_lock_records(store, objects)

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.init import SpecKind, create_json_schema, overwrite_project_file
+from rlbox.cli.init import SpecKind, create_spec_json_schema, overwrite_project_file
 from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_shared_options
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
@@ -21,9 +21,9 @@ from rlbox.image.buildkit import BuildOptions
 from rlbox.image.context import require_replaceable_context_dir
 from rlbox.image.inputs import BuildInputs
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.image.show import show_engine_image_or_raise_if_looks_so
+from rlbox.image.show import show_engine_image_or_raise_if_image_like
 from rlbox.job.job import load_job
-from rlbox.job.params import format_declared_params
+from rlbox.job.params import format_declared_param_lines
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
@@ -87,7 +87,7 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
       rlbox show local
     """
     if schema:
-        click.echo(json.dumps(create_json_schema(schema), indent=2))
+        click.echo(json.dumps(create_spec_json_schema(schema), indent=2))
         return
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
@@ -99,12 +99,12 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
         job = load_job(app.project, name)
         data = job.model_dump(mode="json")
         rest = {key: value for key, value in data.items() if key != "params"}
-        lines = [f"# job {name}", *format_declared_params(job), *_lines(rest)]
+        lines = [f"# job {name}", *format_declared_param_lines(job), *_lines(rest)]
         app.output({"job": data}, "\n".join(lines))
-    elif not show_engine_image_or_raise_if_looks_so(app, name):
+    elif not show_engine_image_or_raise_if_image_like(app, name):
         known = [*targets, *jobs]
         raise SpecError(
-            _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
+            _("unknown target or job {name!r}{suggest}").format(name=name, suggest=did_you_mean_hint(name, known)),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
 
@@ -153,7 +153,7 @@ def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: s
     text = "\n".join(f"{name}  {written if name in stale else 'unchanged'}" for name in files)
     if app.dry_run:
         would = [*sorted(stale), *([f"the build context to {context}"] if context else [])]
-        return app.print_plan(data, text, f"write {', '.join(would) or 'nothing'}")
+        return app.print_dry_run(data, text, f"write {', '.join(would) or 'nothing'}")
     app.output(data, text)
     return 0
 

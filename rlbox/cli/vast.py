@@ -17,10 +17,10 @@ from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
     NON_NEGATIVE,
     complete_job,
+    confirm_unless_yes,
     dry_run_option,
     force_option,
     pass_app_with_shared_options,
-    require_confirmation,
     target_argument,
     target_profile_and_set_options,
     yes_option,
@@ -29,12 +29,12 @@ from rlbox.errors import Interrupted, NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.job import load_job
-from rlbox.job.params import parse_settings_last_wins, resolve_params
+from rlbox.job.params import parse_set_options_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.inputs import plan_container_run, require_matching_source
 from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_in_terminal
-from rlbox.ssh.files import DownloadDirectory, Listing, list_files, total_bytes
+from rlbox.ssh.files import DownloadDirectory, Listing, list_remote_files, total_bytes
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.system.progress import show_byte_progress
 from rlbox.target.target import load_target
@@ -46,26 +46,26 @@ from rlbox.vast.api import (
     request_instance_state,
     require_api_key,
     require_rlbox_instances,
-    search_offers,
+    search_raw_offers,
     wait_until_instance_runs,
 )
 from rlbox.vast.instance import (
     RentedJob,
-    choose_named_previous_or_default_directory,
+    choose_download_directory,
     keep_agent_from_stopping_instance,
     list_result_files,
-    ssh_address,
-    start_agent_and_wait_for_run,
-    upload_and_start_job,
+    require_ssh_address,
+    start_agent_and_await_run_end,
+    upload_job_and_start_run,
     wait_for_onstart,
 )
-from rlbox.vast.offers import Offer, format_offers, make_offer_filter, require_fitting_offers
+from rlbox.vast.offers import Offer, format_offer_table, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import RemoteJob, format_rlbox_tool_assignment_shell, strip_disk_prefix_or_raise
 from rlbox.vast.rental import (
-    Quote,
     RentalOptions,
-    load_vast_target,
-    parse_vast_options,
+    RentalQuote,
+    load_and_require_vast_target,
+    parse_vast_docker_options,
     render_onstart_with_job_agent,
     render_target_onstart,
     search_offers_and_quote,
@@ -99,9 +99,9 @@ def print_onstart_script(app: App, name: str) -> None:
     Examples:
       rlbox onstart vast-5090 > onstart.sh
     """
-    target = load_vast_target(app, name)
+    target = load_and_require_vast_target(app, name)
     script = render_target_onstart(app, target)
-    parse_vast_options(target)  # for what it refuses
+    parse_vast_docker_options(target)  # for what it refuses
     data = {
         "target": name,
         "form": script.encoding,
@@ -126,12 +126,12 @@ _price_option = click.option(
 )
 
 
-@vast.command()
+@vast.command("search")
 @target_argument
 @_price_option
 @dry_run_option
 @pass_app_with_shared_options
-def search(app: App, name: str, price: float) -> int:
+def print_fitting_offers(app: App, name: str, price: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
     Exit code 1: no offer fits; the missing resources of the nearest offers are listed.
@@ -140,17 +140,17 @@ def search(app: App, name: str, price: float) -> int:
     Examples:
       rlbox vast search vast-5090 --dry-run
     """
-    target = load_vast_target(app, name)
-    needs = make_offer_filter(target, parse_vast_options(target), price)
-    data = {"target": name, "query": needs.query()}
+    target = load_and_require_vast_target(app, name)
+    needs = make_offer_filter(target, parse_vast_docker_options(target), price)
+    data = {"target": name, "query": needs.to_query()}
     if app.dry_run:
         with app.collecting_refusals_if_dry_run("API key"):
             require_api_key()
-        return app.print_plan(
-            {**data, "request": needs.body(), "offers": []}, needs.query(), "ask vast.ai for its offers"
+        return app.print_dry_run(
+            {**data, "request": needs.to_search_body(), "offers": []}, needs.to_query(), "ask vast.ai for its offers"
         )
-    offers = require_fitting_offers(search_offers(needs), needs)
-    app.output({**data, "offers": [offer.as_json() for offer in offers]}, format_offers(offers))
+    offers = require_fitting_offers(search_raw_offers(needs), needs)
+    app.output({**data, "offers": [offer.as_json() for offer in offers]}, format_offer_table(offers))
     app.print_status(f"next: rlbox vast create {name} --offer {offers[0].id} --image IMAGE")
     return 0
 
@@ -177,12 +177,12 @@ def _rental_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@vast.command()
+@vast.command("create")
 @target_argument
 @_rental_options
 @dry_run_option
 @pass_app_with_shared_options
-def create(app: App, name: str, **given: Any) -> int:
+def rent_instance_after_confirmation(app: App, name: str, **given: Any) -> int:
     """Create an instance for TARGET with its on-start script, after printing the price.
 
     Nothing is rented without a price limit. With --dry-run nothing is rented. Without an API key, the dry run
@@ -193,9 +193,9 @@ def create(app: App, name: str, **given: Any) -> int:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)
-    quote = search_offers_and_quote(app, load_vast_target(app, name), options)
+    quote = search_offers_and_quote(app, load_and_require_vast_target(app, name), options)
     if app.dry_run or quote.offer is None:
-        return app.print_plan(quote.as_json(), quote.format(), _describe_rent(quote, options))
+        return app.print_dry_run(quote.as_json(), quote.format(), _describe_rent(quote, options))
     created = _confirm_and_rent(app, quote, quote.offer, options)
     ssh = _wait_for_instance(app, created, options.timeout).ssh_command if options.timeout else ""
     app.output({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
@@ -203,16 +203,16 @@ def create(app: App, name: str, **given: Any) -> int:
     return 0
 
 
-def _describe_rent(quote: Quote, options: RentalOptions) -> str:
+def _describe_rent(quote: RentalQuote, options: RentalOptions) -> str:
     asking = "without asking" if options.yes else "after confirmation"
     return f"rent offer {quote.offer.id}, {asking}" if quote.offer else "rent"
 
 
-def _confirm_and_rent(app: App, quote: Quote, offer: Offer, options: RentalOptions) -> int:
-    for line in quote.cost_lines():
+def _confirm_and_rent(app: App, quote: RentalQuote, offer: Offer, options: RentalOptions) -> int:
+    for line in quote.format_cost_lines():
         app.print_status(line)
     question = _("rent offer {offer} for target {target}").format(offer=offer.id, target=quote.request.target)
-    require_confirmation(app, options.yes, question)
+    confirm_unless_yes(app, options.yes, question)
     created = create_instance(offer.id, quote.request)
     app.print_status(f"instance {created} is created and billed until: rlbox vast destroy {created}")
     return created
@@ -232,12 +232,12 @@ _instance_argument = click.argument("number", metavar="ID", type=int)
 
 
 def _load_disk_mount(app: App, instance: Instance) -> str:
-    return load_target(app.project, instance.target_if_rlbox_made).target.disk.mount
+    return load_target(app.project, instance.target_name_from_label).target.disk.mount
 
 
 @vast.command("ls")
 @pass_app_with_shared_options
-def list_own(app: App) -> None:
+def list_rlbox_instances(app: App) -> None:
     """List the instances that rlbox created, with their prices; instances of other users are not shown."""
     own = [instance for instance in list_instances() if instance.is_rlbox_made]
     rows = [(str(row.id), row.label, row.status, f"{row.price:.3f}", row.ssh_command) for row in own]
@@ -249,65 +249,65 @@ def list_own(app: App) -> None:
     app.output({"instances": data}, text)
 
 
-@vast.command(context_settings={"ignore_unknown_options": True})
+@vast.command("ssh", context_settings={"ignore_unknown_options": True})
 @_instance_argument
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @pass_app_with_shared_options
-def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
+def open_instance_shell_or_run_command(app: App, number: int, words: tuple[str, ...]) -> int:
     """Open a shell on instance ID, or run one command there and return its exit code."""
-    address = ssh_address(*require_rlbox_instances([number]))
+    address = require_ssh_address(*require_rlbox_instances([number]))
     return run_in_terminal(address, words[0] if len(words) == 1 else shlex.join(words))
 
 
-@vast.command()
+@vast.command("logs")
 @_instance_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
 @pass_app_with_shared_options
-def logs(app: App, number: int, follow: bool) -> int:
+def print_latest_run_logs_of_instance(app: App, number: int, follow: bool) -> int:
     """Print the logs of the latest run on instance ID."""
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
-    return run_in_terminal(ssh_address(instance), command + " -f" * follow)
+    return run_in_terminal(require_ssh_address(instance), command + " -f" * follow)
 
 
-@vast.command()
+@vast.command("stop")
 @_instance_argument
 @dry_run_option
 @pass_app_with_shared_options
-def stop(app: App, number: int) -> int:
+def stop_instance_keeping_disk(app: App, number: int) -> int:
     """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it."""
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.print_plan({"instance": number}, text, f"stop instance {number}")
+        return app.print_dry_run({"instance": number}, text, f"stop instance {number}")
     request_instance_state(number, "stopped")
     app.output({"instance": number, "state": "stopped"}, f"{number}  stops")
     app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
 
-@vast.command()
+@vast.command("start")
 @_instance_argument
 @_timeout_option
 @dry_run_option
 @pass_app_with_shared_options
-def start(app: App, number: int, timeout: float) -> int:
+def start_instance_and_wait_until_ready(app: App, number: int, timeout: float) -> int:
     """Start instance ID again, and wait until it is ready; an interrupted job of `vast up` resumes automatically."""
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.print_plan({"instance": number}, text, f"start instance {number}")
+        return app.print_dry_run({"instance": number}, text, f"start instance {number}")
     request_instance_state(number, "running")
     ready = _wait_for_instance(app, number, timeout, is_restart=True)
-    with SshConnection(ssh_address(ready), timeout) as connection:
+    with SshConnection(require_ssh_address(ready), timeout) as connection:
         wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
     app.output({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
     app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
 
-@vast.command()
+@vast.command("fetch")
 @_instance_argument
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option(
@@ -319,7 +319,7 @@ def start(app: App, number: int, timeout: float) -> int:
 )
 @dry_run_option
 @pass_app_with_shared_options
-def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) -> int:
+def fetch_runs_and_checkpoints_from_instance(app: App, number: int, paths: tuple[str, ...], folder: Path | None) -> int:
     """Fetch every run and every complete checkpoint of instance ID, or only PATH on its data disk.
 
     A file counts as fetched once its sha256 matches the file on the instance. A repeated call fetches changed
@@ -329,16 +329,16 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None) ->
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
-    home = choose_named_previous_or_default_directory(number, folder)
+    home = choose_download_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "--to")
-    with SshConnection(ssh_address(instance)) as connection:
-        listing = list_files(connection, disk, roots) if roots else list_result_files(connection, disk)
+    with SshConnection(require_ssh_address(instance)) as connection:
+        listing = list_remote_files(connection, disk, roots) if roots else list_result_files(connection, disk)
         if app.dry_run:
             missing = home.find_unverified(listing.files)
             lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in missing)
             would = f"bring {_summarize(home, listing)}, to {home.path}"
-            return app.print_plan({"files": [asdict(file) for file in missing]}, lines, would)
+            return app.print_dry_run({"files": [asdict(file) for file in missing]}, lines, would)
         fetched, summary = _fetch_files(app, connection, disk, home, listing)
     app.output({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
     app.print_status(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
@@ -356,7 +356,7 @@ def _fetch_files(
     summary = _summarize(home, listing)
     app.print_status(f"bringing {summary}, to {home.path}")
     missing = [file.path for file in home.find_unverified(listing.files)]
-    summed, errors = list_files(connection, disk, missing, with_sums=True)
+    summed, errors = list_remote_files(connection, disk, missing, with_sha256=True)
     with show_byte_progress(app, "fetch", total_bytes(summed)) as report_bytes:
         home.fetch_verified(connection, disk, summed, report_bytes)
     troubles = [*listing.errors, *errors]
@@ -366,13 +366,13 @@ def _fetch_files(
     return data, summary
 
 
-@vast.command()
+@vast.command("destroy")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
 @click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
 @yes_option
 @dry_run_option
 @pass_app_with_shared_options
-def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
+def destroy_fetched_instances_after_confirmation(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those with a label of rlbox.
 
     Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
@@ -385,10 +385,10 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     data = {"instances": [instance.id for instance in chosen], "destroyed": not app.dry_run}
     count = counted(len(chosen), "instance", "instances")
     if app.dry_run:
-        return app.print_plan(data, "\n".join(lines), f"destroy {count}")
+        return app.print_dry_run(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
         app.print_status(line)
-    require_confirmation(app, yes, _("destroy {count} with everything on the disk").format(count=count))
+    confirm_unless_yes(app, yes, _("destroy {count} with everything on the disk").format(count=count))
     for instance in chosen:
         destroy_instance(instance.id)
     app.output(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))
@@ -402,9 +402,9 @@ def _require_fetched(app: App, instance: Instance) -> None:
             _("instance {id} is {status}: its disk cannot be checked").format(id=instance.id, status=instance.status),
             next_step=_("rlbox vast start {id}, {step}").format(id=instance.id, step=step),
         )
-    with SshConnection(ssh_address(instance)) as connection:
+    with SshConnection(require_ssh_address(instance)) as connection:
         listing = list_result_files(connection, _load_disk_mount(app, instance))
-    if missing := choose_named_previous_or_default_directory(instance.id).find_unverified(listing.files):
+    if missing := choose_download_directory(instance.id).find_unverified(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
@@ -414,7 +414,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
         )
 
 
-@vast.command()
+@vast.command("up")
 @click.argument("job", metavar="JOB", shell_complete=complete_job)
 @target_profile_and_set_options
 @_rental_options
@@ -438,7 +438,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run_option
 @pass_app_with_shared_options
-def up(
+def rent_instance_and_run_job(
     app: App,
     job: str,
     target: str | None,
@@ -464,11 +464,11 @@ def up(
     """
     options = RentalOptions(**given)
     name = target or load_job(app.project, job).target
-    loaded = load_vast_target(app, name)
+    loaded = load_and_require_vast_target(app, name)
     require_consistent_stack_or_forced_conflict(app, name, force=force)
     local_uploads = _parse_uploads(uploads)
     command = RunCommand(
-        command_words=("vast", "up", job), profiles=profiles, settings=parse_settings_last_wins(settings)
+        command_words=("vast", "up", job), profiles=profiles, settings=parse_set_options_last_wins(settings)
     )
     with app.collecting_refusals_if_dry_run("job"):
         _require_fit(app, job, command, name, force=force)
@@ -479,10 +479,10 @@ def up(
         if app.dry_run or quote.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
             would = f"{_describe_rent(quote, options)}, {then_run}"
-            return app.print_plan({**quote.as_json(), "job": job}, quote.format(), would)
+            return app.print_dry_run({**quote.as_json(), "job": job}, quote.format(), would)
         number = _confirm_and_rent(app, quote, quote.offer, options)
     elif app.dry_run:
-        return app.print_plan({"instance": number, "job": job}, "", f"run {job} on instance {number}")
+        return app.print_dry_run({"instance": number, "job": job}, "", f"run {job} on instance {number}")
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
@@ -507,9 +507,9 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
     try:
         instance = _wait_for_instance(app, number, rented.timeout_s)
         while True:
-            with SshConnection(ssh_address(instance), rented.timeout_s) as connection:
+            with SshConnection(require_ssh_address(instance), rented.timeout_s) as connection:
                 try:
-                    run = run or upload_and_start_job(app, connection, rented)
+                    run = run or upload_job_and_start_run(app, connection, rented)
                     if detach:
                         ssh = instance.ssh_command
                         app.output({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
@@ -533,9 +533,9 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = start_agent_and_wait_for_run(app, connection, job, run)
+    end = start_agent_and_await_run_end(app, connection, job, run)
     with keep_agent_from_stopping_instance(connection, job):
-        home = choose_named_previous_or_default_directory(number)
+        home = choose_download_directory(number)
         fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:
@@ -584,7 +584,8 @@ def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str,
     require_matching_source(app, job, values, is_local_run=False, accept_other_version=False)
     secrets = tuple(map(str, job.secrets))
     plan_container_run(job, values, "/data", f"{job_name}-PLAN", "here", target_name, secrets)
-    require_fit(app, job, check_fit(job, values, load_declared_capacity(app, target_name, "")), command, force=force)
+    fit = check_fit(job, values, load_declared_capacity(app, target_name, ""))
+    require_fit(app, job, fit, command, warn_only=force)
 
 
 def _require_secrets(app: App, job_name: str, env_file: Path | None) -> None:

@@ -7,13 +7,13 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from rlbox.amounts import GIB, align_rows, decimal_size_text, duration_text, gpu_memory_text
+from rlbox.amounts import GIB, align_rows, decimal_size_text, duration_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.cluster.context import ClusterContext, ClusterProbe
 from rlbox.cluster.node.facts import Gpu, Installation, NodeFacts
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
 from rlbox.errors import NodeError
-from rlbox.findings import LEVELS, Finding, Level, join_at_most
+from rlbox.findings import LEVELS, Finding, Level, join_and_count_rest
 from rlbox.i18n import _, translate
 
 _OLDEST_ENGINE = (20, 10)
@@ -175,7 +175,7 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
     if small:
         seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
             numbers=_numbers(small),
-            memory=gpu_memory_text(small[0].memory_bytes),
+            memory=gpu_gib_or_mib_text(small[0].memory_bytes),
             gpu_memory_gib=hardware.gpu_memory_gib,
         )
         yield _error("gpu-small", name, seen)
@@ -184,8 +184,8 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
         yield _error("gpu-ill", name, f"GPU {_numbers(ill)}")
     taken = [gpu for gpu in gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]
     if taken:
-        users = join_at_most([user for gpu in taken for user in gpu.users])
-        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used_bytes for gpu in taken))}"
+        users = join_and_count_rest([user for gpu in taken for user in gpu.users])
+        seen = f"GPU {_numbers(taken)}, {gpu_gib_or_mib_text(sum(gpu.used_bytes for gpu in taken))}"
         yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
         plan = plan_of_labels(one.labels) if one.has_not_ended else None
@@ -198,7 +198,7 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
 
 
 def _numbers(gpus: Sequence[Gpu]) -> str:
-    return join_at_most([str(gpu.number) for gpu in gpus], most=8)
+    return join_and_count_rest([str(gpu.number) for gpu in gpus], max_shown=8)
 
 
 # ---- between nodes
@@ -221,7 +221,7 @@ def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
         yield _error("no-address", name, "")
     for name, taken in probe.taken_ports.items():
         if taken:
-            seen = join_at_most([f"{port} by {holder}" for port, holder in sorted(taken.items())])
+            seen = join_and_count_rest([f"{port} by {holder}" for port, holder in sorted(taken.items())])
             yield _error("ports-taken", name, seen)
     closed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, target, error in probe.connection_attempts:
@@ -233,7 +233,7 @@ def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
     for (source, node), seen_ports in closed.items():
         # where NCCL and gloo meet, the kernel chooses the port
         span = f"{ports.base}-{ports.base + STRIDE - 1}, {first}-{last}, net.ipv4.ip_local_port_range"
-        yield _error("ports-closed", node, join_at_most(seen_ports, most=3), source=source, span=span)
+        yield _error("ports-closed", node, join_and_count_rest(seen_ports, max_shown=3), source=source, span=span)
 
 
 def _check_mtu(probe: ClusterProbe) -> Iterator[Finding]:
@@ -276,7 +276,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     for (level, title, seen, remedy), where in nodes.items():
         mark = "" if level == "error" else f"{level}: "
         found = translate(title) + (f": {seen}" if seen else "")
-        rows.append((join_at_most(where), f"{mark}{found}", translate(remedy)))
+        rows.append((join_and_count_rest(where), f"{mark}{found}", translate(remedy)))
     return "\n".join(align_rows(rows)) if len(rows) > 1 else ""
 
 

@@ -20,7 +20,7 @@ from rlbox.cluster.node.facts import MachineFacts
 from rlbox.cluster.plan import LOCAL
 from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import (
     CONNECTION_LOST_CODE,
@@ -171,7 +171,7 @@ class Node:
         raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]))
 
     def parse_answer(self, line: bytes) -> Any:
-        row = parse_json(line[len(_MARK) :])
+        row = parse_untrusted_json(line[len(_MARK) :])
         if "error" in row:
             raise NodeError(
                 _("node {name}: {failed}").format(name=self.name, failed=row["error"]),
@@ -203,7 +203,7 @@ class Node:
                 path = self.machine.engine_socket
                 if self._ssh:
                     local = str(self._ssh.local_temp_directory / "engine")
-                    self._ssh.forward(local, path)
+                    self._ssh.forward_socket(local, path)
                     path = local
                 self._engine_address = f"unix://{path}"
             return self._engine_address
@@ -214,7 +214,7 @@ class Node:
         try:
             return DockerEngine.connect(self.engine_unix_url_forwarding_if_remote)
         except EngineError as error:
-            output = self._ssh.read_ssh_stderr() if self._ssh else ""
+            output = self._ssh.read_master_stderr_or_empty() if self._ssh else ""
             if "prohibited" in output:
                 raise UnreachableNode(explain_ssh_error(self.name, output)) from error
             raise EngineError(error.what, where=self.name, next_step=error.next_step) from error

@@ -22,7 +22,7 @@ from rlbox.cluster.plan import (
 from rlbox.cluster.runtime import stop_ray
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError
-from rlbox.findings import join_at_most
+from rlbox.findings import join_and_count_rest
 from rlbox.i18n import _
 
 _GRACE_S = 5
@@ -92,7 +92,11 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
     work: list[str] = []
     stop, unknown = "", "" if head else "its head is not reached"
     try:
-        for row in head.engine().list_containers(f"{ID_LABEL}={plan.id}") if head and not plan.head.is_inplace else ():
+        for row in (
+            head.engine().list_all_containers_with_label(f"{ID_LABEL}={plan.id}")
+            if head and not plan.head.is_inplace
+            else ()
+        ):
             run = row["Labels"].get(RUN_LABEL, "")
             if run and row.get("State") in ACTIVE_STATES:
                 stop = stop or format_head_run_command(plan, "stop", run)
@@ -105,7 +109,7 @@ def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
         unknown = error.what
     if work:
         raise LockHeld(
-            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=join_at_most(work)),
+            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=join_and_count_rest(work)),
             where=plan.head.name,
             next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
         )

@@ -18,12 +18,12 @@ from rlbox.cluster.context import ClusterContext, ClusterProbe
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.engine.archive import (
     ImageArchive,
-    convert_to_docker_archive,
-    read_archive,
+    can_engine_unpack_zstd,
     read_diff_ids,
     read_verified_archive,
     save_image_archive,
-    unpacks_zstd,
+    stream_archive,
+    stream_as_docker_archive,
 )
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import TARGET_LABEL
@@ -106,7 +106,7 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
     """Return the digests of the archive's layers that the engine has: those that an image of it begins with, too."""
     wanted = read_diff_ids(archive, manifest)
     most = 0
-    for row in engine.list_images(TARGET_LABEL):
+    for row in engine.list_images_with_label(TARGET_LABEL):
         found = ((engine.find_image(str(row["Id"])) or {}).get("RootFS") or {}).get("Layers") or []
         same = [one == other for one, other in zip(wanted, found, strict=False)]
         most = max(most, same.index(False) if False in same else len(same))
@@ -117,11 +117,11 @@ def send_archive(
     node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: ReportProgress
 ) -> None:
     engine, manifest = node.engine(), archive.manifests[0]
-    as_it_is = unpacks_zstd(engine.version())
+    as_it_is = can_engine_unpack_zstd(engine.version())
     present = find_present_layers(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
     for omit in (present, set[str]()) if present else (set[str](),):
-        chunks = read_archive(archive, omit) if as_it_is else convert_to_docker_archive(archive, tag, omit)
+        chunks = stream_archive(archive, omit) if as_it_is else stream_as_docker_archive(archive, tag, omit)
         try:
             rows = engine.load_image(_count(node, chunks, total, report))
             error = next((str(row["error"]) for row in rows if row.get("error")), "")

@@ -30,11 +30,11 @@ from rlbox.cluster.runtime import run_packaged_script
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, TimedOut
 from rlbox.findings import Finding
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.secrets.lookup import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 from rlbox.values import Secret
 
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
@@ -114,7 +114,7 @@ class JobsApi:
         if row["status"] >= 400:
             line = text.splitlines()[-1] if text else f"HTTP {row['status']}"
             raise NodeError(_("Ray refuses it: {line}").format(line=line[:300]), where=self._head.name)
-        return parse_json(text) if text else {}
+        return parse_untrusted_json(text) if text else {}
 
     def list_jobs(self) -> tuple[ClusterJob, ...]:
         rows = [row for row in self._ask("list") or () if row.get("submission_id")]
@@ -259,7 +259,7 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
         with app.collecting_refusals_if_dry_run("cluster"):
             context.require_running_head(context.require_own_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
-        return app.print_plan(data, _format_files(options, files) if options.folder else "", would)
+        return app.print_dry_run(data, _format_files(options, files) if options.folder else "", would)
 
 
 def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
@@ -332,7 +332,7 @@ def _follow(
     def show() -> None:
         with contextlib.suppress(NodeError):  # the next question about the job says so
             for logs in stream:
-                text = "".join(remove_controls(masker.mask_text(text)) for __, text, ___ in logs)
+                text = "".join(sanitize_for_terminal(masker.mask_text(text)) for __, text, ___ in logs)
                 if not context.app.as_json:
                     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
                     sys.stdout.flush()

@@ -27,7 +27,7 @@ from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
 from rlbox.errors import RlboxError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
-from rlbox.system.json_files import parse_json_objects
+from rlbox.system.json_files import parse_valid_json_objects
 from rlbox.values import OWN, VENV, Mount
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: Cont
         offer = probe_gpu_support(engine.info(), node.name, is_local=node.name == LOCAL)
         gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
     caller = f"{node.machine.uid}:{node.machine.gid}"
-    engine.start_container(plan_member_container(plan, member, limits, image=image, caller_uid_gid=caller, gpus=gpus))
+    engine.create_and_start_container(
+        plan_member_container(plan, member, limits, image=image, caller_uid_gid=caller, gpus=gpus)
+    )
 
 
 def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
@@ -184,7 +186,7 @@ def run_packaged_script(
         lines = str(output).splitlines()
     else:
         lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
-    rows = list(parse_json_objects(lines))
+    rows = list(parse_valid_json_objects(lines))
     return rows[-1] if rows else {"error": "Ray does not run there, or does not answer"}
 
 

@@ -45,7 +45,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.system.identity import get_user_name
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.values import Secret
 
 _POLL_S, _REPORT_S, _HEAD_S = 1.0, 10.0, 60.0
@@ -92,7 +92,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if cluster := context.find_largest_own_cluster(probe):
             dead = [member.name for member in cluster.plan.members if not cluster.was_found_running_on(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
-            return app.print_plan({"cluster": cluster.plan.as_json()}, "", would)
+            return app.print_dry_run({"cluster": cluster.plan.as_json()}, "", would)
         with app.collecting_refusals_if_dry_run("nodes"):
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_node_inplace, probe.facts)):
@@ -105,7 +105,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if probe.ports:
             first, last = probe.ports.worker_range
             lines.append(f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}")
-        return app.print_plan(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
+        return app.print_dry_run(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
@@ -220,7 +220,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
         ray=context.ray_version,
         members=tuple(members),
         ports=cast("PortPlan", probe.ports),
-        maker=f"{get_user_name()}@{socket.gethostname()}",
+        maker=f"{get_user_name_or_uid()}@{socket.gethostname()}",
         made=utc_now(),
     )
 

@@ -117,7 +117,7 @@ def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ..
     if item["type"] == "extra_forbidden":
         return [
             _("{dotted}: unknown key{suggest}").format(
-                dotted=_dotted(loc), suggest=suggest_similar(str(loc[-1]), _keys_at(model, loc[:-1], known))
+                dotted=_dotted(loc), suggest=did_you_mean_hint(str(loc[-1]), _keys_at(model, loc[:-1], known))
             )
         ]
     if loc[-1] == "[key]":
@@ -192,8 +192,8 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def suggest_similar(given: str, known_names: list[str]) -> str:
-    near = difflib.get_close_matches(given, known_names, n=1, cutoff=0.6)
+def did_you_mean_hint(unknown_name: str, known_names: list[str]) -> str:
+    near = difflib.get_close_matches(unknown_name, known_names, n=1, cutoff=0.6)
     return _(" (did you mean '{near}'?)").format(near=near[0]) if near else ""
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
     """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
-    shown = display_path(path, project)
+    shown = format_spec_path(path, project)
     return parse_toml(read_utf8_text(path, shown), shown)
 
 
 def parse_toml(text: str, source_name: str) -> dict[str, Any]:
     try:
-        return decode_toml(text)
+        return parse_untrusted_toml(text)
     except ValueError as error:
         raise SpecError(
             _("{shown}: broken TOML: {error}").format(shown=source_name, error=error),
@@ -53,7 +53,7 @@ def require_key_absent(data: dict[str, Any], source_name: str, key: str) -> dict
     return data
 
 
-def display_path(path: Path, project: Project | None) -> str:
+def format_spec_path(path: Path, project: Project | None) -> str:
     """Return the path of a file as messages show it: relative to the root of the project that it is in."""
     shown = str(path)
     for root in project.roots if project else ():

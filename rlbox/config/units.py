@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.i18n import _
 
 UnitKind = Literal["duration", "size", "fraction"]
@@ -53,7 +53,7 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z%]+)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
-def parse_quantity(kind: UnitKind, value: str | float) -> Fraction:
+def parse_to_base_unit(kind: UnitKind, value: str | float) -> Fraction:
     """Return what was written, in seconds, bytes or as a fraction of 1.
 
     A number alone is a fraction of 1 (at most 1: more than all of something is written as a percentage); of the other
@@ -85,7 +85,7 @@ def parse_quantity(kind: UnitKind, value: str | float) -> Fraction:
     return sum(values, Fraction(0))
 
 
-def convert_to_unit(quantity: Fraction, unit: str) -> int | float:
+def convert_from_base_unit(quantity: Fraction, unit: str) -> int | float:
     """Return `quantity` (seconds, bytes, a fraction of 1) in a unit of `PARAMETER_UNITS`."""
     value = quantity / PARAMETER_UNITS[unit][1]
     return int(value) if value.denominator == 1 else float(value)
@@ -113,7 +113,7 @@ def _factor(kind: UnitKind, unit: str) -> Fraction:
     if unit == "m" and kind == "duration":
         raise ValueError(_("'m' may mean two things: write min for minutes, ms for milliseconds"))
     exact = [name for name in known if name.lower() == unit.lower()]
-    near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else suggest_similar(unit, list(known))
+    near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else did_you_mean_hint(unit, list(known))
     raise ValueError(
         _("{unit!r} is not a unit of a {kind}{near}; known: {known}").format(
             unit=unit, kind=kind, near=near, known=", ".join(known)
@@ -122,7 +122,7 @@ def _factor(kind: UnitKind, unit: str) -> Fraction:
 
 
 def _seconds(value: Any) -> Any:
-    return float(parse_quantity("duration", value)) if isinstance(value, str) else value
+    return float(parse_to_base_unit("duration", value)) if isinstance(value, str) else value
 
 
 Seconds = Annotated[

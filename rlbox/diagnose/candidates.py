@@ -73,7 +73,7 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event_once(event: Event, signatures: SignatureSet, log_context: str) -> Candidate:
+def classify_event_with_cache(event: Event, signatures: SignatureSet, log_context: str) -> Candidate:
     """Return the candidate of an event; a growing log is analyzed often, and to classify 4000 events takes a second."""
     size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
     if event.classification is None or event.classification[0] != size:
@@ -88,12 +88,12 @@ def classify_event(event: Event, signatures: SignatureSet, log_context: str = ""
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     if benign and (known is None or benign.signature.rank > known.signature.rank):
-        candidate = _make_candidate(event, "noise", event.statements[benign.statement_index_in_event], benign)
+        candidate = _make_candidate(event, "noise", event.exceptions_or_line[benign.statement_index_in_event], benign)
         candidate.benign_reason = "signature"
         return candidate
     if known:
         known = _select_match(event, known, matches)
-        statement = event.statements[known.statement_index_in_event]
+        statement = event.exceptions_or_line[known.statement_index_in_event]
         candidate = _make_candidate(event, known.signature.role, statement, known)  # type: ignore[arg-type]
         candidate.is_wrapper = event.classify_statement(statement) in ("relayed", "death")
         if (candidate.is_wrapper or SUMMARY_LINE.search(statement.text)) and known.index_in_statement_tail is not None:
@@ -120,15 +120,16 @@ def _make_candidate(
 
 def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = event.statements[known.statement_index_in_event].quotes_other and known.index_in_statement_tail is None
-    if not quotes and not _is_incidental(event, known.statement_index_in_event):
+    at = known.statement_index_in_event
+    quotes = event.exceptions_or_line[at].quotes_other and known.index_in_statement_tail is None
+    if not quotes and not _is_incidental(event, at):
         return known
     alike = (one for one in matches if one.signature.role == known.signature.role)
-    return next((one for one in alike if one.statement_index_in_event > known.statement_index_in_event), known)
+    return next((one for one in alike if one.statement_index_in_event > at), known)
 
 
 def _classify_unknown(event: Event) -> Candidate:
-    statements = event.statements
+    statements = event.exceptions_or_line
     classes = [event.classify_statement(statement) for statement in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]

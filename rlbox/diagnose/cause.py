@@ -81,10 +81,10 @@ def get_service_or_stage_log_path(stage: StagePlan, service_name: str) -> str:
     return f"{stage.directory}/{services[service_name]}" if service_name in services else get_stage_log_path(stage)
 
 
-def make_port_conflict_cause(port_name: str, number: int, holder: str) -> Cause:
+def make_port_conflict_cause(port_name: str, port: int, holder: str) -> Cause:
     return Cause(
         kind="port",
-        what=f"port {number} ({port_name}) is taken by {holder}",
+        what=f"port {port} ({port_name}) is taken by {holder}",
         next_step="end that process if it is yours, or start a new run with --shift-ports 100: it moves all its ports",
     )
 

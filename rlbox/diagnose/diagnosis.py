@@ -15,13 +15,13 @@ from rlbox.diagnose.lines import parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
-    describe_log_to_fetch,
-    find_raising_code_if_package,
+    describe_log_to_fetch_or_empty,
+    find_raising_package_code,
     locate_failure,
 )
-from rlbox.diagnose.root_cause import Link, analyze, build_chain, find_year_or_2000
+from rlbox.diagnose.root_cause import CausalLink, analyze_logs, build_chain, find_year_or_2000
 from rlbox.diagnose.signatures import LogSignature, SignatureSet
-from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, find_sources, read_blocks
+from rlbox.diagnose.sources import DamagedLogError, EmptyLogError, LogSource, find_log_sources, read_decompressed_blocks
 
 JobEnding = Literal["failed", "survived", "clean", "stalled", "unseen"]
 TEXT_LIMIT = 2000
@@ -44,7 +44,7 @@ STALL_S = 1800
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stall:
+class StepStall:
     """Steps ended long before the log did: the last line of progress with its clock, and how long the log went on."""
 
     log_index: int
@@ -59,7 +59,7 @@ class Diagnosis:
     """The root of a failure, what followed from it, and what was none; see `as_json` for the keys."""
 
     root: Candidate | None
-    chain: tuple[Link, ...] = ()
+    chain: tuple[CausalLink, ...] = ()
     independent: tuple[Candidate, ...] = ()
     benign: tuple[Candidate, ...] = ()
     ending: JobEnding = "unseen"
@@ -68,7 +68,7 @@ class Diagnosis:
     missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
-    stall: Stall | None = None
+    stall: StepStall | None = None
 
     @property
     def damaged_files(self) -> tuple[LogStats, ...]:
@@ -136,7 +136,7 @@ class Diagnosis:
             "lane": candidate.event.writer,
         }
 
-    def _stalled(self, stall: Stall) -> dict[str, Any]:
+    def _stalled(self, stall: StepStall) -> dict[str, Any]:
         return {
             "line": stall.line_number,
             "text": stall.text[:TEXT_LIMIT],
@@ -145,7 +145,7 @@ class Diagnosis:
             "seconds": round(stall.stalled_s),
         }
 
-    def _step(self, link: Link) -> dict[str, Any]:
+    def _step(self, link: CausalLink) -> dict[str, Any]:
         candidate = link.candidate
         return {
             "class": link.role_in_chain,
@@ -190,7 +190,7 @@ def diagnose_paths(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diag
 
     Raises SpecError: there is no log of such a name. Raises NodeError: one cannot be opened.
     """
-    return diagnose_sources(find_sources([str(path) for path in paths]), catalogue)
+    return diagnose_sources(find_log_sources([str(path) for path in paths]), catalogue)
 
 
 def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> Diagnosis:
@@ -201,7 +201,7 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
         reader = LogReader(EventReader(catalogue, index))
         problem = ""
         try:
-            for block in read_blocks(source):
+            for block in read_decompressed_blocks(source):
                 reader.feed(block)
         except DamagedLogError as error:
             problem = str(error)
@@ -215,7 +215,7 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
 
 def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
     names = [one.name for one in stats]
-    analysis = analyze(logs, catalogue, names)
+    analysis = analyze_logs(logs, catalogue, names)
     root = analysis.root
     files = tuple(stats)
     signature_count = len(catalogue.signatures)
@@ -223,7 +223,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         ending: JobEnding = "clean" if any(log.has_orderly_ending for log in logs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
-        stall = find_stall(logs) if ending != "clean" else None
+        stall = _find_stall(logs) if ending != "clean" else None
         return Diagnosis(
             root=None,
             benign=tuple(analysis.benign),
@@ -242,13 +242,13 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         ending="failed",
         files=files,
         signature_count=signature_count,
-        missing_log_description=describe_log_to_fetch(root, location),
+        missing_log_description=describe_log_to_fetch_or_empty(root, location),
         location=location,
-        raised_in=find_raising_code_if_package(root),
+        raised_in=find_raising_package_code(root),
     )
 
 
-def find_stall(logs: Sequence[LogEvents]) -> Stall | None:
+def _find_stall(logs: Sequence[LogEvents]) -> StepStall | None:
     """Return where the steps of a job ended, if they ended long before the last line of all of its logs.
 
     Every sign of work counts, served requests too; a log without steps is a server's, which may be idle. Clocks
@@ -271,8 +271,8 @@ def find_stall(logs: Sequence[LogEvents]) -> Stall | None:
         return None
     times = sorted(seconds for seconds, _index, _mark in marks)
     _last, index, mark = max(marks, key=lambda step: (step[0], step[2].line_number))
-    silent_s = max(ends) - times[-1]
+    idle_s = max(ends) - times[-1]
     longest_step_s = max(later - earlier for earlier, later in itertools.pairwise(times))
-    if silent_s < max(STALL_S, 3 * longest_step_s):
+    if idle_s < max(STALL_S, 3 * longest_step_s):
         return None
-    return Stall(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, stalled_s=silent_s)
+    return StepStall(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, stalled_s=idle_s)

@@ -31,7 +31,7 @@ from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     TracebackParser,
     find_qualified_exception_name,
-    is_chain_line,
+    is_exception_chain_line,
     is_traceback_head_or_frame,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock
@@ -203,7 +203,7 @@ class EventReader:
         if is_traceback_head_or_frame(row.body):
             self._begin(row)
             return
-        if is_chain_line(row.body) and self._goes_on(row):
+        if is_exception_chain_line(row.body) and self._goes_on(row):
             return
         self._hear(row)
         if not _NATIVE.match(row.body) and not self._add_tail(row) and (hit or self._panic):
@@ -271,7 +271,7 @@ class EventReader:
 
     def _give_up(self, number: int) -> None:
         for writer, trace in list(self._open.items()):
-            if trace.last < number - (_LATE if trace.lacks_exception else _GOES_ON):
+            if trace.last < number - (_LATE if trace.awaits_exception_line else _GOES_ON):
                 self._end(writer)
         if number > self._until:
             self._tails.clear()

@@ -85,7 +85,7 @@ class Event:
         return name.rpartition(".")[2] if name else ""
 
     @property
-    def statements(self) -> tuple[RaisedException, ...]:
+    def exceptions_or_line(self) -> tuple[RaisedException, ...]:
         """Its exceptions, or what its line says alone."""
         line = RaisedException(self.main_line_number, self.exception_name_in_line, self.body, tail=self.tail)
         return self.exceptions or (line,)
@@ -107,7 +107,7 @@ def make_traceback_event(parser: TracebackParser) -> Event | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None
-    head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded_at_info_level else parser.head
+    head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded_at_info_or_debug else parser.head
     number, text = parser.exceptions[0].number, parser.exceptions[0].text
     event = Event(number, text, text, head, parser.first_number, parser.last, CERTAIN_FAILURE, names_exception=True)
     event.exceptions = tuple(parser.exceptions)

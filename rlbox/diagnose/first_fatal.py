@@ -18,7 +18,7 @@ from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader, IsExcused, LogReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_known_earlier, parse_line
-from rlbox.diagnose.root_cause import analyze
+from rlbox.diagnose.root_cause import analyze_logs
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
 from rlbox.diagnose.sources import LogSource, is_uncompressed
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_ansi_escapes
@@ -67,7 +67,7 @@ class FirstFatalFinder:
         """None when nothing looks fatal so far."""
         if not self._is_current:
             log = self._reader.collect_events_so_far()
-            root = analyze([log], self._catalogue).root if log.events else None
+            root = analyze_logs([log], self._catalogue).root if log.events else None
             self._found, self._is_current = _make_position(root) if root else None, True
         return self._found
 
@@ -126,9 +126,9 @@ def _read_context(log: Path, position: FatalPosition, *, follow_links: bool = Fa
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
     """Return the first fatal line of a log that nobody followed; None when it has none or is missing."""
     reader = LogReader(EventReader(catalogue))
-    for block in read_raw_log_blocks(log):
+    for block in _read_raw_log_blocks(log):
         reader.feed(block)
-    root = analyze([reader.close()], catalogue).root
+    root = analyze_logs([reader.close()], catalogue).root
     return _make_position(root) if root else None
 
 
@@ -144,7 +144,7 @@ def _read_lines(file: BinaryIO, start: int, lines: int) -> list[str]:
     return texts[:lines]
 
 
-def read_raw_log_blocks(path: Path, end_byte: int = sys.maxsize) -> Iterator[bytes]:
+def _read_raw_log_blocks(path: Path, end_byte: int = sys.maxsize) -> Iterator[bytes]:
     """Yield the bytes before `end` in blocks of 1 MiB; nothing when the log cannot be read."""
     with contextlib.suppress(OSError), open_regular_file(path) as file:
         while block := file.read(min(_BLOCK, end_byte)):
@@ -152,7 +152,7 @@ def read_raw_log_blocks(path: Path, end_byte: int = sys.maxsize) -> Iterator[byt
             yield block
 
 
-def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int = 5) -> str:
+def read_root_excerpt_or_empty(diagnosis: Diagnosis, sources: Sequence[LogSource], context_lines: int = 5) -> str:
     """Return the lines around the root, it marked `>`; empty when its log cannot be read again."""
     if diagnosis.root is None:
         return ""
@@ -160,8 +160,8 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     if path is None or not is_uncompressed(path):
         return ""
     position = _make_position(diagnosis.root)
-    context = _read_context(path, position, follow_links=True)
-    shown = _number_lines(position.number, position.text, context.before[-lines:], context.after[:lines])
+    read = _read_context(path, position, follow_links=True)
+    shown = _number_lines(position.number, position.text, read.before[-context_lines:], read.after[:context_lines])
     return "\n".join(f"{number} {strip_ansi_escapes(line)[:_SHOWN]}" for number, line in shown)
 
 
@@ -192,25 +192,25 @@ class LogFailure:
     known: LogSignature | None = None
 
 
-def read_log_failure(run_dir: Path, log: str, position: FatalPosition) -> LogFailure:
-    context = _read_context(run_dir / log, position)
+def read_log_failure(run_dir: Path, log_path_in_run: str, position: FatalPosition) -> LogFailure:
+    context = _read_context(run_dir / log_path_in_run, position)
     return LogFailure(
-        log=log,
+        log=log_path_in_run,
         number=position.number,
         text=position.text,
         before=context.before,
         after=context.after,
-        time_unix=LogTimes(run_dir / log).find_unix_time_at(context.offset),
+        time_unix=LogTimes(run_dir / log_path_in_run).find_write_time_unix(context.offset),
         grade=position.grade,
         stated_clock=position.stated_clock,
         known=position.known,
     )
 
 
-def read_last_line(run_dir: Path, log: str) -> LogFailure | None:
+def read_last_line_as_failure(run_dir: Path, log_path_in_run: str) -> LogFailure | None:
     """Return the last line of a log that is not blank, with those above it."""
     try:
-        with open_regular_file(run_dir / log) as file:
+        with open_regular_file(run_dir / log_path_in_run) as file:
             start, _ = find_offset_lines_before(file, file.seek(0, os.SEEK_END), 2 * CONTEXT_LINES)
             texts = _read_lines(file, start, 2 * CONTEXT_LINES + 1)
     except OSError:
@@ -219,9 +219,9 @@ def read_last_line(run_dir: Path, log: str) -> LogFailure | None:
         texts.pop()
     if not texts:
         return None
-    number = sum(block.count(b"\n") for block in read_raw_log_blocks(run_dir / log, start)) + len(texts)
+    number = sum(block.count(b"\n") for block in _read_raw_log_blocks(run_dir / log_path_in_run, start)) + len(texts)
     before = tuple(texts[-CONTEXT_LINES - 1 : -1])
-    return LogFailure(log=log, number=number, text=texts[-1].strip(), before=before, grade="wrapper")
+    return LogFailure(log=log_path_in_run, number=number, text=texts[-1].strip(), before=before, grade="wrapper")
 
 
 def sort_failures_by_time_services_first(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
@@ -239,7 +239,7 @@ def _before(one: LogFailure, other: LogFailure) -> bool:
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
 
-def find_earliest_related_failure_or_read_last_line(
+def find_best_graded_failure_or_read_last_line(
     cause: Cause, failures: Sequence[LogFailure], run_dir: Path
 ) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.
@@ -257,17 +257,17 @@ def find_earliest_related_failure_or_read_last_line(
     for grade in ("fatal", "noticed", "wrapper"):
         if graded := [fatal for fatal in related if fatal.grade == grade]:
             return graded[0]
-    return read_last_line(run_dir, cause.where) if cause.where else None
+    return read_last_line_as_failure(run_dir, cause.where) if cause.where else None
 
 
 def format_excerpt(failure: LogFailure) -> str:
     lines = _number_lines(failure.number, failure.text, failure.before, failure.after)
     body = "\n".join(f"{number} {line}" for number, line in lines)
-    when = f"  {format_utc(failure.time_unix)}" if failure.time_unix is not None else ""
+    when = f"  {format_utc_iso_seconds(failure.time_unix)}" if failure.time_unix is not None else ""
     return f"==> {failure.log}:{failure.number}{when}\n\n{body}\n"
 
 
-def format_utc(unix_seconds: float) -> str:
+def format_utc_iso_seconds(unix_seconds: float) -> str:
     return datetime.fromtimestamp(unix_seconds, timezone.utc).isoformat(timespec="seconds")
 
 
@@ -275,11 +275,11 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 
 @functools.lru_cache(maxsize=4)
-def read_stored_run_signatures(run_dir: Path) -> SignatureSet:
+def read_run_signatures_or_empty(run_dir: Path) -> SignatureSet:
     return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
 
 
-def find_known_signature(text: str, run_dir: Path) -> LogSignature | None:
+def find_failure_signature_of_line(line_text: str, run_dir: Path) -> LogSignature | None:
     """Return the signature that knows a line, of those stored with a run."""
-    match = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir)).match
+    match = classify_event(make_line_event(parse_line(1, line_text), 1), read_run_signatures_or_empty(run_dir)).match
     return match.signature if match and match.signature.role != "benign" else None

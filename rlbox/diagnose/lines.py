@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from rlbox.diagnose.patterns import compile_toml_pattern_union, load_patterns
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.logs.lines import strip_ansi_escapes
 
 LEVELS = {
@@ -157,7 +157,7 @@ def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
     if not body.endswith("}"):
         return None
     try:
-        data = parse_json(body)
+        data = parse_untrusted_json(body)
     except ValueError:
         return None
     if not isinstance(data, dict):

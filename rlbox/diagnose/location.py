@@ -29,7 +29,7 @@ _PRINT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveWait:
+class _CollectiveWait:
     """One message of a watchdog; -1 where it does not say a number."""
 
     rank: NumberOrMinus1 = -1
@@ -39,12 +39,12 @@ class CollectiveWait:
     enqueued: NumberOrMinus1 = -1
 
 
-def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait | None:
+def _parse_collective_wait(text: str, default_rank: int = -1) -> _CollectiveWait | None:
     work, state = _WORK.search(text), _STATE.search(text)
     if not (work or state or _WAITED.search(text)):
         return None
     rank, group = _RANK.search(text), _GROUP.search(text)
-    return CollectiveWait(
+    return _CollectiveWait(
         rank=int(rank["rank"] or rank["lane"]) if rank else default_rank,
         group=(group["group"] or group["name"]) if group else "",
         operation=work["op"] if work else "",
@@ -66,13 +66,13 @@ class MissingRanks:
     reason: str
 
 
-def find_reported_missing_or_mismatched(texts: Iterable[str]) -> MissingRanks | None:
+def find_missing_or_odd_ranks(texts: Iterable[str]) -> MissingRanks | None:
     """Return ranks that messages report as missing at a barrier, or in another collective than most."""
     calls: dict[int, CollectiveCall] = {}
     for text in texts:
         if found := _ABSENT.search(text):
             return MissingRanks(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
-        calls |= parse_rank_calls(text)
+        calls |= parse_calls_by_rank(text)
     kinds = Counter(calls.values()).most_common()
     if len(kinds) < 2 or kinds[0][1] == kinds[1][1]:
         return None
@@ -81,11 +81,11 @@ def find_reported_missing_or_mismatched(texts: Iterable[str]) -> MissingRanks | 
     return MissingRanks(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
 
 
-def parse_rank_calls(text: str) -> dict[int, CollectiveCall]:
+def parse_calls_by_rank(text: str) -> dict[int, CollectiveCall]:
     return {int(rank): CollectiveCall(operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
-def infer_missing_ranks(waits: Iterable[CollectiveWait], other_ranks: Iterable[int] = ()) -> MissingRanks | None:
+def _infer_missing_ranks(waits: Iterable[_CollectiveWait], other_ranks: Iterable[int] = ()) -> MissingRanks | None:
     """Return the ranks that did not come; None when nothing tells.
 
     `other_ranks`: Ranks that are known to take part, because they wrote anything.
@@ -113,7 +113,7 @@ def infer_missing_ranks(waits: Iterable[CollectiveWait], other_ranks: Iterable[i
     return None
 
 
-def _find_odd_ranks(at: dict[int, CollectiveWait]) -> MissingRanks | None:
+def _find_odd_ranks(at: dict[int, _CollectiveWait]) -> MissingRanks | None:
     places = Counter((wait.operation, wait.call) for wait in at.values())
     if len(places) < 2:
         return None
@@ -176,7 +176,7 @@ class CodeLocation:
     where: str
 
 
-def find_raising_code_if_package(root: Candidate) -> CodeLocation | None:
+def find_raising_package_code(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter are passed over: `json` raises for whoever calls it.
@@ -208,16 +208,16 @@ def locate_failure(
 
 
 def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
-    if root.causal_role != "victim" and not find_reported_missing_or_mismatched([root.text]):
+    if root.causal_role != "victim" and not find_missing_or_odd_ranks([root.text]):
         return None
-    if named := find_reported_missing_or_mismatched(one.text for one in candidates):
+    if named := find_missing_or_odd_ranks(one.text for one in candidates):
         return named
     waits = (
-        parse_collective_wait(text, one.event.log_line.rank)
+        _parse_collective_wait(text, one.event.log_line.rank)
         for one in candidates
         for text in dict.fromkeys((one.event.text, one.text))
     )
-    return infer_missing_ranks(filter(None, waits), seen)
+    return _infer_missing_ranks(filter(None, waits), seen)
 
 
 def _map_ranks(
@@ -306,7 +306,7 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def describe_log_to_fetch(root: Candidate, location: FailureLocation) -> str:
+def describe_log_to_fetch_or_empty(root: Candidate, location: FailureLocation) -> str:
     """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
     if root.causal_role == "root":
         return ""

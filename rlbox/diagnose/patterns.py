@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 
 _FILE = Path(__file__).with_name("patterns.toml")
 
 
 @functools.cache
 def _tables() -> dict[str, Any]:
-    return decode_toml(_FILE.read_text(encoding="utf-8"))
+    return parse_untrusted_toml(_FILE.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def load_patterns(table: str, key: str) -> tuple[str, ...]:
-    return tuple(fill_stand_ins(text) for text in _tables()[table][key])
+    return tuple(expand_pattern_placeholders(text) for text in _tables()[table][key])
 
 
-def fill_stand_ins(text: str) -> str:
-    for word, value in _tables()["stand_in"].items() if "<" in text else ():
-        text = text.replace(f"<{word}>", value)
-    return text
+def expand_pattern_placeholders(pattern: str) -> str:
+    for word, value in _tables()["stand_in"].items() if "<" in pattern else ():
+        pattern = pattern.replace(f"<{word}>", value)
+    return pattern
 
 
 @functools.cache
@@ -42,23 +42,23 @@ def compile_toml_pattern_union(table: str, key: str) -> Any:
 CausalRole = Literal["root", "relayed", "victim", "death", "noise"]
 
 
-def classify_causal_role(text: str, exception_name: str = "") -> CausalRole:
+def classify_causal_role(message: str, exception_name: str = "") -> CausalRole:
     """Classify an error by its text; `exception_name` is its exception's name where it has one."""
-    if is_never_fatal(text) or (not exception_name and compile_toml_pattern_union("class", "noise").search(text)):
+    if is_never_fatal(message) or (not exception_name and compile_toml_pattern_union("class", "noise").search(message)):
         return "noise"
-    if compile_toml_pattern_union("class", "relayed").search(text):
+    if compile_toml_pattern_union("class", "relayed").search(message):
         return "relayed"
-    if compile_toml_pattern_union("class", "death").search(text):
+    if compile_toml_pattern_union("class", "death").search(message):
         return "death"
-    return "victim" if compile_toml_pattern_union("class", "victim").search(text) else "root"
+    return "victim" if compile_toml_pattern_union("class", "victim").search(message) else "root"
 
 
-def is_never_fatal(text: str) -> bool:
-    return bool(compile_toml_pattern_union("class", "noise_always").search(text))
+def is_never_fatal(message: str) -> bool:
+    return bool(compile_toml_pattern_union("class", "noise_always").search(message))
 
 
-def says_work_continues(body: str) -> bool:
-    return bool(compile_toml_pattern_union("recurring", "went_on").search(body))
+def says_work_continues(line_text: str) -> bool:
+    return bool(compile_toml_pattern_union("recurring", "went_on").search(line_text))
 
 
 ProgressSign = Literal[
@@ -81,8 +81,8 @@ class ProgressMark:
     host: str = ""
 
 
-def find_progress_sign(text: str) -> ProgressSign | None:
-    found = _sign_pattern().search(text[:600])
+def find_progress_sign(line_text: str) -> ProgressSign | None:
+    found = _sign_pattern().search(line_text[:600])
     return found.lastgroup if found else None  # type: ignore[return-value]
 
 

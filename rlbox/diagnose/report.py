@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlbox.diagnose.candidates import Candidate
-from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, Stall, get_clipped_full_line
-from rlbox.diagnose.root_cause import Link
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, StepStall, get_clipped_full_line
+from rlbox.diagnose.root_cause import CausalLink
 from rlbox.i18n import _, join
 from rlbox.secrets.masks import SecretMasker, mask_tokens_and_random_text
 
@@ -52,7 +52,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bo
     if diagnosis.root is None:
         parts = [_format_healthy(diagnosis)]
     else:
-        parts = [join("\n", format_failure_summary(diagnosis)), _format_chain(diagnosis)]
+        parts = [join("\n", _format_failure_summary(diagnosis)), _format_chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
     if include_benign or diagnosis.root is None:
@@ -62,7 +62,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bo
     return join("\n\n", (part for part in parts if part))
 
 
-def format_failure_summary(diagnosis: Diagnosis) -> Iterator[str]:
+def _format_failure_summary(diagnosis: Diagnosis) -> Iterator[str]:
     root = diagnosis.root
     if root is None:
         return
@@ -130,7 +130,7 @@ def _format_chain(diagnosis: Diagnosis) -> str:
     return join("\n", rows)
 
 
-def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
+def _format_link(diagnosis: Diagnosis, place: int, link: CausalLink) -> str:
     candidate = link.candidate
     times = _(" ({count} times)").format(count=candidate.event.count) if candidate.event.count > 1 else ""
     of = f" {link.cause_index + 1}" if link.cause_index > 0 else ""
@@ -154,7 +154,7 @@ def _format_healthy(diagnosis: Diagnosis) -> str:
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)
 
 
-def _format_stall(diagnosis: Diagnosis, stall: Stall) -> str:
+def _format_stall(diagnosis: Diagnosis, stall: StepStall) -> str:
     return _("but the work stopped at {clock}, {minutes} min before the last line: {place}: {line}").format(
         clock=stall.clock,
         minutes=round(stall.stalled_s / 60),
@@ -195,17 +195,17 @@ _REDACTIONS = (
 """What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
 
 
-def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environment: Mapping[str, str]) -> str:
+def format_redacted_help_request(diagnosis: Diagnosis, excerpt: str, secrets_environment: Mapping[str, str]) -> str:
     """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
 
     `secrets_environment` holds the secrets of this process, which are masked however they are written.
     """
     text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
-    text = redact_secrets_hosts_and_paths(SecretMasker(secrets_environment).mask_text(text))
+    text = _redact_secrets_hosts_and_paths(SecretMasker(secrets_environment).mask_text(text))
     return text.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
 
 
-def redact_secrets_hosts_and_paths(text: str) -> str:
+def _redact_secrets_hosts_and_paths(text: str) -> str:
     text = mask_tokens_and_random_text(text)
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)

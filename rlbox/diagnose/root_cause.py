@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from rlbox.diagnose.candidates import (
     Candidate,
     EventTime,
-    classify_event_once,
+    classify_event_with_cache,
     ends_log_abruptly,
     find_benign_reason,
     has_steps_resumed_after_unknown_exception,
@@ -21,7 +21,7 @@ from rlbox.diagnose.candidates import (
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_seconds_as_utc
-from rlbox.diagnose.location import find_reported_missing_or_mismatched, parse_rank_calls
+from rlbox.diagnose.location import find_missing_or_odd_ranks, parse_calls_by_rank
 from rlbox.diagnose.patterns import (
     CausalRole,
     classify_causal_role,
@@ -36,7 +36,7 @@ _FINE_S = 0.002
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
-def get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | None:
+def _get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | None:
     """Return when an event was.
 
     A line without a clock was written after the one above it that has one; how long after is not known.
@@ -80,7 +80,7 @@ def _is_order_known(first: Candidate, second: Candidate) -> bool:
     return abs(first.time.seconds - second.time.seconds) > max(first.time.uncertainty_s, second.time.uncertainty_s)
 
 
-def precedes_by_clock_else_line(first: Candidate, second: Candidate) -> bool:
+def _precedes(first: Candidate, second: Candidate) -> bool:
     """Whether a failure came before another one, by clocks, else by the order of lines."""
     same_file = first.event.log_index == second.event.log_index
     if same_file and first.event.writer == second.event.writer:
@@ -91,11 +91,11 @@ def precedes_by_clock_else_line(first: Candidate, second: Candidate) -> bool:
     return (first.log_index_by_name, first.event.first_number) < (second.log_index_by_name, second.event.first_number)
 
 
-def find_first(candidates: Sequence[Candidate]) -> Candidate:
-    return functools.reduce(lambda best, one: one if precedes_by_clock_else_line(one, best) else best, candidates)
+def _find_earliest(candidates: Sequence[Candidate]) -> Candidate:
+    return functools.reduce(lambda best, one: one if _precedes(one, best) else best, candidates)
 
 
-def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Sort by clocks where there are any, else by position."""
     has_several_logs = len({one.event.log_index for one in candidates}) > 1
 
@@ -122,28 +122,28 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(slots=True)
-class Analysis:
+class CauseAnalysis:
     root: Candidate | None
     candidates: list[Candidate]
     benign: list[Candidate]
 
 
-def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
+def analyze_logs(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> CauseAnalysis:
     candidates: list[Candidate] = []
     noise: list[Candidate] = []
     year, places = find_year_or_2000(logs), _number_logs_by_name(log_names)
     for read in logs:
         words = format_program_kinds_as_context(read.program_kinds)
         for event in read.events:
-            candidate = _reclassify_at_end(classify_event_once(event, signatures, words), read)
-            candidate.time = get_own_or_nearest_time(event, year)
+            candidate = _reclassify_at_end(classify_event_with_cache(event, signatures, words), read)
+            candidate.time = _get_own_or_nearest_time(event, year)
             candidate.log_index_by_name = places.get(event.log_index, 0)
             if candidate.causal_role != "noise":
                 candidate.benign_reason = find_benign_reason(candidate, read)
             (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
     candidates, alive = _split_recovered(candidates, logs)
     noise += alive
-    return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise)
+    return CauseAnalysis(_find_root(candidates, noise), _sort_by_occurrence(candidates), noise)
 
 
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
@@ -195,19 +195,19 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
         return None
     solid = [one for one in candidates if one.causal_role == "root" and one.score >= 1]
     if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
-        solid = [one for one in solid if not precedes_by_clock_else_line(told, one)]
+        solid = [one for one in solid if not _precedes(told, one)]
     if solid:
         best = max(one.score for one in solid)
-        first = find_first([one for one in solid if one.score >= best - _NEAR])
+        first = _find_earliest([one for one in solid if one.score >= best - _NEAR])
         return _find_first_of_cause(first, candidates)
     if struck := [one for one in candidates if one.causal_role == "death" and _CRASH_SIGNAL.search(one.text)]:
-        return find_first(struck)
+        return _find_earliest(struck)
     rest = [  # a victim that names the rank which it waited for says more
-        (one.score - _PENALTY[one.causal_role] + 3 * bool(find_reported_missing_or_mismatched([one.text])), one)
+        (one.score - _PENALTY[one.causal_role] + 3 * bool(find_missing_or_odd_ranks([one.text])), one)
         for one in candidates
     ]
     best = max(score for score, _ in rest)
-    return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
+    return _find_first_of_cause(_find_earliest([one for score, one in rest if score >= best - 1]), candidates)
 
 
 def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
@@ -228,7 +228,7 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
         and one.causal_role != "relayed"
         and (not _is_elsewhere(one, chosen) or _is_order_known(one, chosen))
     ]
-    return find_first([chosen, *alike])
+    return _find_earliest([chosen, *alike])
 
 
 def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
@@ -237,13 +237,11 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    named = (
-        find_reported_missing_or_mismatched(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
-    )
+    named = find_missing_or_odd_ranks(one.text for one in candidates) if parse_calls_by_rank(chosen.text) else None
     if named is None:
         return None
-    own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_rank_calls(one.text)]
-    return find_first(own) if own else None
+    own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_calls_by_rank(one.text)]
+    return _find_earliest(own) if own else None
 
 
 LinkReason = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]
@@ -260,7 +258,7 @@ _BEFORE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CausalLink:
     """One link of the chain: a failure, why it follows, and the index of its parent (-1: the root)."""
 
     candidate: Candidate
@@ -282,7 +280,7 @@ class Link:
 class FailureChain(NamedTuple):
     """The links from the root on, failures that do not follow from it, and harmless errors."""
 
-    links: list[Link]
+    links: list[CausalLink]
     independent: list[Candidate]
     benign: list[Candidate]
 
@@ -292,10 +290,10 @@ def build_chain(root: Candidate, candidates: Sequence[Candidate], benign: Sequen
 
     Some warnings are links as well: a launcher that stops the other processes says so as a warning.
     """
-    chain = [Link(root, "", -1)]
+    chain = [CausalLink(root, "", -1)]
     apart: list[Candidate] = []
     echoes = {id(one): echo for one in benign if (echo := _find_echo(one, root))}
-    for candidate in sort_by_occurrence([*candidates, *echoes.values()]) if echoes else candidates:
+    for candidate in _sort_by_occurrence([*candidates, *echoes.values()]) if echoes else candidates:
         if candidate is root:
             continue
         link = _link(candidate, root, chain)
@@ -318,38 +316,38 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
     if candidate.event.log_index == root.event.log_index and lines_before > _BEFORE:
         return None
     cls = classify_causal_role(candidate.text, candidate.exception_name)
-    if cls == "death" or (cls == "victim" and not precedes_by_clock_else_line(candidate, root)):
+    if cls == "death" or (cls == "victim" and not _precedes(candidate, root)):
         return replace(candidate, causal_role=cls)
     return None
 
 
-def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | None:
+def _link(candidate: Candidate, root: Candidate, chain: list[CausalLink]) -> CausalLink | None:
     if (place := _find_quoted(candidate, chain)) >= 0:
-        return Link(candidate, "quoted", place)
+        return CausalLink(candidate, "quoted", place)
     if (
         candidate.is_wrapper
         and candidate.cause_id_or_empty
         and candidate.cause_id_or_empty == root.cause_id_or_empty
-        and not precedes_by_clock_else_line(candidate, root)
+        and not _precedes(candidate, root)
     ):
-        return Link(candidate, "quoted", 0)
+        return CausalLink(candidate, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
-    if own and not precedes_by_clock_else_line(candidate, root):
-        return Link(candidate, "same-lane", own[-1])
+    if own and not _precedes(candidate, root):
+        return CausalLink(candidate, "same-lane", own[-1])
     if (
         candidate.causal_role == "root"
         and candidate.score >= 1
         and candidate.cause_id_or_empty != root.cause_id_or_empty
     ):
-        return None if candidate.match or precedes_by_clock_else_line(candidate, root) else Link(candidate, "time", 0)
+        return None if candidate.match or _precedes(candidate, root) else CausalLink(candidate, "time", 0)
     if candidate.causal_role in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
-        return Link(candidate, "collective", 0)
+        return CausalLink(candidate, "collective", 0)
     if candidate.causal_role in ("death", "victim") and _KILLED.search(candidate.text):
-        return Link(candidate, "kill-order", 0)
-    return Link(candidate, "time", 0)
+        return CausalLink(candidate, "kill-order", 0)
+    return CausalLink(candidate, "time", 0)
 
 
-def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
+def _find_quoted(candidate: Candidate, chain: list[CausalLink]) -> int:
     text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
     for index, link in enumerate(chain):
         said = _normalize_message(link.candidate.text)

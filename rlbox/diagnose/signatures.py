@@ -14,7 +14,7 @@ from rlbox.config.pattern import compile_re2, create_re2_options, validate_selec
 from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
-from rlbox.foreign import decode_toml, parse_json
+from rlbox.foreign import parse_untrusted_json, parse_untrusted_toml
 from rlbox.i18n import _
 from rlbox.system.safe_files import read_bytes
 
@@ -99,7 +99,7 @@ class SignatureSet:
         anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.prefilter_literals}
         return tuple(_expression(text) for text in (*load_patterns("scan", "triggers"), *sorted(anchors)))
 
-    def find_fitting_in_catalogue_order(self, text: str) -> list[LogSignature]:
+    def find_matching_in_catalogue_order(self, text: str) -> list[LogSignature]:
         """Return signatures that match one line of a text, or all its lines joined by blanks."""
         if not self.signatures:
             return []
@@ -110,7 +110,7 @@ class SignatureSet:
         return [one for one in fitting if not (one.excluded_pattern and compile_re2(one.excluded_pattern).search(full))]
 
     def has_match(self, text: str) -> bool:
-        return bool(self.find_fitting_in_catalogue_order(text))
+        return bool(self.find_matching_in_catalogue_order(text))
 
     def match_event(self, event: Event, log_context: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
@@ -119,10 +119,10 @@ class SignatureSet:
         """
         found = []
         around = _list_surroundings(event, log_context)
-        for index, statement in enumerate(event.statements):
+        for index, statement in enumerate(event.exceptions_or_line):
             lines = [statement.text, *(line for _number, line in statement.tail[:_TAIL])]
             whole = "\n".join(lines)
-            for signature in self.find_fitting_in_catalogue_order(whole):
+            for signature in self.find_matching_in_catalogue_order(whole):
                 is_above = not signature.above_pattern or compile_re2(signature.above_pattern).search(event.lines_above)
                 if is_above and _fits_surroundings(signature, around):
                     pattern = compile_re2(signature.pattern)
@@ -212,7 +212,7 @@ def _read_fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return decode_toml(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
+        return parse_untrusted_toml(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
         raise SpecError(
             _("broken TOML: {error}").format(error=error), where=str(path), next_step=_("correct the file")
@@ -242,7 +242,7 @@ def read_signature_file_or_empty(path: Path) -> SignatureSet:
     """
     signatures = []
     try:
-        for row in parse_json(read_bytes(path)):
+        for row in parse_untrusted_json(read_bytes(path)):
             values = {_FIELDS[key]: value for key, value in row.items() if key in _FIELDS}
             signatures.append(LogSignature(**{**values, "prefilter_literals": tuple(row.get("anchor", ()))}))
             validate_selective_re2_pattern(signatures[-1].pattern)

@@ -63,7 +63,7 @@ class LogSource:
     path_unless_stdin: Path | None = None
 
 
-def find_sources(paths: list[str]) -> list[LogSource]:
+def find_log_sources(paths: list[str]) -> list[LogSource]:
     """Return the logs that the words of a command line mean, in order, each once.
 
     Raises SpecError: There is nothing of that name, or no log in a folder.
@@ -87,7 +87,7 @@ def find_sources(paths: list[str]) -> list[LogSource]:
     return list(dict.fromkeys(found))
 
 
-def find_run_sources(run_dir: Path) -> list[LogSource]:
+def find_run_log_sources(run_dir: Path) -> list[LogSource]:
     """Return the logs of the stages of a run of rlbox, in their order.
 
     Raises SpecError: No stage has begun.
@@ -129,7 +129,7 @@ class EmptyLogError(DamagedLogError):
     """A log without text, as a stderr often is; of a job's only log it says that nothing is known."""
 
 
-def read_blocks(source: LogSource) -> Iterator[bytes]:
+def read_decompressed_blocks(source: LogSource) -> Iterator[bytes]:
     """Yield the bytes of a log in blocks, unpacked.
 
     Raises DamagedLogError: behind the last block that could be read.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.diagnose.lines import LogLine
-from rlbox.diagnose.patterns import fill_stand_ins
+from rlbox.diagnose.patterns import expand_pattern_placeholders
 
 MAX_FRAMES = 400
 MAX_TAIL_LINES = 24
@@ -28,7 +28,7 @@ _LINKS = (
     ("The above exception was the direct cause of the following exception:", "cause"),
     ("During handling of the above exception, another exception occurred:", "context"),
 )
-_RAISED = re.compile(fill_stand_ins(r"^(<NAME>)(?:\((.{0,200}?)\))?(?:: ?(.*))?$"))
+_RAISED = re.compile(expand_pattern_placeholders(r"^(<NAME>)(?:\((.{0,200}?)\))?(?:: ?(.*))?$"))
 _ANY_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: (.*)|:?)$")
 _NO_NAME = re.compile(r"^(?:INFO|WARNING|WARN|DEBUG|NOTICE|NOTE|Note|ERROR|CRITICAL|FATAL|None|True|False)\b")
 _CARETS = re.compile(r"^\s*[\^~]+\s*$")
@@ -86,12 +86,12 @@ class TracebackParser:
             self.try_add_line(row)
 
     @property
-    def is_forwarded_at_info_level(self) -> bool:
+    def is_forwarded_at_info_or_debug(self) -> bool:
         """Whether another process's output is logged line by line, at a level that says nothing of it."""
         return self._levelled and self.head.level in (0, 1)
 
     @property
-    def lacks_exception(self) -> bool:
+    def awaits_exception_line(self) -> bool:
         """Whether no exception is named below its last frames yet."""
         return self._within
 
@@ -207,7 +207,7 @@ def find_qualified_exception_name(text: str) -> str | None:
     return found.group(1) if found else None
 
 
-def is_chain_line(body: str) -> bool:
+def is_exception_chain_line(body: str) -> bool:
     return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 

@@ -15,8 +15,8 @@ from rlbox.amounts import duration_text
 from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
-    check_all_reduce,
     check_cuda_nvml_and_memory,
+    check_nccl_all_reduce,
     check_torch_and_triton_kernels,
     probe_cuda_and_nvml,
 )
@@ -29,7 +29,7 @@ from rlbox.doctor.stack import (
     check_ray_task,
     check_torch_and_extensions,
     open_scratch_dir_stack_probe,
-    uses_cuda,
+    requires_cuda,
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -54,7 +54,7 @@ _STATE_TEXTS: dict[ComponentState, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Component:
+class StackComponent:
     """A package of a stack, or a git tree; `packages` are names that it can have in a lock.
 
     `imports` are MODULE or MODULE:ATTRIBUTE, imported in turn; `kernel` lines of Python with torch that run a first
@@ -67,13 +67,13 @@ class Component:
     kernel: str = ""
 
     @property
-    def first_import_module(self) -> str:
+    def _first_import_module(self) -> str:
         return self.imports[0].partition(":")[0]
 
 
 @cache
-def load_stack_components() -> tuple[Component, ...]:
-    return tuple(Component(**row) for row in load_toml(Path(__file__).with_name("components.toml"))["part"])
+def _load_stack_components() -> tuple[StackComponent, ...]:
+    return tuple(StackComponent(**row) for row in load_toml(Path(__file__).with_name("components.toml"))["part"])
 
 
 class ComponentResult(NamedTuple):
@@ -102,7 +102,7 @@ class StackInfo:
 
     @property
     def _uses_cuda(self) -> bool:
-        return uses_cuda(replace(self.requirements, packages=self.packages))
+        return requires_cuda(replace(self.requirements, packages=self.packages))
 
     @property
     def venv_dir(self) -> str:
@@ -122,7 +122,7 @@ def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: 
     return ComponentResult(name, "failed", seen, error.remedy, facts.seconds)
 
 
-def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+def make_torch_and_triton_results(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     steps = {str(step["step"]): step for step in facts.steps}
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
@@ -156,7 +156,7 @@ def report_torch_and_triton(facts: ProgramFacts, stack: StackInfo) -> Iterator[C
         yield _judge("Triton JIT", untimed, triton_findings, detail)
 
 
-def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
+def make_cuda_driver_result(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.gpu_device_count:
         return ComponentResult("CUDA driver", "no-gpu", NO_GPU)
@@ -166,12 +166,12 @@ def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     return _judge("CUDA driver", facts.cuda, check_cuda_nvml_and_memory(facts, stack.requirements), detail)
 
 
-def report_nccl(facts: ProgramFacts, count: int) -> ComponentResult:
-    findings = list(check_all_reduce(facts, count))
+def make_nccl_result(facts: ProgramFacts, process_count: int) -> ComponentResult:
+    findings = list(check_nccl_all_reduce(facts, process_count))
     if not findings and facts.exit_code:
         findings = [Finding(id="nccl-self-test", title=facts.last_error)]
     done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
-    return _judge("NCCL", done, findings, f"{count} processes added up a tensor")
+    return _judge("NCCL", done, findings, f"{process_count} processes added up a tensor")
 
 
 def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> ComponentResult:
@@ -184,7 +184,7 @@ def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> Componen
     return _judge("C compiler", ProgramFacts(), findings, " ".join((f"{compiler} links", *shown)))
 
 
-def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+def make_import_or_kernel_result(component: StackComponent, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     last = facts.steps[-1] if facts.steps else {}
     version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
@@ -195,12 +195,12 @@ def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: St
         return _judge(component.name, replace(facts, exit_code=0) if imported else facts, (), detail)
     if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
         return ComponentResult(component.name, "no-gpu", f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
-    if last.get("step") == "import" and _names_missing_module(str(last.get("error")), component.first_import_module):
-        return report_missing(component, stack)
+    if last.get("step") == "import" and _names_missing_module(str(last.get("error")), component._first_import_module):
+        return make_missing_component_result(component, stack)
     ended = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
     error = str(last.get("error") or ended or facts.last_error or "ended without a word")
     detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
-    shown = f"{stack.interpreter_path} -c 'import {component.first_import_module}' shows all of it"
+    shown = f"{stack.interpreter_path} -c 'import {component._first_import_module}' shows all of it"
     next_step = f"{shown}; compare the versions with the lock"
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
@@ -214,11 +214,11 @@ def _names_missing_module(error: str, module: str) -> bool:
     return missing != error and f"{module}.".startswith(f"{missing}.")
 
 
-def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
+def make_missing_component_result(component: StackComponent, stack: StackInfo) -> ComponentResult:
     locked = next((name for name in component.packages if name in stack.requirements.packages), None)
     if locked is None:
         return ComponentResult(component.name, "absent", NOT_INSTALLED)
-    detail = f"the lock has {locked}, and {component.first_import_module} is not there"
+    detail = f"the lock has {locked}, and {component._first_import_module} is not there"
     next_step = "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
     return ComponentResult(component.name, "failed", detail, next_step)
 
@@ -270,9 +270,9 @@ def _list_checks(
         facts = probe.run_cpu_ray_task(deadline)
         yield _judge("Ray", facts, check_ray_task(facts, stack.venv_dir), f"{stack.packages['ray']}, did one task")
 
-    def check_component(component: Component) -> Iterator[ComponentResult]:
+    def check_component(component: StackComponent) -> Iterator[ComponentResult]:
         facts = run("probe_import.py", component.kernel, *component.imports)
-        yield report_import_or_kernel(component, facts, stack)
+        yield make_import_or_kernel_result(component, facts, stack)
 
     def check_nccl() -> Iterator[ComponentResult]:
         if not stack._uses_cuda or "torch" not in stack.packages:
@@ -281,21 +281,21 @@ def _list_checks(
             yield ComponentResult("NCCL", "no-gpu", NO_GPU)
         else:
             count = min(stack.gpu_device_count, stack.requirements.gpus or stack.gpu_device_count)
-            yield report_nccl(run("probe_allreduce.py", str(count)), count)
+            yield make_nccl_result(run("probe_allreduce.py", str(count)), count)
 
     if "torch" in stack.packages:
-        yield lambda: report_torch_and_triton(run("probe_torch.py"), stack)
+        yield lambda: make_torch_and_triton_results(run("probe_torch.py"), stack)
     else:
-        torch = Component(name="torch", packages=("torch",), imports=("torch",))
-        yield lambda: [report_missing(torch, stack)]
+        torch = StackComponent(name="torch", packages=("torch",), imports=("torch",))
+        yield lambda: [make_missing_component_result(torch, stack)]
     if "ray" in stack.packages:
         yield check_ray
     else:
-        ray = Component(name="Ray", packages=("ray",), imports=("ray",))
-        yield lambda: [report_missing(ray, stack)]
-    yield lambda: [report_driver_start(probe_cuda_and_nvml(probe, deadline), stack)]
+        ray = StackComponent(name="Ray", packages=("ray",), imports=("ray",))
+        yield lambda: [make_missing_component_result(ray, stack)]
+    yield lambda: [make_cuda_driver_result(probe_cuda_and_nvml(probe, deadline), stack)]
     yield lambda: [check_c_compiler_and_linker(probe, stack)]
-    yield from (partial(check_component, component) for component in load_stack_components())
+    yield from (partial(check_component, component) for component in _load_stack_components())
     yield check_nccl
 
 

@@ -16,22 +16,22 @@ from typing import Any, Literal
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
-from rlbox.doctor.environment import check_environment, check_paths_and_cuda_home
+from rlbox.doctor.environment import check_environment_variables, check_paths_and_cuda_home
 from rlbox.doctor.fix_checks import add_fix_check_ids_to_breaks, run_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
-    check_all_reduce,
     check_cuda_nvml_and_memory,
     check_driver,
+    check_nccl_all_reduce,
     check_pcie_iommu,
     check_torch_and_triton_kernels,
-    find_stack_cuda_version,
+    find_stack_cuda_version_or_empty,
     probe_cuda_and_nvml,
 )
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
-from rlbox.doctor.report import Report, is_explained_by_breaks, merge_and_split_off_explained
+from rlbox.doctor.report import DoctorReport, is_explained_by_breaks, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     StackProbe,
@@ -42,10 +42,10 @@ from rlbox.doctor.stack import (
     get_rlbox_files_dir,
     load_stack_of_environment,
     open_scratch_dir_stack_probe,
-    uses_cuda,
+    requires_cuda,
 )
-from rlbox.findings import Finding, join_at_most
-from rlbox.foreign import parse_json
+from rlbox.findings import Finding, join_and_count_rest
+from rlbox.foreign import parse_untrusted_json
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.sandbox.plan import has_landlock_and_seccomp
 from rlbox.system.command import run_command
@@ -59,7 +59,7 @@ _SPARE_S = 0.2  # before the deadline, for ending what a check started
 _FIXES = "fixes"
 
 
-def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
+def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> DoctorReport:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
     location = load_stack_of_environment(environ)
@@ -72,14 +72,14 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
         driver=probe_cuda_driver(),
         monotonic_deadline=start + budget_s,
     )
-    quick_checks = checks.list_quick()
+    quick_checks = checks.list_quick_checks()
     quick = CheckThreads(quick_checks, checks.monotonic_deadline - 0.3 * budget_s)
     early = [finding for findings in quick.wait_and_get_findings_so_far().values() for finding in findings]
     with contextlib.ExitStack() as exit_stack:
         probe = None
         with contextlib.suppress(OSError):  # no directory can be made for what the stack's programs write
             probe = exit_stack.enter_context(open_scratch_dir_stack_probe(location, environ))
-        slow_checks = checks.list_slow(early, probe)
+        slow_checks = checks.list_slow_checks(early, probe)
         slow = CheckThreads(slow_checks, checks.monotonic_deadline)
         late = slow.wait_and_get_findings_so_far()
     failed_fix_checks = late.pop(_FIXES)
@@ -87,7 +87,7 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     own = [*early, *(finding for findings in late.values() for finding in findings)]
     own = add_fix_check_ids_to_breaks(own, fix_checks, checks.requirements.data_mount)
     findings, follows = merge_and_split_off_explained(own, failed_fix_checks)
-    return Report(
+    return DoctorReport(
         findings=findings,
         follows=follows,
         checks=len(quick_checks) + len(slow_checks) + len(fix_checks),
@@ -107,7 +107,7 @@ class ContainerChecks:
     driver: GpuDriver
     monotonic_deadline: float
 
-    def list_quick(self) -> dict[str, Check]:
+    def list_quick_checks(self) -> dict[str, Check]:
         """Return those that run first: what they find may explain what the others would."""
         environ, requirements = self.environ, self.requirements
         directories = list_run_directories(environ, requirements.data_mount)
@@ -116,11 +116,11 @@ class ContainerChecks:
             "limits": lambda: check_limits(probe_limits(), requirements),
             "disks": lambda: check_directories_by_writing(directories, requirements),
             "paths": lambda: check_paths_and_cuda_home(environ, requirements, self.venv),
-            "environment": lambda: check_environment(environ, dotenv_dirs, requirements),
+            "environment": lambda: check_environment_variables(environ, dotenv_dirs, requirements),
             "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container(self.venv)),
         }
 
-    def list_slow(self, early: Sequence[Finding], stack: StackProbe | None) -> dict[str, Check]:
+    def list_slow_checks(self, early: Sequence[Finding], stack: StackProbe | None) -> dict[str, Check]:
         """Return those that run after the quick ones, without what `early` findings explain or nothing here can start.
 
         Those that take longest come first.
@@ -132,7 +132,7 @@ class ContainerChecks:
         if stack and requirements.has_any_package("torch") and not is_explained_by_breaks("torch-op", early):
             checks["torch"] = partial(self._check_torch, stack)
         if stack and not is_explained_by_breaks("jit-link", early):
-            libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if uses_cuda(requirements) else ()
+            libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if requires_cuda(requirements) else ()
             checks["link"] = partial(check_linker, stack, requirements, libraries)
         if self.driver.is_present or requirements.wants_gpu:
             checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
@@ -172,13 +172,13 @@ class ContainerChecks:
     def _check_all_reduce(self, stack: StackProbe) -> Iterator[Finding]:
         count = min(self.driver.device_file_count, self.requirements.gpus or self.driver.device_file_count)
         facts = stack.run("probe_allreduce.py", str(count), monotonic_deadline=self._program_deadline)
-        yield from check_all_reduce(facts, count)
+        yield from check_nccl_all_reduce(facts, count)
         facts.raise_if_timed_out_before("sum")
 
     def _get_driver_requirements(self) -> DriverRequirements:
         return DriverRequirements(
             require_cuda_variable=self.environ.get("NVIDIA_REQUIRE_CUDA", ""),
-            torch_cuda=find_stack_cuda_version(self.requirements.packages),
+            torch_cuda=find_stack_cuda_version_or_empty(self.requirements.packages),
             has_compat_libraries=bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1")),
         )
 
@@ -194,7 +194,7 @@ class ContainerChecks:
 
 def _check_sandbox(timeout_s: float) -> Iterator[Finding]:
     argv = (sys.executable, "-m", "rlbox.sandbox", "probe")
-    answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
+    answer = parse_untrusted_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
     reasons = [f"{layer}: {reason}" for layer, reason in sorted(answer["missing"].items())]
     if not has_landlock_and_seccomp(answer["layers"]):
-        yield make_finding("sandbox-weak", level="warning", seen=join_at_most(reasons) or answer["strength"])
+        yield make_finding("sandbox-weak", level="warning", seen=join_and_count_rest(reasons) or answer["strength"])

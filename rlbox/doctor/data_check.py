@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.stack import StackLocation, find_named_or_local_stack, open_scratch_dir_stack_probe
+from rlbox.doctor.stack import StackLocation, open_scratch_dir_stack_probe, require_named_or_local_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
@@ -51,7 +51,7 @@ def write_first_rows(
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_file(path, "--output")
     if app.dry_run:
-        return app.print_plan(facts, "", f"write {rows} rows of {source} to {path}")
+        return app.print_dry_run(facts, "", f"write {rows} rows of {source} to {path}")
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     for problem in _run_reader(_find_stack(python), request, timeout_s)["problems"]:
         raise WorkFailed(
@@ -80,7 +80,7 @@ def _require_file(path: Path) -> None:
 
 
 def _find_stack(python: str) -> StackLocation:
-    return find_named_or_local_stack(
+    return require_named_or_local_stack(
         python, "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
     )
 

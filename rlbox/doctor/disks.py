@@ -50,7 +50,7 @@ class RunDirectory(NamedTuple):
     def is_tmp(self) -> bool:
         return self.data_tmp_or_variable_name == "tmp"
 
-    def find_existing_path(self) -> str:
+    def find_path_or_existing_ancestor(self) -> str:
         """Return the path, or for one that a program makes itself the directory in which it would be made."""
         path = self.path
         while not (self.is_data or self.is_tmp or path == "/" or os.path.lexists(path)):
@@ -78,7 +78,7 @@ def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[Ru
     return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]
 
 
-def check_host_data_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
+def check_host_dirs_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
     if not directories:
         yield make_finding("data-disk-unnamed")
     yield from check_directories_by_writing(directories, requirements, on_host=True)
@@ -104,7 +104,7 @@ def check_directories_by_writing(
             yield directory.make_finding("slow", "slow", level="warning", slow_s=exact_duration_text(_SLOW_S))
         for finding in done.get(directory, ()):
             if (problem := finding.id.rpartition("-")[2]) in ("full", "inodes"):
-                disk = problem, os.stat(directory.find_existing_path()).st_dev
+                disk = problem, os.stat(directory.find_path_or_existing_ancestor()).st_dev
                 if disk in full_disks:
                     continue
                 full_disks.add(disk)
@@ -112,7 +112,7 @@ def check_directories_by_writing(
 
 
 @functools.cache
-def is_responsive(path: str) -> bool:
+def is_path_responsive_cached(path: str) -> bool:
     """Return whether a path is answered about in 2 s, be it there or not; one of a server that is away never is."""
     thread = threading.Thread(target=os.path.lexists, args=(path,), daemon=True)
     thread.start()
@@ -121,7 +121,7 @@ def is_responsive(path: str) -> bool:
 
 
 def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool) -> list[Finding]:
-    path = directory.find_existing_path()
+    path = directory.find_path_or_existing_ancestor()
     if not os.path.isdir(path):
         return [_make_missing_finding(directory, path, on_host)]
     status, space = os.stat(path), os.statvfs(path)

@@ -16,7 +16,7 @@ from rlbox.findings import Finding, Level
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.secrets.env_file import ParsedEnvFile, parse_env_with_problems
-from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
+from rlbox.secrets.masks import SECRETS_VARIABLE, name_looks_like_secret
 
 _LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
 _PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
@@ -48,7 +48,7 @@ def _read_dotenv_files(directories: Sequence[str]) -> dict[str, ParsedEnvFile]:
     return dict(files.values())
 
 
-def check_environment(
+def check_environment_variables(
     environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
     yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
@@ -74,9 +74,9 @@ def check_tokens_and_dotenv_files(
     for path, file in files.items():
         yield from _check_dotenv(path, file, environ)
     in_files = {name for file in files.values() for name in file.values}
-    given = {name: value.strip() for name, value in environ.items() if is_secret_name(name)}
+    given = {name: value.strip() for name, value in environ.items() if name_looks_like_secret(name)}
     required = {name.strip() for name in environ.get(SECRETS_VARIABLE, "").split(",")} - {""}
-    required |= {name for name, value in requirements.env.items() if not value and is_secret_name(name)}
+    required |= {name for name, value in requirements.env.items() if not value and name_looks_like_secret(name)}
     empty = {name for name in required if not environ.get(name, "").strip()}
     empty |= {name for name, value in given.items() if not value}
     if unset := sorted(empty - in_files):
@@ -90,10 +90,10 @@ def _check_dotenv(path: str, file: ParsedEnvFile, environ: Mapping[str, str]) ->
     if file.problems:
         yield make_finding("env-file-broken", seen="; ".join(file.problems[:4]), where=path)
     if missing := sorted(name for name, value in file.values.items() if value and name not in environ):
-        level: Level = "error" if any(map(is_secret_name, missing)) else "warning"
+        level: Level = "error" if any(map(name_looks_like_secret, missing)) else "warning"
         yield make_finding("env-not-exported", level=level, seen=", ".join(missing), where=path, path=path)
     empty = sorted(name for name, value in file.values.items() if not (value or environ.get(name)))
-    if secrets := [name for name in empty if is_secret_name(name)]:
+    if secrets := [name for name in empty if name_looks_like_secret(name)]:
         yield make_finding("token-unset", where=path, names=", ".join(secrets), name=secrets[0])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.doctor.program import Program
+from rlbox.doctor.program import RunningProgram
 from rlbox.findings import Finding
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
@@ -134,7 +134,7 @@ def _run_checks(
         part = checks[number::shells]
         argv = ["sh", "-c", _SCRIPT, f"{install_dir}/libexec/init.sh", *(check.script for check in part)]
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
-            started.append((part, Program(argv, environ, "")))
+            started.append((part, RunningProgram(argv, environ, "")))
     end = max(end, time.monotonic() + _LEAST_S)
     found: dict[str, Finding] = {}
     for part, program in started:

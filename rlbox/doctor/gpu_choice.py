@@ -12,7 +12,7 @@ from rlbox.doctor.gpus import (
     DriverRequirements,
     check_driver,
     check_gpu_arch,
-    find_stack_cuda_version,
+    find_stack_cuda_version_or_empty,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
@@ -29,8 +29,8 @@ from rlbox.engine.gpu_access import (
 )
 from rlbox.errors import NodeError
 from rlbox.i18n import join
-from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_nvml_or_empty
-from rlbox.system.identity import is_in_image
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_gpus_or_empty
+from rlbox.system.identity import is_in_rlbox_image
 from rlbox.target.lock import load_lock
 from rlbox.target.target import find_cuda12_variant_or_empty
 
@@ -42,9 +42,9 @@ def get_gpus_option_or_env(option: str) -> str:
     return option or os.environ.get(GPUS_VARIABLE, "")
 
 
-def probe_engine_gpu_support() -> GpuSupport:
+def _probe_engine_gpu_support() -> GpuSupport:
     return probe_gpu_support(
-        connect_engine().info(), find_engine_url(), is_local=is_engine_on_unix_socket() and not is_in_image()
+        connect_engine().info(), find_engine_url(), is_local=is_engine_on_unix_socket() and not is_in_rlbox_image()
     )
 
 
@@ -57,7 +57,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
         if request.is_none and not image.container.gpus:
             return NO_GPUS
         access = choose_gpu_access(request, GpuSupport(is_local=False, is_cdi_enabled=True))  # where none answers
-        support = GpuSupport() if request.is_none else probe_engine_gpu_support()
+        support = GpuSupport() if request.is_none else _probe_engine_gpu_support()
         access = choose_gpu_access(request, support, set_gpu_count_env=bool(option))
         if not request.is_none:
             app.print_status(f"GPUs: {access.describe()}")
@@ -79,7 +79,7 @@ def require_usable_local_gpus(
     app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
 ) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `NodeError`."""
-    if access.method == "none" or is_in_image() or not is_engine_on_unix_socket():
+    if access.method == "none" or is_in_rlbox_image() or not is_engine_on_unix_socket():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     request = parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus)
@@ -87,7 +87,7 @@ def require_usable_local_gpus(
     requirements = override_gpus(declared, request.count_all_or_none)
     for finding in (
         *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
-        *check_gpu_arch(query_nvml_or_empty(FIRMWARE_TIMEOUT_S), requirements),
+        *check_gpu_arch(query_gpus_or_empty(FIRMWARE_TIMEOUT_S), requirements),
     ):
         if finding.level == "error":
             raise NodeError(join(": ", (finding.title, finding.seen)), where=finding.where, next_step=finding.remedy)
@@ -99,10 +99,10 @@ def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 
-def find_oldest_driver_branch(app: App, target: str) -> str:
-    """Return the oldest branch of the driver that runs the CUDA of a target's lock; empty where it has none."""
-    cuda = find_stack_cuda_version(_packages(app, target))
-    return OLDEST_DRIVERS.get(int(cuda.partition(".")[0]), "") if cuda else ""
+def find_oldest_driver_branch(app: App, target: str) -> str | None:
+    """Return the oldest branch of the driver that runs the CUDA of a target's lock; None where it has none."""
+    cuda = find_stack_cuda_version_or_empty(_packages(app, target))
+    return OLDEST_DRIVERS.get(int(cuda.partition(".")[0])) if cuda else None
 
 
 def _packages(app: App, target: str) -> dict[str, str]:
@@ -114,7 +114,7 @@ def load_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str,
     require = image_env.get("NVIDIA_REQUIRE_CUDA", "")
     return DriverRequirements(
         require_cuda_variable=require,
-        torch_cuda=find_stack_cuda_version(_packages(app, image.target)),
+        torch_cuda=find_stack_cuda_version_or_empty(_packages(app, image.target)),
         # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
         has_compat_libraries=bool(require and image_env.get("CUDA_VERSION")),
         target_for_older_drivers=find_cuda12_variant_or_empty(app.project, image.target),

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlbox.amounts import gpu_memory_text
+from rlbox.amounts import gpu_gib_or_mib_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
-from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, query_nvml_or_empty
-from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
+from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, query_gpus_or_empty
+from rlbox.system.process_table import find_process_owner_or_uid_or_empty, probe_process, read_cmdline_or_empty
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _BUSY_SHARE, _BUSY_BYTES = 0.1, 2 << 30  # of its memory; engines claim 90 %
@@ -62,22 +62,22 @@ class GpuInventory:
         return {"gpus": gpus, "visible_devices": self.visible_devices, "ray": ray, "why_no_ray": self.ray_error}
 
 
-def find_gpu_problems_all_free_if_unasked(
-    inventory: GpuInventory, *, actor: int = 0, rollout: int = 0, total: int = 0
+def find_unmet_gpu_needs_or_busy_gpus(
+    inventory: GpuInventory, *, actor_gpus: int = 0, rollout_gpus: int = 0, total_gpus: int = 0
 ) -> list[str]:
-    """Return what is in the way of GPUs for training and generation, and of `total` of them, over all of Ray's nodes.
+    """Return what is in the way of GPUs for training and generation, and of `total_gpus`, over all of Ray's nodes.
 
     Where nothing is asked for, every GPU must be free.
     """
     alive = [node for node in inventory.ray or () if node.alive]
-    needed, wanted = actor + rollout, total or actor + rollout
+    needed, wanted = actor_gpus + rollout_gpus, total_gpus or actor_gpus + rollout_gpus
     problems = [f"Ray has lost node {node.address}" for node in inventory.ray or () if not node.alive]
     count = sum(node.gpus for node in alive)
     if inventory.ray is not None and count < wanted:
         listed = ", ".join(f"{node.address}: {node.gpus}" for node in alive)
         problems.append(f"Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus")
-    if total and needed > total:
-        problems.append(f"actor and rollout want {needed} GPUs of {total}")
+    if total_gpus and needed > total_gpus:
+        problems.append(f"actor and rollout want {needed} GPUs of {total_gpus}")
     nodes = max(1, sum(node.gpus > 0 for node in alive))
     return [*_check_local_gpus(inventory, wanted // nodes, -(-needed // nodes)), *problems]
 
@@ -107,10 +107,10 @@ def _format_holders(gpu: LocalGpu) -> str:
     return holders or "someone outside this container"
 
 
-def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
+def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard_url: str) -> GpuInventory:
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
-        nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard)))
+        nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard_url)))
     except NodeError as error:
         return GpuInventory(gpus=gpus, visible_devices=visible, ray_error=error.what)
     return GpuInventory(gpus=gpus, visible_devices=visible, ray=nodes)
@@ -125,7 +125,7 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
             total_bytes=gpu.total_bytes,
             holders={pid: _describe_process(pid) for pid in gpu.processes},
         )
-        for gpu in query_nvml_or_empty(FIRMWARE_TIMEOUT_S)
+        for gpu in query_gpus_or_empty(FIRMWARE_TIMEOUT_S)
     )
 
 
@@ -133,7 +133,7 @@ def _describe_process(pid: int) -> str:
     process = probe_process(pid)
     if process is None:
         return f"not visible from here (uid {os.getuid()})"
-    return f"{find_process_owner(pid)}: {(probe_command_line(pid) or process.name)[:_MAX_COMMAND]}"
+    return f"{find_process_owner_or_uid_or_empty(pid)}: {(read_cmdline_or_empty(pid) or process.name)[:_MAX_COMMAND]}"
 
 
 def _parse_node(node: Mapping[str, Any]) -> RayNode:
@@ -142,11 +142,11 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
     return RayNode(str(node.get("nodeManagerAddress", "")), node.get("state") == "ALIVE", int(gpus))
 
 
-def format_inventory(inventory: GpuInventory, problems: Sequence[str]) -> str:
+def format_gpu_inventory(inventory: GpuInventory, problems: Sequence[str]) -> str:
     lines = []
     for gpu in inventory.gpus:
         state = "free" if gpu.is_memory_nearly_unused else "held"
-        used, total = gpu_memory_text(gpu.used_bytes), gpu_memory_text(gpu.total_bytes)
+        used, total = gpu_gib_or_mib_text(gpu.used_bytes), gpu_gib_or_mib_text(gpu.total_bytes)
         lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {used} of {total}")
         lines += [f"       pid {pid}  {description}" for pid, description in gpu.holders.items()]
     for node in inventory.ray or ():

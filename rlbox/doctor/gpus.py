@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.amounts import GIB, gpu_memory_text
+from rlbox.amounts import GIB, gpu_gib_or_mib_text
 from rlbox.doctor.catalogue import load_finding_texts, make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_peer_bus_ids, query_nvml_or_raise
-from rlbox.system.process_table import read_text
+from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_p2p_gpu_bus_ids, query_gpus_or_raise
+from rlbox.system.process_table import read_text_or_empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ Source: NVIDIA CUDA compatibility guide, minor version compatibility.
 """
 
 
-def find_stack_cuda_version(packages: Mapping[str, str]) -> str:
+def find_stack_cuda_version_or_empty(packages: Mapping[str, str]) -> str:
     """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
 
     The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
@@ -150,7 +150,7 @@ def check_cuda_nvml_and_memory(facts: GpuFacts, requirements: Requirements) -> I
         if gpu.memory_bytes > max(_BUSY * gpu.total_bytes, 2 * GIB):
             yield make_finding(
                 "gpu-busy", level="warning", index=gpu.index,
-                memory=gpu_memory_text(gpu.memory_bytes), total=gpu_memory_text(gpu.total_bytes),
+                memory=gpu_gib_or_mib_text(gpu.memory_bytes), total=gpu_gib_or_mib_text(gpu.total_bytes),
                 users=", ".join(f"pid {pid}" for pid in gpu.processes) or _("outside this container"),
             )  # fmt: skip
 
@@ -160,11 +160,11 @@ def check_pcie_iommu(environ: Mapping[str, str], root: Path = Path("/")) -> Iter
 
     Source: CUDA C++ Programming Guide, "IOMMU on Linux"; NVIDIA/nccl#2079; the kernel's sysfs-kernel-iommu_groups.
     """
-    if environ.get("NCCL_P2P_DISABLE") == "1" or "hypervisor" in read_text(root / "proc/cpuinfo"):
+    if environ.get("NCCL_P2P_DISABLE") == "1" or "hypervisor" in read_text_or_empty(root / "proc/cpuinfo"):
         return
-    for bus_id in sorted(find_pcie_peer_bus_ids()):
+    for bus_id in sorted(find_pcie_p2p_gpu_bus_ids()):
         file = root / "sys/bus/pci/devices" / bus_id / "iommu_group/type"
-        if (group_type := read_text(file).strip()) in ("DMA", "DMA-FQ"):  # with iommu=pt it is `identity`
+        if (group_type := read_text_or_empty(file).strip()) in ("DMA", "DMA-FQ"):  # with iommu=pt it is `identity`
             yield make_finding("gpu-peers-iommu", level="warning", where=str(file), bus_id=bus_id, type=group_type)
             return
 
@@ -172,7 +172,7 @@ def check_pcie_iommu(environ: Mapping[str, str], root: Path = Path("/")) -> Iter
 def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
     cuda = stack.run("probe_cuda.py", monotonic_deadline=monotonic_deadline)
     try:
-        return GpuFacts(cuda=cuda, gpus=query_nvml_or_raise())
+        return GpuFacts(cuda=cuda, gpus=query_gpus_or_raise())
     except NvmlUnavailableError as error:
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 
@@ -203,7 +203,7 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     return exact or any(number is not None and number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 
-def check_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
+def check_nccl_all_reduce(facts: ProgramFacts, process_count: int) -> Iterator[Finding]:
     for row in facts.steps:
         if not row.get("ok"):
-            yield make_finding("nccl-self-test", seen=str(row.get("error")), count=count)
+            yield make_finding("nccl-self-test", seen=str(row.get("error")), count=process_count)

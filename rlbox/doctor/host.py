@@ -19,7 +19,7 @@ from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.container import BUDGET_S, examine_container
-from rlbox.doctor.disks import RunDirectory, check_host_data_by_writing, is_responsive
+from rlbox.doctor.disks import RunDirectory, check_host_dirs_by_writing, is_path_responsive_cached
 from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
@@ -31,7 +31,7 @@ from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_and_
 from rlbox.doctor.network import Endpoint, check_network
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import (
-    Report,
+    DoctorReport,
     format_report,
     format_summary,
     merge_and_split_off_explained,
@@ -40,30 +40,30 @@ from rlbox.doctor.report import (
 )
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_or_default
 from rlbox.doctor.stack import StackLocation, find_local_stack, open_scratch_dir_stack_probe
-from rlbox.engine.address import is_engine_on_unix_socket, open_engine_tunnel_if_remote
+from rlbox.engine.address import is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
 from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, parse_gpus_option, probe_gpu_support
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
-from rlbox.findings import Finding, join_at_most
-from rlbox.foreign import parse_json
+from rlbox.findings import Finding, join_and_count_rest
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.image.context import find_outdated_reason
+from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.plan import ImagePlan, doctor_requirements_json, load_image_plan
-from rlbox.job.job import load_ports_of_jobs_on_target
+from rlbox.job.job import load_target_ports_by_job_dot_port
 from rlbox.system.files import free_bytes_or_0
 from rlbox.system.gpu import probe_cuda_driver
-from rlbox.system.identity import format_uid_gid, is_in_image
-from rlbox.system.network_settings import find_custom_ca_bundle
-from rlbox.system.process_table import read_text
+from rlbox.system.identity import format_uid_gid, is_in_rlbox_image
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.process_table import read_text_or_empty
 from rlbox.target.target import load_target
 
 _LEAST_ENGINE_BYTES = 5 * GIB
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
-def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
+def _check_host(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> DoctorReport:
     """Return what is wrong with this host for a target (none: with what every target needs)."""
     start = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
@@ -79,10 +79,10 @@ def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_op
         found = threads.wait_and_get_findings_so_far()
     finally:
         if in_container and in_container.has_started and threads.is_running("image"):
-            in_container.end(partial(threads.is_running, "image"))
+            in_container.remove_container_while(partial(threads.is_running, "image"))
     findings, follows = merge_and_split_off_explained(row for rows in found.values() for row in rows)
     unfinished = tuple(threads.describe_unfinished_or_failed())
-    host = Report(findings=findings, follows=follows, checks=len(checks) - len(unfinished), unfinished=unfinished)
+    host = DoctorReport(findings=findings, follows=follows, checks=len(checks) - len(unfinished), unfinished=unfinished)
     reports = [in_container.report] if in_container and in_container.report else []
     return merge_reports([host, *reports], time.monotonic() - start)
 
@@ -90,7 +90,7 @@ def _run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_op
 def _list_checks(
     app: App, image: ImagePlan | None, requirements: Requirements, data_dir: Path | None
 ) -> dict[str, Check]:
-    is_usable = data_dir is not None and is_responsive(str(data_dir))
+    is_usable = data_dir is not None and is_path_responsive_cached(str(data_dir))
     dotenv_dirs = list(map(str, (app.project.folder, os.getcwd(), *((data_dir,) if is_usable else ()))))
     shares_network = image is not None and image.container.network == "host"
     driver_requirements = partial(load_driver_requirements, app, image, {}) if image else DriverRequirements
@@ -111,7 +111,7 @@ def _list_checks(
     is_made_by_run = image and data_dir and is_usable and would_create_default_data_dir(data_dir, image.container)
     if (image or data_dir) and not is_made_by_run:
         directories = [RunDirectory("data", str(data_dir))] if data_dir else []
-        checks["data disk"] = lambda: check_host_data_by_writing(directories, requirements)
+        checks["data disk"] = lambda: check_host_dirs_by_writing(directories, requirements)
     return checks
 
 
@@ -119,7 +119,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
         return Requirements()
     target = load_target(app.project, image.target).target
-    ports = load_ports_of_jobs_on_target(app.project, target.name)
+    ports = load_target_ports_by_job_dot_port(app.project, target.name)
     return parse_or_default(
         {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )
@@ -127,7 +127,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
 
 def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None:
     named = data_dir or os.environ.get("RLBOX_DATA") or (image.container.disk_host_dir if image else "")
-    if named and not is_responsive(path := os.path.abspath(os.path.expanduser(named))):
+    if named and not is_path_responsive_cached(path := os.path.abspath(os.path.expanduser(named))):
         return Path(path)
     if data_dir is not None or os.environ.get("RLBOX_DATA"):
         return resolve_nonsystem_data_dir("", data_dir)
@@ -141,7 +141,9 @@ def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [
-        Endpoint(name=rule.title, url=f"{rule.url_without_trailing_slash}/", is_optional=kinds.count(rule.kind) > 1)
+        Endpoint(
+            name=rule.display_name, url=f"{rule.url_without_trailing_slash}/", is_optional=kinds.count(rule.kind) > 1
+        )
         for rule in rules
     ]
 
@@ -156,8 +158,8 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 
 
 def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
-    address, is_local = open_engine_tunnel_if_remote(), is_engine_on_unix_socket()
-    support = probe_gpu_support(info, address, is_local=is_local and not is_in_image())
+    address, is_local = resolve_engine_address_opening_tunnel(), is_engine_on_unix_socket()
+    support = probe_gpu_support(info, address, is_local=is_local and not is_in_rlbox_image())
     if requirements.wants_gpu and not support.methods_best_first:
         yield make_finding("engine-cdi-off" if support.cdi_spec_files else "gpu-runtime-missing", where=address)
     yield from check_cgroups_and_cdi_paths(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
@@ -175,16 +177,16 @@ NESTED_MARKS = (
 
 def check_cgroups_and_cdi_paths(support: GpuSupport, *, is_rootless: bool) -> Iterator[Finding]:
     """Yield what is wrong in the files by which an engine of this machine gives its GPUs to containers."""
-    method, config = support.methods_best_first[:1] if support.is_local else (), read_text(TOOLKIT_CONFIG)
+    method, config = support.methods_best_first[:1] if support.is_local else (), read_text_or_empty(TOOLKIT_CONFIG)
     has_no_cgroups = bool(re.search(r"^\s*no-cgroups\s*=\s*true", config, re.M))
     if method == ("gpus",) and config and has_no_cgroups != is_rootless and not any(map(os.path.exists, NESTED_MARKS)):
         finding_id = "toolkit-no-cgroups" if has_no_cgroups else "toolkit-cgroups-rootless"
         yield make_finding(finding_id, level="warning", where=str(TOOLKIT_CONFIG))
     if method == ("cdi",) and support.cdi_spec_files and support.device_nodes:
         file = support.cdi_spec_files[-1]  # the last folder overrides the others; source: CDI's SPEC.md
-        paths = dict.fromkeys(re.findall(r"""\b(?:hostPath|path)"?:\s*"?(/[^"\s,]+)""", read_text(file)))
+        paths = dict.fromkeys(re.findall(r"""\b(?:hostPath|path)"?:\s*"?(/[^"\s,]+)""", read_text_or_empty(file)))
         if gone := [path for path in paths if not os.path.exists(path) and os.access(os.path.dirname(path), os.X_OK)]:
-            yield make_finding("cdi-stale", level="warning", seen=join_at_most(gone), where=file, file=file)
+            yield make_finding("cdi-stale", level="warning", seen=join_and_count_rest(gone), where=file, file=file)
 
 
 def check_fabric_manager_by_cuda() -> Iterator[Finding]:
@@ -205,7 +207,7 @@ class _ImageCheck:
         self._gpus_option, self._budget_s = gpus_option, budget_s
         self._container_name = f"rlbox-doctor-{image.target}-{os.getpid()}"
         self.has_started = False
-        self.report: Report | None = None
+        self.report: DoctorReport | None = None
 
     def run(self) -> Iterator[Finding]:
         image = self._image
@@ -217,10 +219,10 @@ class _ImageCheck:
             yield make_finding("image-missing", level="note", target=image.target)
             return
         # Whoever asks a directory that does not answer waits for ever.
-        if self._data_dir and is_responsive(str(self._data_dir)) and self._data_dir.is_dir():
+        if self._data_dir and is_path_responsive_cached(str(self._data_dir)) and self._data_dir.is_dir():
             self.has_started = True
             yield from self._examine_container(str(info["Id"]))
-        if find_outdated_reason(image, info):
+        if find_image_outdated_reason(image, info):
             yield make_finding("image-outdated", level="note", target=image.target)
 
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
@@ -237,19 +239,19 @@ class _ImageCheck:
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
             caller_uid_gid=format_uid_gid(),
-            ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
+            ca_bundle=find_custom_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
             gpus=gpus,
         )
         try:
             outcome = connect_engine().run_and_remove_container(plan, timeout_s=self._budget_s)
-            self.report = parse_report(parse_json(outcome.stdout))
+            self.report = parse_report(parse_untrusted_json(outcome.stdout))
         except EngineError as error:
             yield make_finding("container-refused", seen=error.what[:500], where=image.tag)
         except (ValueError, KeyError, TypeError):
             lines = outcome.stderr.strip().splitlines() or [_("no output")]
             yield make_finding("container-refused", seen=lines[-1][:500], where=image.tag)
 
-    def end(self, is_running: Callable[[], bool]) -> None:
+    def remove_container_while(self, is_running: Callable[[], bool]) -> None:
         """Remove the container when nobody waits for it: its thread ends with this process, before it would."""
 
         def remove() -> None:
@@ -272,8 +274,8 @@ def run_host_or_container_doctor(
     return WorkFailed.exit_code if report.has_errors else 0
 
 
-def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
-    if (here := find_local_stack()) or is_in_image():
+def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> DoctorReport:
+    if (here := find_local_stack()) or is_in_rlbox_image():
         if name and here and here.requirements.target != name:
             raise NodeError(
                 _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
@@ -281,4 +283,4 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
         return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
-    return _run_host_checks(app, name, data, gpus, budget_s)
+    return _check_host(app, name, data, gpus, budget_s)

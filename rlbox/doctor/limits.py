@@ -12,7 +12,7 @@ from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.system.limits import get_available_memory_bytes, read_cgroup_number
+from rlbox.system.limits import get_available_memory_bytes, read_cgroup_number_unless_unlimited
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
 UNLIMITED = -1
@@ -111,9 +111,9 @@ def probe_limits() -> LimitFacts:
     return LimitFacts(
         shm_total=shm.f_blocks * shm.f_frsize if shm else None,
         shm_free=shm.f_bavail * shm.f_frsize if shm else 0,
-        pids_max=read_cgroup_number("pids", "max", "max"),
-        pids_now=read_cgroup_number("pids", "current", "current") or 0,
-        memory_max=read_cgroup_number("memory", "max", "limit_in_bytes"),
+        pids_max=read_cgroup_number_unless_unlimited("pids", "max", "max"),
+        pids_now=read_cgroup_number_unless_unlimited("pids", "current", "current") or 0,
+        memory_max=read_cgroup_number_unless_unlimited("memory", "max", "limit_in_bytes"),
         memory_free=get_available_memory_bytes(),
         cores=len(os.sched_getaffinity(0)),
         rlimits={name: _probe_rlimit(name) for name in (*(row[0] for row in _RLIMITS), "nproc")},

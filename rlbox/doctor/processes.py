@@ -11,17 +11,17 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
-from rlbox.findings import Finding, join_at_most
+from rlbox.findings import Finding, join_and_count_rest
 from rlbox.i18n import _
 from rlbox.system.process_table import (
     Process,
     find_descendants_excluding_roots,
-    find_process_owner,
+    find_process_owner_or_uid_or_empty,
     find_self_and_ancestors,
-    probe_command_line,
     probe_processes,
-    read_process_environment,
-    read_text,
+    read_cmdline_or_empty,
+    read_environ_or_empty,
+    read_text_or_empty,
 )
 from rlbox.system.run_processes import FOLDER_MARK
 from rlbox.values import VENV
@@ -69,19 +69,19 @@ class ProcessInfo:
         """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
         if self.is_doctor or self.is_in_live_run or self.has_living_starter:
             return False
-        is_part = looks_like_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
+        is_part = _is_run_process(self.name, self.command_line) or (self.is_orphan and self.runs_from_stack_venv)
         return bool(self.ended_run) or is_part
 
 
-def looks_like_run_process(name: str, command_line: str) -> bool:
+def _is_run_process(name: str, command_line: str) -> bool:
     return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 
 def check_live_runs_and_leftovers(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     if runs := list(dict.fromkeys(process.supervised_run for process in processes if process.supervised_run)):
-        yield make_finding("live-runs", level="note", seen=join_at_most(runs), where="processes", stop=runs[0])
+        yield make_finding("live-runs", level="note", seen=join_and_count_rest(runs), where="processes", stop=runs[0])
     stale = [process for process in processes if process.is_unowned_run_or_stack_process]
-    seen = join_at_most([_describe(process) for process in stale])
+    seen = join_and_count_rest([_describe(process) for process in stale])
     if pids := " ".join(str(process.pid) for process in stale if process.is_own_user):
         yield make_finding("stale-processes", level="warning", seen=seen, pids=pids)
     elif stale:
@@ -104,17 +104,17 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
     home = _get_pid_namespace_and_container(me)
     table = {pid: process for pid, process in everything.items() if _get_pid_namespace_and_container(pid) == home}
     mine = find_self_and_ancestors(everything, me) | find_descendants_excluding_roots(everything, {me})
-    command_lines = {pid: probe_command_line(pid) for pid in table}
+    command_lines = {pid: read_cmdline_or_empty(pid) for pid in table}
     supervisors = {pid: folder for pid in table if (folder := _find_supervised_run_dir(pid))}
     owned = supervisors.keys() | find_descendants_excluding_roots(table, set(supervisors))
     of_init = [process for process in table.values() if process.parent_pid == 1]
     main = min(of_init, key=lambda process: process.start_ticks, default=None)  # ids wrap round
-    user = find_process_owner(me)
+    user = find_process_owner_or_uid_or_empty(me)
 
     def describe(process: Process) -> ProcessInfo:
         pid = process.pid
-        folder = read_process_environment(pid).get(FOLDER_MARK, "")
-        owner = find_process_owner(pid)
+        folder = read_environ_or_empty(pid).get(FOLDER_MARK, "")
+        owner = find_process_owner_or_uid_or_empty(pid)
         is_live = folder in supervisors.values()
         return ProcessInfo(
             pid=pid,
@@ -138,7 +138,7 @@ def list_processes_in_same_container(venv_of_stack_programs: str = VENV) -> tupl
 
 
 def _find_supervised_run_dir(pid: int) -> str | None:
-    found = _SUPERVISOR.search(read_text(f"/proc/{pid}/cmdline"))
+    found = _SUPERVISOR.search(read_text_or_empty(f"/proc/{pid}/cmdline"))
     return found.group(1) if found else None
 
 
@@ -150,7 +150,7 @@ def _is_below_other_program(
         if pid not in table:  # as of `docker exec`
             return True
         line = command_lines[pid]
-        if not (looks_like_run_process(table[pid].name, line) or line.startswith(f"{venv}/")):
+        if not (_is_run_process(table[pid].name, line) or line.startswith(f"{venv}/")):
             return True
         pid = table[pid].parent_pid
     return False
@@ -163,7 +163,7 @@ def _reaps(table: Mapping[int, Process], pid: int) -> bool:
 
 def _get_pid_namespace_and_container(pid: int) -> tuple[str, str]:
     """Return which numbering and which container a process is of; another one for a process that is just ending."""
-    cgroup = read_text(f"/proc/{pid}/cgroup")
+    cgroup = read_text_or_empty(f"/proc/{pid}/cgroup")
     container = _CONTAINER.search(cgroup)
     try:
         namespace = os.readlink(f"/proc/{pid}/ns/pid")

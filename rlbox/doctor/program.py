@@ -14,8 +14,8 @@ from rlbox.system.command import PIPE, communicate_or_leave_running, start_comma
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
-    find_own_by_env,
-    find_root_sessions_and_trees,
+    find_own_pids_by_env,
+    find_session_and_tree_pids,
     probe_processes,
 )
 from rlbox.values import Command
@@ -33,14 +33,14 @@ class ProgramResult(NamedTuple):
     stderr: str
 
 
-class Program:
+class RunningProgram:
     """A running program; each of its methods ends it with everything that it started."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         self._mark = {PROCESS_MARK: uuid.uuid4().hex}
         self._known: set[ProcessKey] = set()
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
-        self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        self._popen = start_command(command, base_env=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
     def read_output_and_kill_all(self, monotonic_deadline: float) -> ProgramResult:
         output = communicate_or_leave_running(self._popen, b"", max(monotonic_deadline - time.monotonic(), 0.05))
@@ -66,7 +66,7 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        roots = {self._popen.pid} | known | find_own_by_env(table, self._mark)
-        found = [table[pid] for pid in (find_root_sessions_and_trees(table, roots) & table.keys()) - {os.getpid()}]
+        roots = {self._popen.pid} | known | find_own_pids_by_env(table, self._mark)
+        found = [table[pid] for pid in (find_session_and_tree_pids(table, roots) & table.keys()) - {os.getpid()}]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]

@@ -82,7 +82,7 @@ def _select(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in values.items()}
 
 
-def get_latest_session_dir(temp_dir: str) -> Path:
+def _get_latest_session_dir(temp_dir: str) -> Path:
     """Return the folder of the latest session in a head's folder of temporary files.
 
     The link to it names it as the head's own container sees it; it lies beside the link.
@@ -103,14 +103,14 @@ def find_job_session_dir(plan: RayPlan) -> Path:
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
     drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
-    return drivers[-1].parents[1] if drivers else get_latest_session_dir(plan.temp_dir)
+    return drivers[-1].parents[1] if drivers else _get_latest_session_dir(plan.temp_dir)
 
 
 def create_ray_client(idle_timeout_s: float) -> HttpClient:
-    return create_loopback_client(idle_timeout_s, read_ray_auth_headers(os.environ))
+    return create_loopback_client(idle_timeout_s, read_ray_auth_headers_or_empty(os.environ))
 
 
-def read_ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+def read_ray_auth_headers_or_empty(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header by which a cluster with token authentication takes a request; none when there is no token.
 
     Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.

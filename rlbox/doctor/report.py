@@ -17,7 +17,7 @@ from rlbox.i18n import _, join, ngettext
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DoctorReport:
     """What was found. `follows` are the findings that another one explains; `unfinished` says why for each probe."""
 
     findings: tuple[Finding, ...] = ()
@@ -34,10 +34,10 @@ class Report:
         return {**asdict(self), "seconds": round(self.seconds, 2)}
 
 
-def parse_report(data: dict[str, Any]) -> Report:
+def parse_report(data: dict[str, Any]) -> DoctorReport:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Report).validate_python(data)
+    return TypeAdapter(DoctorReport).validate_python(data)
 
 
 class ResolvedFindings(NamedTuple):
@@ -74,9 +74,9 @@ def is_explained_by_breaks(finding_id: str, causes: Iterable[Finding]) -> bool:
     return any(fnmatchcase(finding_id, pattern) for cause in causes for pattern in cause.breaks)
 
 
-def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
+def merge_reports(reports: Sequence[DoctorReport], seconds: float) -> DoctorReport:
     findings, follows = merge_and_split_off_explained(finding for report in reports for finding in report.findings)
-    return Report(
+    return DoctorReport(
         findings=_drop_repeated(findings),
         follows=(*follows, *(finding for report in reports for finding in report.follows)),
         checks=sum(report.checks for report in reports),
@@ -89,7 +89,7 @@ def _drop_repeated(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple({(finding.id, finding.seen): finding for finding in findings}.values())
 
 
-def format_report(report: Report, *, with_notes_and_follows: bool = False) -> str:
+def format_report(report: DoctorReport, *, with_notes_and_follows: bool = False) -> str:
     """Return the findings as text, nothing when there is none; `with_notes_and_follows`: all of them."""
     lines = []
     for finding in report.findings:
@@ -110,7 +110,7 @@ def _head(finding: Finding) -> str:
     return join(": ", texts)
 
 
-def format_summary(report: Report) -> str:
+def format_summary(report: DoctorReport) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
     count: Counter[str] = Counter(finding.level for finding in report.findings)
     texts = (

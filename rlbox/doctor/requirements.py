@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from rlbox.foreign import parse_digits, parse_json
+from rlbox.foreign import parse_digits, parse_untrusted_json
 
 _PARTS = {
     "run": ("network", "shm_gib", "memory_gib", "pids"),
@@ -54,7 +54,7 @@ class Requirements:
 def override_run_and_disk_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
-        limits = _table(parse_json(limits_json))
+        limits = _table(parse_untrusted_json(limits_json))
     except ValueError:
         return manifest
     return {**manifest, "facts": {**_table(manifest.get("facts")), **limits}}

@@ -19,15 +19,15 @@ from packaging.utils import canonicalize_name
 from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
-from rlbox.doctor.program import Program
+from rlbox.doctor.program import RunningProgram
 from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_or_default
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError, TimedOut, WorkFailed
-from rlbox.findings import Finding, join_at_most
+from rlbox.findings import Finding, join_and_count_rest
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.json_files import parse_json_objects, read_json_object_or_empty
+from rlbox.system.json_files import parse_valid_json_objects, read_json_object_or_empty
 from rlbox.values import OWN, VENV, Command
 
 
@@ -46,9 +46,9 @@ class ProgramFacts:
             raise TimedOut(_("no answer in {seconds}").format(seconds=duration_text(self.seconds)))
 
 
-def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
+def _parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     """Return the JSON objects among the lines of a program; what libraries print beside them is passed over."""
-    return tuple(row for row in parse_json_objects(output.splitlines()) if "step" in row)
+    return tuple(row for row in parse_valid_json_objects(output.splitlines()) if "step" in row)
 
 
 def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ class StackProbe:
 
     def __init__(self, environ: Mapping[str, str], python: str, folder: str) -> None:
         self._python, self._folder = python, folder
-        self._started: list[Program] = []
+        self._started: list[RunningProgram] = []
         self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
         if not os.access(self._environ.get("HOME") or "/", os.W_OK):
             self._environ["HOME"] = folder
@@ -130,14 +130,14 @@ class StackProbe:
         began = time.monotonic()
         argv = [self._python, str(_PROGRAMS_DIR / script), *args]
         try:
-            program = Program(argv, self._environ if environ is None else environ, self._folder)
+            program = RunningProgram(argv, self._environ if environ is None else environ, self._folder)
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
         result = program.read_output_and_kill_all(monotonic_deadline)
         errors = [line.strip() for line in result.stderr.splitlines() if line.strip()]
         return ProgramFacts(
-            steps=parse_steps(result.stdout),
+            steps=_parse_steps(result.stdout),
             exit_code=result.exit_code,
             last_error=errors[-1][:300] if errors else "",
             seconds=time.monotonic() - began,
@@ -148,7 +148,7 @@ class StackProbe:
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         return self.run("probe_ray.py", f"{self._folder}/r", monotonic_deadline=monotonic_deadline, environ=environ)
 
-    def kill(self) -> None:
+    def kill_started_programs(self) -> None:
         for program in tuple(self._started):
             program.kill_with_descendants()
 
@@ -165,7 +165,7 @@ class StackProbe:
         flags = (f"-L{home}/lib64", f"-L{home}/lib64/stubs", f"-l{library}") if library else ()
         argv = (compiler, str(source), "-o", f"{self._folder}/linked", *flags)
         try:
-            done = run_command(Command(argv=argv, timeout_s=_LINK_S), environ=self._environ)
+            done = run_command(Command(argv=argv, timeout_s=_LINK_S), base_env=self._environ)
         except TimedOut:
             return None
         except WorkFailed as problem:
@@ -182,7 +182,7 @@ _JIT_PACKAGES = ("triton", "flashinfer-python", "sglang", "deepspeed")
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
 
 
-def uses_cuda(requirements: Requirements) -> bool:
+def requires_cuda(requirements: Requirements) -> bool:
     return requirements.wants_gpu or requirements.has_any_package(*_CUDA_RUNTIMES)
 
 
@@ -220,7 +220,7 @@ def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str
         try:
             yield probe
         finally:
-            probe.kill()
+            probe.kill_started_programs()
 
 
 def get_rlbox_files_dir(environ: Mapping[str, str]) -> str:
@@ -248,7 +248,7 @@ def find_local_stack() -> StackLocation | None:
     return stack if stack.lock and stack.lock.is_file() else None
 
 
-def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
+def require_named_or_local_stack(python: str, next_step: str) -> StackLocation:
     """Return the stack of an interpreter that is named, or the one here; raises `NodeError` where there is none."""
     if python:
         found = shutil.which(python)
@@ -267,7 +267,7 @@ def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
 _MAX_PINS = 4  # how many packages a remedy puts back
 
 
-class FileDamage(NamedTuple):
+class _FileDamage(NamedTuple):
     """A file that is not what it was; `description` says how, with numbers."""
 
     path: str
@@ -289,7 +289,7 @@ def check_package_files_and_versions(venv: str, requirements: Requirements) -> I
         damages = list(_find_damages(site, directory))
         truncated = [damage for damage in damages if damage.kind == "truncated"]
         if shown := truncated or damages:
-            seen = join_at_most([f"{damage.path} {damage.description}" for damage in shown])
+            seen = join_and_count_rest([f"{damage.path} {damage.description}" for damage in shown])
             finding_id, where = f"file-{shown[0].kind}", damages[0].path
             yield make_finding("files-damaged", id=finding_id, seen=seen, where=where, package=name, target=target)
     wrong = {name: version for name, version in requirements.packages.items() if installed.get(name) != [version]}
@@ -302,10 +302,10 @@ def check_package_files_and_versions(venv: str, requirements: Requirements) -> I
         ]
         pins = " ".join(f"{name}=={version}" for name, version in sorted(wrong.items())[:_MAX_PINS])
         finding_id = "package-overwritten" if wrong.keys() & installed.keys() else "package-missing"
-        yield make_finding("packages-differ", id=finding_id, seen=join_at_most(texts), where=site, pins=pins)
+        yield make_finding("packages-differ", id=finding_id, seen=join_and_count_rest(texts), where=site, pins=pins)
 
 
-def _find_damages(site: str, directory: str) -> Iterator[FileDamage]:
+def _find_damages(site: str, directory: str) -> Iterator[_FileDamage]:
     """Yield the files of a distribution that are missing, and libraries of another size than its RECORD has."""
     try:
         with open(f"{site}/{directory}/RECORD", newline="", encoding="utf-8") as file:
@@ -319,8 +319,8 @@ def _find_damages(site: str, directory: str) -> Iterator[FileDamage]:
         try:
             actual = os.stat(path).st_size
         except OSError:
-            yield FileDamage(path, "missing", _("is missing"))
+            yield _FileDamage(path, "missing", _("is missing"))
             continue
         if actual != size and (path.endswith(".so") or ".so." in path):
             description = _("has {st_size} bytes of {size}").format(st_size=actual, size=size)
-            yield FileDamage(path, "truncated" if actual < size else "changed", description)
+            yield _FileDamage(path, "truncated" if actual < size else "changed", description)

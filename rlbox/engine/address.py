@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rlbox.errors import EngineError, EngineUnavailable
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object_or_empty
 
@@ -17,7 +17,7 @@ REMOTE_ENGINE_NEXT_STEP = _(
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def open_engine_tunnel_if_remote() -> str:
+def resolve_engine_address_opening_tunnel() -> str:
     """Return the address to speak to: that of `find_engine_url`, or of a socket here that leads to it over SSH."""
     place = find_engine_url()
     if not place.startswith("ssh://"):
@@ -41,7 +41,7 @@ def find_engine_url() -> str:
 
     meta = config / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     try:
-        return str(parse_json(meta.read_bytes())["Endpoints"]["docker"]["Host"])
+        return str(parse_untrusted_json(meta.read_bytes())["Endpoints"]["docker"]["Host"])
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
             _("docker context {name!r} cannot be read").format(name=name),
@@ -54,7 +54,7 @@ def is_engine_on_unix_socket() -> bool:
     return find_engine_url().startswith("unix:")
 
 
-def create_unreachable_error(address: str, error: BaseException) -> EngineError:
+def create_engine_unreachable_error(address: str, error: BaseException) -> EngineError:
     if isinstance(error, PermissionError) or "Permission denied" in str(error):
         return EngineError(
             _("this user has no permission to use Docker"),

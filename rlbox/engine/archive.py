@@ -29,7 +29,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.engine.reference import strip_docker_hub_prefix
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import open_locked_atomic
@@ -64,12 +64,12 @@ class LoadedImage:
 
 
 def save_image_archive(
-    image_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
+    required_free_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
 ) -> ManifestDigest:
     """Write the engine's image `tag` to `path`, in which it is called `archive_tag`; the file is whole or not there."""
-    with open_locked_atomic(path, image_bytes) as file:
+    with open_locked_atomic(path, required_free_bytes) as file:
         exported = _count_chunks(connect_engine().export_image(tag), on_bytes)
-        file.writelines(rename_archive_image(exported, archive_tag))
+        file.writelines(rename_image_in_oci_archive(exported, archive_tag))
         file.seek(0)
         with tarfile.open(fileobj=file, mode="r:") as tar:
             if INDEX_FILE not in tar.getnames():
@@ -117,10 +117,10 @@ def read_blob(archive: ImageArchive, digest: str) -> bytes:
 def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
     if manifest.config is None:
         raise _create_damage_error(archive.path, _("blob {digest} is not an image").format(digest=manifest.digest))
-    return list(parse_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
+    return list(parse_untrusted_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
 
 
-def read_archive(archive: ImageArchive, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
+def stream_archive(archive: ImageArchive, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
     with tarfile.open(archive.path, mode="r:") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isfile() else None
@@ -129,12 +129,12 @@ def read_archive(archive: ImageArchive, omit_digests: Collection[str] = ()) -> I
     yield bytes(2 * _BLOCK)
 
 
-def unpacks_zstd(engine_version: str) -> bool:
+def can_engine_unpack_zstd(engine_version: str) -> bool:
     major = engine_version.partition(".")[0]
     return not major.isdigit() or int(major) >= _FIRST_WITH_ZSTD
 
 
-def convert_to_docker_archive(archive: ImageArchive, tag: str, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
+def stream_as_docker_archive(archive: ImageArchive, tag: str, omit_digests: Collection[str] = ()) -> Iterator[bytes]:
     """Yield the archive's image as a tar that every engine loads: its configuration, and layers that are not packed.
 
     `omit_digests`: of layers as they are in the archive; an engine that has a layer does not open its file.
@@ -169,7 +169,7 @@ def _unpack_layer(archive: ImageArchive, layer: Descriptor) -> Iterator[bytes]:
             raise _create_damage_error(archive.path, what) from error
 
 
-def load_image_archive(
+def load_and_verify_image_archive(
     archive: ImageArchive, rename_tag: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
 ) -> LoadedImage:
     """Load the archive's image and verify that the engine has it.
@@ -185,11 +185,11 @@ def load_image_archive(
             next_step=f"docker load --input {archive.path}",
         )
     tag, manifest = rename_tag(archive.tags[0]), archive.manifests[0]
-    if unpacks_zstd(connect_engine().version()):
+    if can_engine_unpack_zstd(connect_engine().version()):
         with open(archive.path, "rb", buffering=0) as file:
-            _send(rename_archive_image(_count_chunks(_read_chunks(file), on_bytes), tag))
+            _send(rename_image_in_oci_archive(_count_chunks(_read_chunks(file), on_bytes), tag))
     else:
-        _send(_count_chunks(convert_to_docker_archive(archive, tag), on_bytes))
+        _send(_count_chunks(stream_as_docker_archive(archive, tag), on_bytes))
     # the containerd store calls an image by its manifest or index, the other store by its configuration
     digests = (archive.index.manifests[0].digest, manifest.config.digest if manifest.config else "")
     image = connect_engine().find_image(tag)
@@ -202,7 +202,7 @@ def load_image_archive(
     return LoadedImage(tag=tag, manifest_digest=manifest.digest, image_id=image["Id"], layer_count=len(manifest.layers))
 
 
-def rename_archive_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
+def rename_image_in_oci_archive(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
     """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes."""
     with tarfile.open(fileobj=cast(IO[bytes], _ChunkReader(chunks)), mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
@@ -210,7 +210,7 @@ def rename_archive_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
             if file is None:
                 continue
             if change := _CHANGES.get(member.name):
-                data = json.dumps(change(parse_json(file.read()), tag)).encode()
+                data = json.dumps(change(parse_untrusted_json(file.read()), tag)).encode()
                 yield from _tar_file(member.name, len(data), [data])
             else:
                 yield from _tar_file(member.name, member.size, _read_chunks(file))

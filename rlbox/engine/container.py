@@ -170,7 +170,7 @@ class NetworkCommands(NamedTuple):
     remove: tuple[str, ...]
 
 
-def format_network_commands_if_own(plan: ContainerPlan) -> NetworkCommands:
+def build_own_network_commands_or_empty(plan: ContainerPlan) -> NetworkCommands:
     if plan.network != OWN_NETWORK:
         return NetworkCommands((), ())
     labels = tuple(f"--label={key}={value}" for key, value in sorted({**plan.labels, NETWORK_LABEL: plan.name}.items()))

@@ -14,7 +14,7 @@ from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.system.files import free_bytes_or_0
-from rlbox.system.identity import is_in_image
+from rlbox.system.identity import is_in_rlbox_image
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
 """Folders of the root that are the system's, with all that is below them."""
@@ -48,7 +48,7 @@ def _resolve_path(path: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def ensure_data_dir_creating_default(
+def ensure_usable_data_dir_creating_default(
     app: App, directory: Path, defaults: ContainerDefaults, required_free_gib: float | None = None
 ) -> None:
     """Create a target's own data disk if it is missing, and refuse one that is not usable.
@@ -120,7 +120,7 @@ def report_and_require_local_devices(app: App, defaults: ContainerDefaults) -> N
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does."""
     if not defaults.devices:
         return
-    here = is_engine_on_unix_socket() and not is_in_image()
+    here = is_engine_on_unix_socket() and not is_in_rlbox_image()
     if here and (missing := [path for path in defaults.devices if not os.path.exists(path)]):
         raise NodeError(
             _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),

@@ -19,7 +19,7 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.amounts import exact_duration_text
-from rlbox.engine.address import create_unreachable_error, open_engine_tunnel_if_remote
+from rlbox.engine.address import create_engine_unreachable_error, resolve_engine_address_opening_tunnel
 from rlbox.engine.container import (
     ACTIVE_STATES,
     LOOPBACK,
@@ -34,7 +34,7 @@ from rlbox.engine.reference import ImageReference
 from rlbox.errors import EngineError, TimedOut
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.secrets.handover import send_secrets
+from rlbox.secrets.handover import try_send_secrets
 from rlbox.values import Command, Outcome, Secret
 
 _MADE_LABEL = "rlbox.made"
@@ -113,12 +113,12 @@ class DockerEngine:
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
-        """Return the engine at `address`, by default `open_engine_tunnel_if_remote`; `EngineError` without answer."""
-        address = address or open_engine_tunnel_if_remote()
+        """Return the engine at `address` (or `resolve_engine_address_opening_tunnel`); `EngineError` without answer."""
+        address = address or resolve_engine_address_opening_tunnel()
         try:
             return cls(_client(address), address)
         except (DockerException, OSError) as error:
-            raise create_unreachable_error(address, error) from error
+            raise create_engine_unreachable_error(address, error) from error
 
     def find_image(self, tag: str) -> dict[str, Any] | None:
         """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none."""
@@ -128,7 +128,7 @@ class DockerEngine:
             except ImageNotFound:
                 return None
 
-    def list_images(self, label: str) -> list[dict[str, Any]]:
+    def list_images_with_label(self, label: str) -> list[dict[str, Any]]:
         """Return the engine's rows (`Id`, `RepoTags`, `Labels`, `Size`) of images with a label, or `NAME=VALUE`."""
         with self._asked():
             return list(self._client.api.images(filters={"label": label}))
@@ -145,7 +145,7 @@ class DockerEngine:
         with self._asked():
             return dict(self._client.info())
 
-    def list_containers(self, label: str) -> list[dict[str, Any]]:
+    def list_all_containers_with_label(self, label: str) -> list[dict[str, Any]]:
         with self._asked():
             return list(self._client.api.containers(all=True, filters={"label": label}))
 
@@ -204,7 +204,7 @@ class DockerEngine:
                     return replace(defaults, network="host")
         return defaults
 
-    def start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
+    def create_and_start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
         `secrets`: Sent over the container's standard input, which is attached before it starts.
@@ -229,7 +229,7 @@ class DockerEngine:
         return str(container.id)
 
     @contextlib.contextmanager
-    def create_temporary_network(self, plan: ContainerPlan) -> Iterator[None]:
+    def create_temporary_network_if_own(self, plan: ContainerPlan) -> Iterator[None]:
         if plan.network != OWN_NETWORK:
             yield
             return
@@ -245,7 +245,7 @@ class DockerEngine:
         connection = container.attach_socket(params={"stdin": 1, "stream": 1})
         try:
             container.start()
-            send_secrets(connection._sock.sendall, secrets)  # the socket below docker-py's read-only file
+            try_send_secrets(connection._sock.sendall, secrets)  # the socket below docker-py's read-only file
         finally:
             connection.close()
 
@@ -313,7 +313,7 @@ class DockerEngine:
             _remove_container_network(self._client, name)
 
     def run_and_remove_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
-        self.start_container(plan)
+        self.create_and_start_container(plan)
         try:
             with self._asked():
                 container = self._client.containers.get(plan.name)
@@ -342,7 +342,7 @@ class DockerEngine:
         except APIError as error:
             raise self._create_refusal(error) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
-            raise create_unreachable_error(self._address, error) from error
+            raise create_engine_unreachable_error(self._address, error) from error
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:

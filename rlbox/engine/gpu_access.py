@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.system.process_table import read_text
+from rlbox.system.process_table import read_text_or_empty
 
 ALL_GPUS = -1
 CDI_KIND = "nvidia.com/gpu"
@@ -80,12 +80,12 @@ class GpuSupport:
         return (*(("cdi",) if cdi else ()), *(("gpus",) if self.has_nvidia_runtime else ()))
 
     @property
-    def cdi_device_ids(self) -> set[str]:
+    def _cdi_device_ids(self) -> set[str]:
         return {name.partition("=")[2] for name in self.cdi_devices}
 
     @property
     def machine_gpu_count(self) -> int | None:
-        return sum(parse_digits(name) is not None for name in self.cdi_device_ids) or len(self.device_nodes) or None
+        return sum(parse_digits(name) is not None for name in self._cdi_device_ids) or len(self.device_nodes) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_gpu_count
             where=f"{support.engine_address}: no runtime nvidia, {cdi}, {node} /dev/nvidia0",
             next_step=_suggest_gpu_setup(support),
         )
-    known = support.cdi_device_ids | {node.removeprefix("/dev/nvidia") for node in support.device_nodes}
+    known = support._cdi_device_ids | {node.removeprefix("/dev/nvidia") for node in support.device_nodes}
     missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
     if missing:
         raise NodeError(
@@ -163,7 +163,7 @@ def _choose_cdi_names(request: GpuRequest, support: GpuSupport) -> tuple[str, ..
     """Return the names of the devices; WSL has one, `all`."""
     if request.ids:
         return request.ids
-    known = support.cdi_device_ids
+    known = support._cdi_device_ids
     indices = sorted((name for name in known if parse_digits(name) is not None), key=int)
     if request.count > 0 and not known:
         return tuple(map(str, range(request.count)))
@@ -236,4 +236,4 @@ def _find_nvidia_spec_files(folders: tuple[str, ...]) -> Iterator[str]:
     """Yield the CDI specifications of NVIDIA's GPUs; an engine before 28.2 does not tell which devices they name."""
     for folder in folders:
         paths = sorted(path for kind in ("yaml", "yml", "json") for path in glob.glob(f"{folder}/*.{kind}"))
-        yield from (path for path in paths if CDI_KIND in read_text(path))
+        yield from (path for path in paths if CDI_KIND in read_text_or_empty(path))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -48,12 +48,12 @@ class Manifest:
         return self.descriptor.digest
 
 
-def compute_digest(data: bytes) -> str:
+def compute_sha256_digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
+def create_descriptor(data: bytes, media_type: str, **fields: Any) -> Descriptor:
+    return Descriptor(media_type=media_type, digest=compute_sha256_digest(data), size=len(data), **fields)
 
 
 def parse_manifest(body: bytes, media_type_if_absent: str = "") -> Manifest:
@@ -61,7 +61,7 @@ def parse_manifest(body: bytes, media_type_if_absent: str = "") -> Manifest:
 
     Raises ValueError: it is no JSON, or none of the manifests known here.
     """
-    value = parse_json(body)
+    value = parse_untrusted_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise ValueError(_("no manifest of schema 2"))
     kind = str(

@@ -20,7 +20,7 @@ from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _
 from rlbox.system.http import ATTEMPTS, retry
-from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.system.progress import ProgressItem, show_progress
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
@@ -71,7 +71,7 @@ class PushLog:
         return self.layers[layer_id]
 
 
-def find_pushed_blob_sizes(
+def find_pushed_blob_bytes_by_digest(
     pushed_layer_ids: Collection[str], registry_layers: Sequence[Descriptor], diff_ids: Sequence[str]
 ) -> dict[str, int]:
     """Return digest and size, as stored in the registry, of the layers that were sent.
@@ -113,7 +113,7 @@ def create_push_error(engine_error: str, reference: ImageReference) -> RegistryE
     )
 
 
-def push_and_verify(
+def push_and_verify_image(
     app: App,
     image: Mapping[str, Any],
     target_name: str,
@@ -130,8 +130,8 @@ def push_and_verify(
     if app.dry_run:
         app.add_dry_run_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
         data = {"target": target_name, "image": tag, "reference": str(reference)}
-        return app.print_plan(data, f"push {tag} to {reference}", f"push {tag}")
-    log, ca_bundle = PushLog(), find_custom_ca_bundle()
+        return app.print_dry_run(data, f"push {tag} to {reference}", f"push {tag}")
+    log, ca_bundle = PushLog(), find_custom_ca_bundle_or_empty()
     with (
         Registry(reference.host, plain_http=plain_http, ca_bundle=ca_bundle, on_retry=app.print_status) as registry,
         show_progress(app) as show,
@@ -140,7 +140,7 @@ def push_and_verify(
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
     diff_ids = (image.get("RootFS") or {}).get("Layers") or ()
-    pushed = find_pushed_blob_sizes(log.pushed_layer_ids, manifest.layers, diff_ids)
+    pushed = find_pushed_blob_bytes_by_digest(log.pushed_layer_ids, manifest.layers, diff_ids)
     total = len({blob.digest for blob in manifest.layers})
     facts: dict[str, Any] = {
         "target": target_name,

@@ -69,11 +69,11 @@ def parse_push_destination(destination: str, name_after_trailing_slash: str) -> 
 
 
 def is_loopback_host(host: str) -> bool:
-    name = strip_port(host)
+    name = strip_port_and_brackets(host)
     return name in ("localhost", "::1") or bool(_LOOPBACK.fullmatch(name))
 
 
-def strip_port(host: str) -> str:
+def strip_port_and_brackets(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

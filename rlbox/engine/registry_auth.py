@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from rlbox.engine.reference import format_docker_login_command, is_loopback_host
 from rlbox.errors import RegistryError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
@@ -39,7 +39,7 @@ def read_docker_login(registry_host: str) -> Mapping[str, str]:
 
     path = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
     try:
-        parse_json(path.read_bytes())  # docker-py takes what is broken for empty
+        parse_untrusted_json(path.read_bytes())  # docker-py takes what is broken for empty
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from rlbox.engine.registry_auth import (
     read_docker_login,
 )
 from rlbox.errors import RegistryError
-from rlbox.foreign import parse_digits, parse_json
+from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, HttpClient, HttpResponse, NoFullResponseError, retry
 
@@ -101,7 +101,7 @@ class Registry:
                 next_step=_("a proxy or a login page may stand in front of the registry"),
             ) from error
         if reference.startswith("sha256:") and manifest.digest != reference:
-            raise create_digest_error(f"{self.host}/{repository}", reference, manifest.digest)
+            raise create_digest_mismatch_error(f"{self.host}/{repository}", reference, manifest.digest)
         return manifest
 
     def require_manifest(self, repository: str, reference: str) -> Manifest:
@@ -206,7 +206,7 @@ class Registry:
         )
 
 
-def create_digest_error(where: str, expected_digest: str, actual_digest: str) -> RegistryError:
+def create_digest_mismatch_error(where: str, expected_digest: str, actual_digest: str) -> RegistryError:
     return RegistryError(
         _("the registry gave other bytes than asked for: {got} instead of {wanted}").format(
             got=actual_digest, wanted=expected_digest
@@ -218,7 +218,7 @@ def create_digest_error(where: str, expected_digest: str, actual_digest: str) ->
 
 def _read_error_text(response: HttpResponse) -> str:
     try:
-        errors: Any = parse_json(response.read_body())["errors"]
+        errors: Any = parse_untrusted_json(response.read_body())["errors"]
         texts = [
             " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
             for item in errors

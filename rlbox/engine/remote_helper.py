@@ -25,7 +25,7 @@ from docker.models.containers import Container
 from docker.types import Mount
 
 from rlbox.config.project import PACKAGE, Project
-from rlbox.engine.address import create_missing_docker_cli_error, create_unreachable_error
+from rlbox.engine.address import create_engine_unreachable_error, create_missing_docker_cli_error
 from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
@@ -52,7 +52,7 @@ sys.exit(main(start["words"]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class HelperContainer:
+class HelperContainerSpec:
     """`data_dir` is a folder of the host, made where it is missing if `create_data_dir`."""
 
     target: str
@@ -64,7 +64,7 @@ class HelperContainer:
     terminal: bool
 
 
-def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> int:
+def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: HelperContainerSpec) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back."""
     container = _make(tunnel, project, helper)
     try:
@@ -88,7 +88,7 @@ def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: H
     return code
 
 
-def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Container:
+def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainerSpec) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.local_address, timeout=60)
@@ -126,7 +126,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             raise NodeError(_("the data disk is missing"), where=helper.data_dir, next_step=step) from error
         raise EngineError(_("the engine refused the container: {words}").format(words=args)) from error
     except (DockerException, OSError) as error:
-        raise create_unreachable_error(tunnel.local_address, error) from error
+        raise create_engine_unreachable_error(tunnel.local_address, error) from error
 
 
 def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
@@ -146,7 +146,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
 
 
 def create_rlbox_and_project_archive(
-    project: Project, helper: HelperContainer, *, owner_uid: int, owner_gid: int
+    project: Project, helper: HelperContainerSpec, *, owner_uid: int, owner_gid: int
 ) -> bytes:
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid, info.gid, info.uname, info.gname = owner_uid, owner_gid, "", ""

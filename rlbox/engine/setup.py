@@ -15,7 +15,7 @@ from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_en
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, EngineUnavailable
 from rlbox.i18n import _, join
-from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
+from rlbox.system.command import DEVNULL, PIPE, run_command, run_command_or_raise, start_command
 from rlbox.values import Command
 
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
@@ -86,8 +86,8 @@ _ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<nex
 _SAYS = "ensure-engine: "
 
 
-def install_and_start_engine_and_build_tools(say: Callable[[str], None]) -> None:
-    """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk."""
+def install_and_start_engine_and_build_tools(on_message: Callable[[str], None]) -> None:
+    """Start an engine, and install what it and builds need, where missing; `on_message` gets each line of talk."""
     try:
         process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, new_session=False)
     except OSError as error:
@@ -102,7 +102,7 @@ def install_and_start_engine_and_build_tools(say: Callable[[str], None]) -> None
             if told := _script_error(line):
                 failed = told
             else:
-                say(line.removeprefix(_SAYS))
+                on_message(line.removeprefix(_SAYS))
     if code := process.wait():
         raise failed or EngineError(
             _("the engine could not be started (exit code {code})").format(code=code), where=_SCRIPT
@@ -125,7 +125,7 @@ def _script_error(words: str) -> EngineError | None:
 
 def probe_engine_version_and_setup() -> EngineStatus:
     address = find_engine_url()
-    check = check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for")
+    check = run_command_or_raise(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for")
     missing = tuple(check.stdout.splitlines())
     try:
         info = connect_engine().info()

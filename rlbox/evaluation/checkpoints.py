@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import align_rows, decimal_size_text
-from rlbox.foreign import parse_digits, parse_json
+from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.gate.files import find_safetensors_problem
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
@@ -179,7 +179,7 @@ class CheckpointSeries:
         return {**facts, "checkpoints": checkpoints, "removable": removable}
 
 
-def analyze_files_and_tracker(directory: Path, checkpoints: Sequence[CheckpointDirectory]) -> CheckpointSeries:
+def analyze_checkpoint_series(directory: Path, checkpoints: Sequence[CheckpointDirectory]) -> CheckpointSeries:
     """Return the checkpoints of one directory, judged by their files and by the tracker beside them."""
     tracker = _read_tracker(directory)
     ordered = sorted(
@@ -423,14 +423,14 @@ def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str,
 def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
     """Return the files that an index maps tensors to, or that a manifest has facts of."""
     try:
-        entries = parse_json(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))[key]
+        entries = parse_untrusted_json(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))[key]
         names = {name if isinstance(value, dict) else value for name, value in entries.items()}
         return "", tuple(sorted(os.fspath(name) for name in names))
     except (ValueError, KeyError, TypeError, AttributeError):
         return problem, ()
 
 
-def format_series(all_series: Sequence[CheckpointSeries], *, show_removable: bool) -> str:
+def format_checkpoint_series(all_series: Sequence[CheckpointSeries], *, show_removable: bool) -> str:
     return "\n\n".join("\n".join(_format_one(series, show_removable)) for series in all_series)
 
 

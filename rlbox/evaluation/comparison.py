@@ -23,7 +23,7 @@ _MAX_NAMES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ResultComparison:
     """A result against a reference: allowed differences of their locks, and the suites that both have."""
 
     result: EvaluationResult
@@ -67,7 +67,7 @@ def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationRes
 
 def compare_results(
     result: EvaluationResult, reference: EvaluationResult, allowed_fields: Sequence[str] = ()
-) -> Comparison:
+) -> ResultComparison:
     """Compare two results; fields of the lock that `allowed_fields` covers may differ.
 
     Raises
@@ -83,10 +83,10 @@ def compare_results(
         raise ValueError(
             _("{one} and {other} were judged on no common suite").format(one=result.name, other=reference.name)
         )
-    return Comparison(result=result, reference=reference, lock_differences=differences, suites=suites)
+    return ResultComparison(result=result, reference=reference, lock_differences=differences, suites=suites)
 
 
-def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_to_json(comparison: ResultComparison) -> dict[str, Any]:
     return {
         "one": comparison.result.get_name_step_digests(),
         "other": comparison.reference.get_name_step_digests(),
@@ -95,13 +95,13 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
             for change in comparison.lock_differences
         ],
         "suites": {
-            suite: difference_to_json(pair, comparison.get_detectable_difference(suite))
+            suite: paired_difference_to_json(pair, comparison.get_detectable_difference(suite))
             for suite, pair in comparison.suites.items()
         },
     }
 
 
-def difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, Any]:
+def paired_difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, Any]:
     return {
         "difference": pair.difference,
         "interval": [pair.low, pair.high],
@@ -113,7 +113,7 @@ def difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, A
     }
 
 
-def format_comparison(comparison: Comparison) -> Iterator[str]:
+def format_comparison(comparison: ResultComparison) -> Iterator[str]:
     yield from (f"across {change}" for change in comparison.lock_differences)
     for suite, pair in comparison.suites.items():
         difference = format_difference_with_interval(pair)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.export import Export, ExportDigests, digest_export, read_file_stamps
+from rlbox.evaluation.export import ExportDigests, HfExport, digest_export, read_file_stamps
 from rlbox.evaluation.files import (
     AnswerStore,
     append_scores_to_history,
@@ -30,7 +30,7 @@ from rlbox.evaluation.sandbox_client import EXTRACTION_VERSION, SCORING_VERSION,
 from rlbox.evaluation.suites import Problem, Suite, SuiteProblems
 from rlbox.i18n import _
 from rlbox.system.http import NoFullResponseError
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 _PROGRESS_INTERVAL_S = 10.0
 
@@ -39,8 +39,8 @@ class EvaluationError(Exception):
     """A checkpoint has no result; what was answered and graded before is kept, and is not asked again."""
 
 
-def print_line(line: str) -> None:
-    sys.stdout.write(f"{remove_controls(line)}\n")
+def print_sanitized_line(line: str) -> None:
+    sys.stdout.write(f"{sanitize_for_terminal(line)}\n")
     sys.stdout.flush()
 
 
@@ -48,7 +48,7 @@ def print_line(line: str) -> None:
 class EvaluationTask:
     """An export to evaluate on suites; `extra_run_info` is written into its `run_info.json` besides."""
 
-    export: Export
+    export: HfExport
     suites: Sequence[SuiteProblems]
     extra_run_info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,19 +72,19 @@ class CheckpointEvaluator:
     engine_for_lock: Mapping[str, Any]
     out_dir: Path
     concurrency_per_server: int
-    say: Callable[[str], None] = print_line
+    say: Callable[[str], None] = print_sanitized_line
 
     def evaluate_and_write_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
         """Evaluate one export after the other; one that fails does not stop the others."""
         outcome = EvaluationOutcome()
         for task in tasks:
             try:
-                outcome.results.append(self.evaluate_and_write(task))
+                outcome.results.append(self._evaluate_and_write(task))
             except EvaluationError as error:
                 outcome.error_by_export[task.export.name] = str(error)
         return outcome
 
-    def evaluate_and_write(self, task: EvaluationTask) -> EvaluationResult:
+    def _evaluate_and_write(self, task: EvaluationTask) -> EvaluationResult:
         """Return the result of one export, and write its files; `EvaluationError` where it has none."""
         export, began = task.export, time.monotonic()
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -128,7 +128,7 @@ class CheckpointEvaluator:
         """Return the lock, the graded answers, and how many servers gave them."""
         export, directory = task.export, self.out_dir / task.export.name
         scorers: dict[str, Any] = {
-            suite.judge: self.sandbox.read_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
+            suite.judge: self.sandbox.fetch_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
         }
         sandbox = self.sandbox.probe_strength_and_versions()
         with self.serve_export(export.path, directory) as model:
@@ -145,7 +145,7 @@ class CheckpointEvaluator:
             return lock, records, servers
 
 
-def _require_model_of(export: Export, model: MultiServerModelClient) -> None:
+def _require_model_of(export: HfExport, model: MultiServerModelClient) -> None:
     """Refuse a server that says it serves another directory of this machine."""
     served = Path(model.model.loaded_from) if model.model.loaded_from else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
@@ -226,7 +226,7 @@ class ProgressPrinter:
         self._printed: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def count_answer(self, suite: str) -> None:
+    def count_answer_and_print_if_due(self, suite: str) -> None:
         with self._lock:
             now = self._clock()
             self._done[suite] += 1
@@ -258,7 +258,7 @@ def _collect_and_grade(
             verdict = sandbox.grade(problem, record["text"], suite.limits)
             graded = {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
             record = answers.write_with_cache_key(suite.name, graded)
-        progress.count_answer(suite.name)
+        progress.count_answer_and_print_if_due(suite.name)
         return record
 
     def ask(suite: Suite, problem: Problem, number: int) -> Future[AnswerRecord]:

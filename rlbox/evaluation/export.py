@@ -26,7 +26,7 @@ _STEP_DIRECTORY = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class HfExport:
     """A checkpoint in Hugging Face's form; `step` is that of the training, -1 for a base model."""
 
     path: Path
@@ -34,7 +34,7 @@ class Export:
     step: int
 
 
-def find_export(path: Path) -> Export:
+def find_export(path: Path) -> HfExport:
     """Return the export that a checkpoint's directory is or has; `ValueError` where there is none."""
     directories = [path / below for below in EXPORT_SUBDIRECTORIES]
     directory = next((directory for directory in directories if (directory / "config.json").is_file()), None)
@@ -47,8 +47,8 @@ def find_export(path: Path) -> Export:
     resolved = directory.resolve()
     for part in reversed(resolved.parts):
         if match := _STEP_DIRECTORY.fullmatch(part):
-            return Export(path=directory, name=f"step_{int(match[1])}", step=int(match[1]))
-    return Export(path=directory, name=re.sub(r"[^A-Za-z0-9._-]", "_", resolved.name) or "export", step=-1)
+            return HfExport(path=directory, name=f"step_{int(match[1])}", step=int(match[1]))
+    return HfExport(path=directory, name=re.sub(r"[^A-Za-z0-9._-]", "_", resolved.name) or "export", step=-1)
 
 
 class FileStamp(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlbox.errors import RlboxError
 from rlbox.evaluation.export import EXPORT_SUBDIRECTORIES
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, run_command, start_command
 from rlbox.values import Command
@@ -52,7 +52,7 @@ class ExportFault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportReport:
+class ExportComparisonReport:
     """`format` is the trainer's (`FSDP`, `DeepSpeed ZeRO`); `casts` counts tensors by the trainer's type and theirs."""
 
     format: str
@@ -190,7 +190,7 @@ def merge_shards_and_check_export(
     config_and_tokenizer_model: Path,
     python: str,
     on_progress: Callable[[int, int], None],
-) -> ExportReport:
+) -> ExportComparisonReport:
     """Compare an export with its checkpoint, and with the model whose tokenizer and configuration are due.
 
     `python` has torch, transformers and the merger; `on_progress` gets the tensors that are done, and all of them.
@@ -225,7 +225,7 @@ def merge_shards_and_check_export(
                     tokens = step["tokens"]
                 case "end":
                     end = step
-    return ExportReport(
+    return ExportComparisonReport(
         format=checkpoint.format,
         ranks=checkpoint.ranks,
         faults=faults,
@@ -246,7 +246,7 @@ def _run_comparison(python: str, request: Mapping[str, Any]) -> Iterator[dict[st
         except OSError as error:
             raise ComparisonFailedError(f"{python}: {error.strerror}") from error
         with process:
-            yield from (dict(parse_json(line)) for line in process.stdout or ())
+            yield from (dict(parse_untrusted_json(line)) for line in process.stdout or ())
         if status := process.returncode:
             stderr.seek(0)
             last = _last_line(stderr.read().decode("utf-8", "replace"))
@@ -274,7 +274,7 @@ def _compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix
 def _read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     try:
-        config = parse_json(path.read_bytes())
+        config = parse_untrusted_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(_("{folder} cannot be read: {error}").format(folder=path, error=error)) from error
     if not isinstance(config, dict):
@@ -282,7 +282,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
+def format_report(report: ExportComparisonReport, max_faults: int) -> Iterator[str]:
     yield f"compared with {report.format} of {report.ranks} ranks"
     yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
     for cast in report.casts:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, parse_result
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
@@ -43,7 +43,7 @@ class AnswerStore:
         A record without `outcome` is an answer that was not graded, or whose sandbox failed: it is not asked for again.
         """
         try:
-            record = parse_json(self._path(suite, problem, sample_index).read_bytes())
+            record = parse_untrusted_json(self._path(suite, problem, sample_index).read_bytes())
         except (OSError, ValueError):
             return None
         if not isinstance(record, dict) or (record.get("key"), record.get("problem")) != (
@@ -99,7 +99,7 @@ def append_scores_to_history(out_dir: Path, result: EvaluationResult, started_at
 def read_result(path: Path) -> EvaluationResult:
     """Return the result that a file holds; `ValueError` names the file where it is none."""
     try:
-        return parse_result(parse_json(path.read_bytes()))
+        return parse_result(parse_untrusted_json(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise ValueError(_("{path}: {error}").format(path=path, error=error)) from error
 
@@ -109,7 +109,7 @@ def read_results(out: Path) -> list[EvaluationResult]:
     return sorted(results, key=lambda result: (result.step, result.name))
 
 
-def read_result_export_path(directory: Path) -> str:
+def read_result_export_path_or_empty(directory: Path) -> str:
     """Return the path of the export that a result is of, as it was then; empty where that is lost."""
     return str(read_json_object_or_empty(directory / RUN_INFO_FILE, follow_links=True).get("export") or "")
 

@@ -208,7 +208,7 @@ class ServerCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class InferenceEngineOptions:
     """The server at `url`; without one vLLM of the interpreter `python`, on loopback, with `settings` of its options.
 
     `servers` share the work, from `port` on, each on free GPUs of its own; 0: as many as GPUs are free.
@@ -249,18 +249,18 @@ def describe_own_engine_settings_and_env(external_server_url: str, settings: Map
     return {"settings": dict(settings), "environment": public}
 
 
-def partition_text_or_bool_setting(text: str) -> tuple[str, str | bool]:
+def parse_name_value_setting(text: str) -> tuple[str, str | bool]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
 
 
-def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
+def build_serve_function(options: InferenceEngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
     """Return the function that serves exports one after the other; `ValueError` where too few GPUs are free."""
     if options.url:
         return lambda export, log_dir: contextlib.nullcontext(MultiServerModelClient([options.url], http))
     gpus = probe_local_gpus() if options.servers != 1 else ()
-    environments = build_free_gpu_environments(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
+    environments = build_gpu_env_per_server(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
     for env in environments:
         if VISIBLE_DEVICES in env:
             say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
@@ -277,12 +277,12 @@ def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable
             )
             for port, env in zip(ports, environments, strict=True)
         ]
-        return run_servers(commands, log_dir, http)
+        return serve_model(commands, log_dir, http)
 
     return serve
 
 
-def build_free_gpu_environments(
+def build_gpu_env_per_server(
     servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the environment of each server, which chooses its GPUs; `ValueError` where too few are free.
@@ -317,7 +317,7 @@ def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> li
 
 
 @contextlib.contextmanager
-def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClient) -> Iterator[MultiServerModelClient]:
+def serve_model(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClient) -> Iterator[MultiServerModelClient]:
     """Yield the model behind servers that run as long as the block; logs are server.log, server-2.log and so on.
 
     Raises

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock, parse_lock
-from rlbox.evaluation.scores import ValuesByProblem, compute_score, estimate_pass_at_k
+from rlbox.evaluation.scores import ValuesByProblem, compute_score_with_interval, estimate_pass_at_k
 from rlbox.i18n import _
 
 AnswerRecord = dict[str, Any]
@@ -96,7 +96,7 @@ def _score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
     accepted = _collect_metric_values(records, ACCEPTED)
     scores: dict[str, Any] = {"problems": len(accepted), "answers": len(records)}
     for metric in (ACCEPTED, EXECUTED):
-        score = compute_score(_collect_metric_values(records, metric))
+        score = compute_score_with_interval(_collect_metric_values(records, metric))
         scores |= {metric: score.value, f"{metric}_interval": [score.low, score.high]}
     samples = min(map(len, accepted.values()))
     powers = [2**power for power in range(1, samples.bit_length()) if 2**power <= samples]

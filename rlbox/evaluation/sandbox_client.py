@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.evaluation.suites import Problem, RunLimits, Suite
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, start_command, wait_for_exit
 from rlbox.system.http import HttpClient, NoFullResponseError
@@ -71,7 +71,7 @@ def extract_longest_code_block_or_likely_code(answer: str) -> str:
     return answer if _CODE_LINE.search(answer) else ""
 
 
-def parse_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
+def parse_function_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return the checker's verdict; a program whose answers were wrong has ended cleanly all the same."""
     outcome: Any = "sandbox" if reply.get("status") == SANDBOX_ERROR else str(reply.get("verdict", "sandbox"))
     detail = str(reply.get("detail") or reply.get("message") or "")[-_MAX_DETAIL:]
@@ -79,7 +79,7 @@ def parse_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     return AnswerVerdict(outcome=outcome, passed=accepted, clean=accepted or outcome == "wrong", detail=detail)
 
 
-def parse_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> RunVerdict:
+def judge_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> RunVerdict:
     result = reply.get("run_result") or {}
     if reply.get("status") == SANDBOX_ERROR or not result:
         return RunVerdict("sandbox", str(reply.get("message", ""))[-_MAX_DETAIL:])
@@ -104,7 +104,7 @@ def _split_lines(text: str) -> list[list[str]]:
 
 def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return how an answer did that was compared with the expected one; a comparison that failed is no score."""
-    score = parse_last_json_or_empty(reply)
+    score = parse_last_stdout_json_or_empty(reply)
     if isinstance(score.get("score"), (int, float)):
         accepted = score["score"] >= 1
         return AnswerVerdict(outcome="accepted" if accepted else "wrong", passed=accepted, clean=1)
@@ -113,20 +113,20 @@ def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
         return AnswerVerdict(outcome="timeout", detail="the comparison took longer than it may")
     status = result.get("return_code")
     is_broken = reply.get("status") == SANDBOX_ERROR or not result or status == _PACKAGE_MISSING_STATUS
-    return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=describe_failed_score(reply))
+    return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=_describe_failed_score(reply))
 
 
-def parse_last_json_or_empty(reply: Mapping[str, Any]) -> dict[str, Any]:
+def parse_last_stdout_json_or_empty(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the last line (JSON) of `score_answer.py`; empty where there is none."""
     lines = str((reply.get("run_result") or {}).get("stdout") or "").strip().splitlines()
     if reply.get("status") == "Success" and lines:
         with contextlib.suppress(ValueError):
-            score = parse_json(lines[-1].encode())
+            score = parse_untrusted_json(lines[-1].encode())
             return score if isinstance(score, dict) else {}
     return {}
 
 
-def describe_failed_score(reply: Mapping[str, Any]) -> str:
+def _describe_failed_score(reply: Mapping[str, Any]) -> str:
     stderr = (reply.get("run_result") or {}).get("stderr")
     return str(reply.get("message") or stderr or "it said nothing").strip()[-_MAX_DETAIL:]
 
@@ -149,7 +149,7 @@ class SandboxClient:
             return self._check_functions(problem, code, limits)
         passed = 0
         for stdin, expected in problem.stdin_tests:
-            run = parse_run_reply(self._run(code, stdin, limits), expected, limits.run_s)
+            run = judge_run_reply(self._run(code, stdin, limits), expected, limits.run_s)
             if run.outcome != "accepted":
                 clean = passed + (run.outcome == "wrong")
                 return AnswerVerdict(
@@ -158,13 +158,13 @@ class SandboxClient:
             passed += 1
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
-    def read_scorer_versions(self, scorer: str) -> dict[str, str]:
+    def fetch_scorer_versions(self, scorer: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoFullResponseError` where the sandbox lacks them."""
         reply = self._score({}, RunLimits())
-        score = parse_last_json_or_empty(reply)
+        score = parse_last_stdout_json_or_empty(reply)
         if not score:
             raise NoFullResponseError(
-                _("{judge} does not work there: {told}").format(judge=scorer, told=describe_failed_score(reply)),
+                _("{judge} does not work there: {told}").format(judge=scorer, told=_describe_failed_score(reply)),
                 "address",
                 self.url,
             )
@@ -201,7 +201,7 @@ class SandboxClient:
             "before": problem.preamble,
             "names": list(problem.functions),
         }
-        return parse_check_reply(self._post("/check", request, limits))
+        return parse_function_check_reply(self._post("/check", request, limits))
 
     def _run(self, code: str, stdin: str, limits: RunLimits) -> dict[str, Any]:
         return self._post("/run_code", {"code": code, "stdin": stdin}, limits)
@@ -213,7 +213,7 @@ class SandboxClient:
             body = json.dumps(content).encode()
             with self._http.stream("POST", self.url + path, body=body, idle_timeout_s=_SILENT_S) as response:
                 text = response.read_body()
-            reply = parse_json(text)
+            reply = parse_untrusted_json(text)
         except (NoFullResponseError, ValueError) as error:
             return {"status": SANDBOX_ERROR, "message": str(error)}
         if response.status != 200 or not isinstance(reply, dict):
@@ -223,7 +223,7 @@ class SandboxClient:
 
 
 @contextlib.contextmanager
-def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator[str]:
+def run_sandbox_and_yield_url(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator[str]:
     """Yield the URL of a sandbox on loopback that runs as long as the block, by default with rlbox's interpreter.
 
     `NoFullResponseError` where programs cannot be isolated here, or it did not start; the text says why.
@@ -250,7 +250,7 @@ def start_sandbox(python: str, max_cpu_s: float, max_memory_mb: int) -> Iterator
 
 def _read_start_error(strength: bytes) -> str:
     with contextlib.suppress(ValueError, AttributeError):
-        if wrong := parse_json(strength).get("wrong"):
+        if wrong := parse_untrusted_json(strength).get("wrong"):
             return str(wrong)
     return _("the code sandbox did not start")
 

@@ -34,7 +34,7 @@ class Score:
     problems: int
 
 
-def compute_score(values: ValuesByProblem) -> Score:
+def compute_score_with_interval(values: ValuesByProblem) -> Score:
     """Return the mean over problems of the mean over each one's answers (avg@n); `ValueError` without any."""
     means = [fmean(answers) for answers in values.values() if answers]
     if not means:

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from rlbox.evaluation.comparison import (
     compare_accepted_by_suite,
-    difference_to_json,
     format_difference_with_interval,
     format_scores_by_checkpoint,
+    paired_difference_to_json,
     require_only_allowed_lock_differences,
 )
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
@@ -32,14 +32,14 @@ from rlbox.i18n import _
 GUARD_SUITE = "humaneval"
 """The suite that must not drop."""
 RegressionVerdict = Literal["worse", "kept", "unsure"]
-"""Clearly worse; a loss of `Regression.detectable` would have been seen; too few problems to tell."""
+"""Clearly worse; a loss of `RegressionCheck.detectable` would have been seen; too few problems to tell."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
 SuiteMetricPriority = Sequence[tuple[str, str]]
 """Suites and metrics that decide, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elimination:
+class EliminationRound:
     """One metric of the rule: who led, how the others differ from the leader, and who remained.
 
     `detectable` is the difference that a checkpoint must be worse by to be eliminated with a chance of 95 %.
@@ -55,14 +55,14 @@ class Selection(NamedTuple):
     """The name of the best checkpoint, and how the choice went."""
 
     best: str
-    eliminations: tuple[Elimination, ...]
+    eliminations: tuple[EliminationRound, ...]
 
 
 def select_best(results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE) -> Selection:
     """Return the best of results that have every metric of the rule; `ValueError` without any."""
     if not results:
         raise ValueError(_("no checkpoint was judged"))
-    remaining, eliminations = list(results), list[Elimination]()
+    remaining, eliminations = list(results), list[EliminationRound]()
     comparisons = max(1, len(results) - 1) * max(1, len(rule))
     for suite, metric in rule:
         if len(remaining) == 1:
@@ -75,7 +75,7 @@ def select_best(results: Sequence[EvaluationResult], rule: SuiteMetricPriority =
 
 def _eliminate(
     results: Sequence[EvaluationResult], values: Mapping[str, ValuesByProblem], comparisons: int
-) -> Elimination:
+) -> EliminationRound:
     means = {name: fmean(fmean(answers) for answers in row.values()) for name, row in values.items()}
     leader = max(results, key=lambda result: (means[result.name], -result.step)).name
     differences = {
@@ -83,7 +83,7 @@ def _eliminate(
         for name, row in values.items()
         if name != leader
     }
-    return Elimination(
+    return EliminationRound(
         leader=leader,
         differences=differences,
         remaining=tuple(name for name in values if name == leader or not differences[name].is_significant),
@@ -91,7 +91,7 @@ def _eliminate(
     )
 
 
-class Regression(NamedTuple):
+class RegressionCheck(NamedTuple):
     """How a model stands against the baseline on the guard suite.
 
     `detectable` is the loss that is called worse with a chance of 95 %.
@@ -102,7 +102,7 @@ class Regression(NamedTuple):
     verdict: RegressionVerdict
 
 
-def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> Regression:
+def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> RegressionCheck:
     """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
@@ -111,8 +111,8 @@ def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> Regre
     reach = _student_quantile(CONFIDENCE, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
     detectable = compute_detectable_difference(pair, sides=1)
     if pair.center < -reach:
-        return Regression(pair, detectable, "worse")
-    return Regression(pair, detectable, "kept" if pair.center - reach > -detectable else "unsure")
+        return RegressionCheck(pair, detectable, "worse")
+    return RegressionCheck(pair, detectable, "kept" if pair.center - reach > -detectable else "unsure")
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
@@ -131,11 +131,11 @@ class ChosenCheckpoint:
 
     result: EvaluationResult
     candidates: Sequence[EvaluationResult]
-    eliminations: Sequence[Elimination]
+    eliminations: Sequence[EliminationRound]
     guard_suite: str
     baseline: EvaluationResult | None
     differences_by_suite: Mapping[str, PairedDifference]
-    regression: Regression | None
+    regression: RegressionCheck | None
 
     @property
     def has_regressed_on_guard(self) -> bool:
@@ -207,7 +207,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
                 "left": list(elimination.remaining),
                 "smallest": elimination.detectable,
                 "against": {
-                    name: difference_to_json(pair, elimination.detectable)
+                    name: paired_difference_to_json(pair, elimination.detectable)
                     for name, pair in elimination.differences.items()
                 },
             }
@@ -217,7 +217,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
     if choice.baseline is None:
         return document
     document["against"] = {
-        suite: difference_to_json(
+        suite: paired_difference_to_json(
             pair, compute_detectable_difference(pair, comparisons=len(choice.differences_by_suite))
         )
         for suite, pair in choice.differences_by_suite.items()

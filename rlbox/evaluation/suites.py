@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StringConstraints, ValidationError
 
 from rlbox.config.schema import SpecModel
-from rlbox.foreign import decode_toml, parse_json
+from rlbox.foreign import parse_untrusted_json, parse_untrusted_toml
 from rlbox.i18n import _
 
 SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
@@ -30,7 +30,7 @@ Scorer = Literal["", "math"]
 """What compares answers with the expected one; empty: answers are code, which is run."""
 
 
-class ProblemError(ValueError):
+class SuiteOrProblemError(ValueError):
     """A row is no problem, or a set has other problems than it says."""
 
 
@@ -146,23 +146,23 @@ def list_suite_names(additional_directory: Path | None = None) -> list[str]:
 
 
 def load_suite(name_or_toml_path: str, directory: Path | None = None) -> Suite:
-    """Return a suite by name, or by the path of its TOML file; `ProblemError` where it is missing or none."""
+    """Return a suite by name, or by the path of its TOML file; `SuiteOrProblemError` where it is missing or none."""
     name, directories = name_or_toml_path, [directory] if directory else []
     paths = [path / f"{name}.toml" for path in (*directories, SHIPPED_SUITES)]
     path = next((path for path in ([Path(name)] if name.endswith(".toml") else paths) if path.is_file()), None)
     if path is None:
-        raise ProblemError(
+        raise SuiteOrProblemError(
             _("there is no suite {name!r}; there are {suite_names}").format(
                 name=name, suite_names=", ".join(list_suite_names(directory))
             )
         )
     try:
-        return Suite.model_validate({"name": path.stem, **decode_toml(path.read_text("utf-8"))})
+        return Suite.model_validate({"name": path.stem, **parse_untrusted_toml(path.read_text("utf-8"))})
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
-        raise ProblemError(f"{path}: {details}") from error
+        raise SuiteOrProblemError(f"{path}: {details}") from error
     except ValueError as error:
-        raise ProblemError(_("{path}: {error}").format(path=path, error=error)) from error
+        raise SuiteOrProblemError(_("{path}: {error}").format(path=path, error=error)) from error
 
 
 def load_suites_with_problems(
@@ -180,17 +180,17 @@ def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
     problems = _parse_problems(_read_rows(path), suite)
     names = list(_read_manifest(suite.name, sources.problem_id_list_directory)) or list(problems)
     if missing := [name for name in names if name not in problems]:
-        raise ProblemError(
+        raise SuiteOrProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
                 suite=suite.name, missing=missing[0], count=len(missing)
             )
         )
     if len(set(names)) < len(names):
-        raise ProblemError(_("the manifest of {suite} names a problem twice").format(suite=suite.name))
+        raise SuiteOrProblemError(_("the manifest of {suite} names a problem twice").format(suite=suite.name))
     if not names:
-        raise ProblemError(_("{suite} has no problem").format(suite=suite.name))
+        raise SuiteOrProblemError(_("{suite} has no problem").format(suite=suite.name))
     if suite.rows and len(names) != suite.rows and not sources.allow_any_count:
-        raise ProblemError(
+        raise SuiteOrProblemError(
             _("{suite}: {count} problems, expected {rows}; put the complete file there").format(
                 suite=suite.name, count=len(names), rows=suite.rows
             )
@@ -199,20 +199,20 @@ def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
+    """Yield the rows of a file of JSON lines, gzipped or not; `SuiteOrProblemError` names the line that is none."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):  # noqa: B007 the errors name it
                 if line.strip():
-                    row = parse_json(line)
+                    row = parse_untrusted_json(line)
                     if not isinstance(row, dict):
                         raise ValueError("a row is an object")
                     yield row
     except FileNotFoundError as error:
-        raise ProblemError(_("{path} is missing: bring the raw problem sets").format(path=path)) from error
+        raise SuiteOrProblemError(_("{path} is missing: bring the raw problem sets").format(path=path)) from error
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise ProblemError(
+        raise SuiteOrProblemError(
             _("{path}:{number}: cannot be read: {error}").format(path=path, number=number, error=error)
         ) from error
 
@@ -220,9 +220,9 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
     path, lines = directory / f"{suite}.json", directory / f"{suite}_manifest.jsonl"
     if path.is_file():
-        names = parse_json(path.read_bytes())
+        names = parse_untrusted_json(path.read_bytes())
         if not isinstance(names, list):
-            raise ProblemError(_("{whole} is not a list of ids").format(whole=path))
+            raise SuiteOrProblemError(_("{whole} is not a list of ids").format(whole=path))
         yield from map(str, names)
     elif lines.is_file():
         for row in _read_rows(lines):
@@ -237,13 +237,13 @@ def _parse_problems(rows: Iterable[Mapping[str, Any]], suite: Suite) -> dict[str
             problem = _parse_problem(row, suite)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             keys = ", ".join(map(str, row))
-            raise ProblemError(
+            raise SuiteOrProblemError(
                 _("a row with the keys {row} is not a problem: {error!r}").format(row=keys, error=error)
             ) from error
         if problem.id in problems:
-            raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
+            raise SuiteOrProblemError(_("two problems are called {id!r}").format(id=problem.id))
         if not problem.stdin_tests and not problem.test_code.strip() and not problem.expected:
-            raise ProblemError(_("problem {id!r} has no test").format(id=problem.id))
+            raise SuiteOrProblemError(_("problem {id!r} has no test").format(id=problem.id))
         problems[problem.id] = problem
     return problems
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
+from rlbox.config.toml_files import format_spec_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.fixes.render import SIGNATURE_FIELDS, select_applicable_fixes
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.target.target import Target, load_target
 
 
@@ -43,7 +43,7 @@ def load_target_with_fix_apt_packages(project: Project, target_name: str) -> Tar
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
     """
-    loaded, fixes = load_target(project, target_name), load_fixes(project)
+    loaded, fixes = load_target(project, target_name), load_fix_catalogue(project)
     target = loaded.target
     needed = {
         name
@@ -56,14 +56,14 @@ def load_target_with_fix_apt_packages(project: Project, target_name: str) -> Tar
     return TargetAndCatalogue(target=target, spec_files=loaded.files, all_fixes=fixes)
 
 
-def load_fixes(project: Project) -> tuple[Fix, ...]:
+def load_fix_catalogue(project: Project) -> tuple[Fix, ...]:
     """Return the fix catalogue, sorted by id; a file of the project takes the place of a shipped one of its name.
 
     Raises SpecError: broken TOML (with line), or wrong keys and values of one file.
     """
     fixes = []
     for name, path in project.fix_files().items():
-        shown = display_path(path, project)
+        shown = format_spec_path(path, project)
         fixes.append(_fix(name, shown, read_utf8_text(path, shown)))
     return tuple(fixes)
 
@@ -74,12 +74,12 @@ def _fix(name: str, shown: str, text: str) -> Fix:
     return validate_spec(Fix, {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
-def read_chinese_translations(fix_files: Iterable[Path]) -> dict[str, str]:
+def read_chinese_by_english_texts(fix_files: Iterable[Path]) -> dict[str, str]:
     """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
     pairs: dict[str, str] = {}
     for path in fix_files:
         with contextlib.suppress(OSError, ValueError):
-            fix = decode_toml(path.read_text("utf-8"))
+            fix = parse_untrusted_toml(path.read_text("utf-8"))
             for told in (fix, *fix.get("signature", ())):
                 pairs |= {
                     told[key]: told[f"{key}_zh"].strip() for key in TEXT_KEYS if told.get(key) and f"{key}_zh" in told
@@ -101,10 +101,10 @@ def select_fixes_with_all_words(fixes: Iterable[Fix], query: str) -> tuple[Fix, 
     return tuple(found)
 
 
-def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:
-    """Return the fixes whose signature is in one of the lines of `log`, what tells more first, warnings last."""
+def find_fixes_matching_log_lines(fixes: Iterable[Fix], log_text: str) -> tuple[Fix, ...]:
+    """Return the fixes whose signature is in one of the lines of `log_text`, what tells more first, warnings last."""
     by_id = {fix.id: fix for fix in fixes}
     known = SignatureSet(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in by_id.values()))
-    lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(log.splitlines(), start=1))
+    lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(log_text.splitlines(), start=1))
     found = dict.fromkeys(match.signature.fix for line in lines for match in known.match_event(line))
     return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))

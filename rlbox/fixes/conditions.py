@@ -17,7 +17,7 @@ from rlbox.job.expression import satisfies_comparison
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
-Versions = Mapping[str, str]
+VersionMap = Mapping[str, str]
 """Canonical name of each package of the stack to its version; an empty version is not known."""
 
 _LOCAL = re.compile(r"(?:^|[+/])cu(\d+)(\d)$")
@@ -39,7 +39,7 @@ def list_stack_package_versions(target: Target, lock: Lock | None) -> dict[str, 
     """
     found: dict[str, str] = {}
     for part in target.git:
-        found |= dict.fromkeys(get_source_and_repository_name(part), "")
+        found |= dict.fromkeys(get_canonical_git_names(part), "")
     found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
@@ -55,7 +55,7 @@ def list_stack_package_versions(target: Target, lock: Lock | None) -> dict[str, 
     return found
 
 
-def find_torch_cuda_version(target: Target, versions: Versions) -> str:
+def find_torch_cuda_or_empty(target: Target, versions: VersionMap) -> str:
     """Return the CUDA that the stack's torch is built with, as `13.0`; empty where spec and lock do not say.
 
     Its own version says it before the channel it comes from, and that before the runtime that is locked with it.
@@ -68,13 +68,13 @@ def find_torch_cuda_version(target: Target, versions: Versions) -> str:
     return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
 
 
-def get_source_and_repository_name(source: GitSource) -> tuple[str, str]:
+def get_canonical_git_names(source: GitSource) -> tuple[str, str]:
     """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
     repository = source.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
     return canonicalize_name(source.name), canonicalize_name(repository)
 
 
-def evaluate_fix(fix: Fix, target: Target, versions: Versions) -> FixDecision:
+def evaluate_fix(fix: Fix, target: Target, versions: VersionMap) -> FixDecision:
     if (reason := target.fixes.off.get(fix.id)) is not None:
         return FixDecision(applies=False, reasons=(_("switched off by the target: {off}").format(off=reason),))
     facts = list(_facts(fix.applies, target, versions))
@@ -91,7 +91,7 @@ class PackageCheck(NamedTuple):
     explanation: str
 
 
-def check_package_requirement(requirement: str, versions: Versions) -> PackageCheck:
+def check_package_requirement(requirement: str, versions: VersionMap) -> PackageCheck:
     asked = Requirement(requirement)
     name = canonicalize_name(asked.name)
     if name not in versions:
@@ -111,7 +111,7 @@ def check_package_requirement(requirement: str, versions: Versions) -> PackageCh
     return PackageCheck(holds, what.format(shown=f"{name} {version}", wanted=wanted))
 
 
-def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
+def _facts(applies: Applies, target: Target, versions: VersionMap) -> Iterator[tuple[bool, str]]:
     hardware = target.hardware
     if applies.gpu is not None:
         yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"

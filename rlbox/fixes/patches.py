@@ -10,9 +10,9 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.conditions import Versions, check_package_requirement, get_source_and_repository_name
+from rlbox.fixes.conditions import VersionMap, check_package_requirement, get_canonical_git_names
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import build_template_values, render_fix_template
+from rlbox.fixes.render import build_fix_template_values, render_fix_template
 from rlbox.i18n import _
 from rlbox.target.target import GitSource, PatchFacts, Target
 
@@ -37,7 +37,7 @@ class ResolvedPatch:
 
 
 def resolve_patches_with_skipped(
-    applicable_fixes: Iterable[Fix], target: Target, versions: Versions, target_patch_texts: Mapping[str, str]
+    applicable_fixes: Iterable[Fix], target: Target, versions: VersionMap, target_patch_texts: Mapping[str, str]
 ) -> tuple[ResolvedPatch, ...]:
     """Return the patches of a target: those of its fixes in their order, then its own.
 
@@ -45,7 +45,7 @@ def resolve_patches_with_skipped(
     `target_patch_texts`: The target's own patches, file name to text.
     Raises SpecError: A folder's template is broken.
     """
-    values = build_template_values(target, versions)
+    values = build_fix_template_values(target, versions)
     rows = []
     for fix in applicable_fixes:
         for patch in fix.bake.patch:
@@ -88,7 +88,7 @@ class PackageOrSkip(NamedTuple):
     skip_reason: str = ""
 
 
-def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, versions: Versions) -> PackageOrSkip:
+def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, versions: VersionMap) -> PackageOrSkip:
     """Return the first package or git part of a patch that the stack has.
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -97,7 +97,7 @@ def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, ve
     against = []
     for text in patch.package:
         name = canonicalize_name(Requirement(text).name)
-        parts = (part for part in target.git if name in get_source_and_repository_name(part))
+        parts = (part for part in target.git if name in get_canonical_git_names(part))
         if not versions.get(name) and (part := next(parts, None)):
             return PackageOrSkip(name, part)
         holds, fact = check_package_requirement(text, versions)

@@ -13,13 +13,13 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from rlbox.config.schema import SpecModel
 from rlbox.diagnose.signatures import dump_signatures_json, extract_signatures
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import Versions, check_package_requirement, evaluate_fix, find_torch_cuda_version
+from rlbox.fixes.conditions import VersionMap, check_package_requirement, evaluate_fix, find_torch_cuda_or_empty
 from rlbox.fixes.fix import Bake, BakedFile, Fix, RayStartOptions
 from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
 if TYPE_CHECKING:
-    from rlbox.job.gate import CatalogueLine
+    from rlbox.job.gate import FixBenignRule
 
 
 HOOKS_DIR = "/opt/rlbox/hooks"
@@ -101,7 +101,7 @@ class RenderedFixes:
         return found
 
 
-def select_applicable_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
+def select_applicable_fixes(fixes: Iterable[Fix], target: Target, versions: VersionMap) -> tuple[Fix, ...]:
     """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
     known = {fix.id for fix in fixes}
     if unknown := sorted(set(target.fixes.off) - known):
@@ -112,18 +112,18 @@ def select_applicable_fixes(fixes: Iterable[Fix], target: Target, versions: Vers
     return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
 
 
-def list_secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
+def list_secret_alias_groups(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
-def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
+def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: VersionMap) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 
     Raises SpecError: A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is
       broken.
     """
     chosen = select_applicable_fixes(catalogue, target, versions)
-    values = build_template_values(target, versions)
+    values = build_fix_template_values(target, versions)
     _refuse(chosen, target, values)
     filled = [(fix, render_bake_except_patches_and_refusals(fix, values)) for fix in chosen]
     baked = RenderedFixes(
@@ -142,14 +142,14 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     return baked
 
 
-def build_template_values(target: Target, versions: Versions) -> dict[str, Any]:
+def build_fix_template_values(target: Target, versions: VersionMap) -> dict[str, Any]:
     return {
         "target": target,
         "hardware": target.hardware,
         "disk": target.disk.mount,
         "python": target.python.version,
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
-        "cuda": find_torch_cuda_version(target, versions),
+        "cuda": find_torch_cuda_or_empty(target, versions),
         "has": lambda text: check_package_requirement(text, versions).holds,
         "version": lambda name: versions.get(name, ""),
         "aliases": (),  # a hook sees those of its fix
@@ -194,7 +194,7 @@ def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[BakedFile]:
             yield BakedFile(path=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
 
 
-def _ray_start(options: Sequence[RayStartOptions], versions: Versions) -> Iterable[BakedFile]:
+def _ray_start(options: Sequence[RayStartOptions], versions: VersionMap) -> Iterable[BakedFile]:
     words = {
         role: " ".join(word for ray in options for word in getattr(ray, role) if word)
         for role in ("common", "head", "worker")
@@ -248,14 +248,14 @@ _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
 def render_fix_check_manifest_json(
-    fixes: Iterable[Fix], target: Target, versions: Versions, machine_requirements: Mapping[str, Any]
+    fixes: Iterable[Fix], target: Target, versions: VersionMap, machine_requirements: Mapping[str, Any]
 ) -> str:
     """Return the manifest as JSON text.
 
     Keys: `schema`, `target` (its name), `facts` (`machine_requirements`), and `fixes`, each with id, titles, remedies,
     the causes that it heals, and its check (`run`, `when`) or null.
     """
-    values = build_template_values(target, versions)
+    values = build_fix_template_values(target, versions)
     rows = []
     for fix in fixes:
         check = fix.check and {
@@ -271,15 +271,15 @@ def render_signatures_json(fixes: Iterable[Fix]) -> str:
     return dump_signatures_json(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
 
 
-def list_lines_of_benign_prefixed_fixes(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:
+def list_rules_of_benign_prefixed_fixes(fixes: Iterable[Fix]) -> tuple[FixBenignRule, ...]:
     """Return the benign lines of the catalogue, in any log.
 
     Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.
     """
-    from rlbox.job.gate import CatalogueLine
+    from rlbox.job.gate import FixBenignRule
 
     return tuple(
-        CatalogueLine(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
+        FixBenignRule(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
         for fix in fixes
         if fix.benign and fix.id.startswith("benign-")
         for signature in fix.signature

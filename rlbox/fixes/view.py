@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlbox.amounts import align_rows, decimal_and_gib_size_text
-from rlbox.fixes.conditions import Versions, evaluate_fix
+from rlbox.fixes.conditions import VersionMap, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.patches import find_package_meeting_patch_requirement
-from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake_except_patches_and_refusals
+from rlbox.fixes.render import HOOKS_DIR, build_fix_template_values, render_bake_except_patches_and_refusals
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
@@ -44,8 +44,8 @@ def format_conditions_as_toml(applies: Applies) -> tuple[str, ...]:
     return tuple(f"{key} = {json.dumps(value)}" for key, value in conditions.items())
 
 
-def list_bake_entries(fix: Fix, bake: Bake, patch_skips: Mapping[str, str] | None = None) -> Iterator[BakeEntry]:
-    """Yield what a fix bakes; `patch_skips` maps patches to why they are left out, or to an empty text."""
+def list_bake_entries(fix: Fix, bake: Bake, skip_by_patch: Mapping[str, str] | None = None) -> Iterator[BakeEntry]:
+    """Yield what a fix bakes; `skip_by_patch` maps patches to why they are left out, or to an empty text."""
     yield from (BakeEntry(kind="package", name=name) for name in bake.packages)
     yield from (BakeEntry(kind="env", name=name, value=value) for name, value in sorted(bake.env.items()))
     for name, folders in sorted(bake.path.items()):
@@ -68,7 +68,7 @@ def list_bake_entries(fix: Fix, bake: Bake, patch_skips: Mapping[str, str] | Non
     for row in bake.refuse:
         yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
-        skip = (patch_skips or {}).get(patch.name)
+        skip = (skip_by_patch or {}).get(patch.name)
         value = _("left out: {skip}").format(skip=skip) if skip else patch.reason
         yield BakeEntry(kind="patch", name=patch.name, value=value, text=_describe_patch(patch))
 
@@ -101,9 +101,9 @@ class FixEvaluation:
     bake_entries: tuple[BakeEntry, ...]
 
 
-def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[FixEvaluation, ...]:
+def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: VersionMap) -> tuple[FixEvaluation, ...]:
     found = []
-    values = build_template_values(target, versions)
+    values = build_fix_template_values(target, versions)
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
         skips = {
@@ -119,16 +119,16 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> 
     return tuple(found)
 
 
-def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
+def fix_catalogue_to_json(fixes: Iterable[Fix]) -> dict[str, Any]:
     keys = {"id", "title", "title_zh", "heals", "benign"}
     return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": get_fix_category(fix)} for fix in fixes]}
 
 
-def format_catalogue(fixes: Iterable[Fix]) -> str:
+def format_fix_table(fixes: Iterable[Fix]) -> str:
     return "\n".join(align_rows((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
 
 
-def fix_json(fix: Fix) -> dict[str, Any]:
+def fix_to_json(fix: Fix) -> dict[str, Any]:
     applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
     bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = fix.model_dump(mode="json", by_alias=True)
@@ -170,7 +170,7 @@ def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
     return [head, *(f"  {line}".rstrip() for line in row.text.strip("\n").splitlines())] if whole else [head]
 
 
-def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal: str) -> dict[str, Any]:
+def fix_evaluations_to_json(target: str, evaluations: Iterable[FixEvaluation], refusal: str) -> dict[str, Any]:
     rows = list(evaluations)
     return {
         "target": target,
@@ -190,7 +190,7 @@ def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal:
     }
 
 
-def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_file_contents: bool) -> str:
+def format_fix_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_file_contents: bool) -> str:
     rows = list(evaluations)
     given = [one for one in rows if one.applies and get_fix_category(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]

@@ -14,13 +14,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from rlbox.amounts import decimal_size_text
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
 
-def glob_paths(path: str) -> list[Path]:
+def expand_shell_glob(path: str) -> list[Path]:
     """Return what fits a path with wild cards, sorted, as a shell has it; `**` enters no link."""
     parts = Path(path).parts
     if "**" not in parts:
@@ -68,7 +68,7 @@ class FileSnapshot:
     def __init__(self, paths_or_globs: Iterable[str]) -> None:
         self._files: dict[tuple[int, int], tuple[int, int]] = {}
         for path in paths_or_globs:
-            for fitting in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
+            for fitting in [Path(path), *(expand_shell_glob(path) if WILDCARD.search(path) else [])]:
                 for file in _iter_regular_files(fitting):
                     with contextlib.suppress(OSError):  # somebody removed it meanwhile
                         facts = file.stat()
@@ -81,36 +81,36 @@ class FileSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileCheck:
+class FileCheckResult:
     """The state of a path; `problem` is empty when it is there and complete."""
 
     total_bytes: int = 0
     problem: ProblemOrEmpty = ""
 
 
-def check_file(rule: FileRule, on_progress: OnProgress, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
+def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSnapshot | None = None) -> FileCheckResult:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     `on_progress` is called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
-    `earlier_snapshot` is what was there before it had to be written; None: any time will do.
+    `earlier` is what was there before it had to be written; None: any time will do.
     """
     is_single = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
-    paths = [Path(rule.path)] if is_single else glob_paths(rule.path)
+    paths = [Path(rule.path)] if is_single else expand_shell_glob(rule.path)
     if not is_single and len(paths) < rule.count:
-        return FileCheck(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
+        return FileCheckResult(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
     growing = _find_growing_files(rule, paths, on_progress)
     total_bytes = 0
     for path in paths:
         try:
-            problem = _find_problem(rule, path, on_progress, earlier_snapshot, path in growing)
+            problem = _find_problem(rule, path, on_progress, earlier, path in growing)
             total_bytes += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:
             problem = "is not there"
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
         if problem:
-            return FileCheck(problem=problem if is_single else f"{path.name} {problem}")
-    return FileCheck(total_bytes=total_bytes)
+            return FileCheckResult(problem=problem if is_single else f"{path.name} {problem}")
+    return FileCheckResult(total_bytes=total_bytes)
 
 
 def _find_problem(
@@ -168,7 +168,7 @@ def _find_content_problem(path: Path, format_name: str, on_progress: OnProgress)
 
 def _json_problem(path: Path) -> ProblemOrEmpty:
     try:
-        parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
+        parse_untrusted_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
         return f"is not whole JSON: {error}"
     return ""
@@ -185,7 +185,7 @@ def _rows_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
             if not line.strip():
                 continue
             try:
-                parse_json(line)
+                parse_untrusted_json(line)
             except ValueError:
                 torn = "" if line.endswith(b"\n") else ", it ends within it"
                 return f"line {number} is no JSON{torn}"
@@ -200,7 +200,7 @@ def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpt
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
     """
     try:
-        data = parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
+        data = parse_untrusted_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError:
         return "is not a manifest: it is not whole JSON"
     files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
@@ -261,7 +261,7 @@ def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
             return f"is no whole safetensors file: {size} bytes do not hold its header"
         text = file.read(length)
         try:
-            end = _find_end_of_tensors(parse_json(text)) if text[:1] == b"{" else None
+            end = _find_end_of_tensors(parse_untrusted_json(text)) if text[:1] == b"{" else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             end = None
         if end is None:

@@ -16,7 +16,7 @@ from rlbox.gate.line_rules import (
 )
 from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker, NanWatch
-from rlbox.job.gate import CatalogueLine
+from rlbox.job.gate import FixBenignRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Line, LineBlock, LineSplitter
@@ -45,10 +45,10 @@ class CallerDecidedRules:
         self.silence = RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}")
         self.total = RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}")
 
-    def need_port_and_service_rules(self) -> list[RuleState]:
+    def list_rules_decided_before_start(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
-    def rules_decided_after_start(self) -> list[RuleState]:
+    def list_rules_decided_after_start(self) -> list[RuleState]:
         ray = [self.ray] if self.ray else []
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
@@ -59,7 +59,7 @@ class GateChecker:
     Each of `events.forbidden` and `events.violations` ends the stage at once. No rule reads what a model wrote.
     """
 
-    def __init__(self, stage: StagePlan, catalogue_lines: tuple[CatalogueLine, ...] = ()) -> None:
+    def __init__(self, stage: StagePlan, catalogue_lines: tuple[FixBenignRule, ...] = ()) -> None:
         self.events = GateEvents()
         self.outcomes = CallerDecidedRules(stage)
         self._steps = StepTracker()
@@ -89,16 +89,16 @@ class GateChecker:
         return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
 
     def feed(self, log_or_metric_file: str, data: bytes) -> None:
-        self.read_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))
+        self.check_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))
 
-    def read_lines(self, log_or_metric_file: str, lines: LineBlock) -> None:
+    def check_lines(self, log_or_metric_file: str, lines: LineBlock) -> None:
         if log_or_metric_file in self._searches:
             self._searches[log_or_metric_file].call_matchers_on_block(lines)
             self._decide_lines()
             return
         for metric in self._metrics:
             if metric.rule.key and metric.rule.file == log_or_metric_file:
-                metric.read_json_rows(lines)
+                metric.check_json_rows(lines)
 
     def pending_patterns(self, log_name: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log; who searches for them sets `LineBlock.hits`."""
@@ -107,7 +107,7 @@ class GateChecker:
     def close_logs_and_decide_lines(self) -> None:
         """Read last lines without a line feed, and decide as at the end of the command: no further step comes."""
         for log, splitter in self._splitters.items():
-            self.read_lines(log, splitter.close())
+            self.check_lines(log, splitter.close())
         self._decide_lines(log_ended=True)
 
     def ignore_failures_while_stopping(self) -> None:
@@ -118,7 +118,7 @@ class GateChecker:
         self._steps.elapsed_s = elapsed_s
         self._decide_lines()
         for line in self._required:
-            line.record_if_late(elapsed_s)
+            line.record_violation_if_late(elapsed_s)
 
     def is_harmless_line_so_far(self, log_name: str, line_number: int, text: str) -> bool:
         return self.is_model_text_or_followed_by_steps(log_name, line_number, text) or self._benign.matches_line(
@@ -143,14 +143,14 @@ class GateChecker:
     def set_broken(self, state: RuleState, evidence: str) -> None:
         self.events.set_unless_broken(state, "broken", evidence)
 
-    def set_by_problem(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
+    def set_broken_if_problem_else_held(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
         self.events.set_unless_broken(state, "broken" if problem else "held", problem or evidence_if_held)
 
     def decide_waiting_rules(self) -> None:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
         self.events.is_stopping = False
         for metric in self._metrics:
-            metric.record_verdict()
+            metric.record_final_verdict()
         for line in self._required:
             if line.state.state == "waiting":
                 self.set_broken(line.state, self.last_nonblank_line(line.rule.log))
@@ -161,17 +161,17 @@ class GateChecker:
     def list_waiting_required_lines(self) -> list[RequiredLineTracker]:
         return [line for line in self._required if line.state.state == "waiting"]
 
-    def states(self) -> tuple[RuleState, ...]:
+    def copy_rule_states(self) -> tuple[RuleState, ...]:
         return tuple(dataclasses.replace(state) for state in self._all_states())
 
     def _all_states(self) -> list[RuleState]:
         return [
-            *self.outcomes.need_port_and_service_rules(),
+            *self.outcomes.list_rules_decided_before_start(),
             *(line.state for line in self._lines()),
-            *self._benign.states(),
+            *self._benign.list_reportable_states(),
             *(metric.state for metric in self._metrics),
             *([self._nan.state] if self._nan and self._nan.state.state == "broken" else []),
-            *self.outcomes.rules_decided_after_start(),
+            *self.outcomes.list_rules_decided_after_start(),
         ]
 
     def _is_benign_stage_line(self, line: Line) -> bool:

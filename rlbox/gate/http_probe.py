@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.job.gate import HttpProbe, ProbeRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.http import NoFullResponseError, create_loopback_client, explain_response_error
@@ -32,7 +32,7 @@ def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOr
     if probe.contains not in text:
         return f"HTTP {status} without {probe.contains!r}"
     try:
-        data = parse_json(text)
+        data = parse_untrusted_json(text)
     except ValueError:
         data = None
     if probe.status < 400 and (error := _error_in(data, text)):
@@ -105,7 +105,7 @@ def request_and_find_problem(
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response(probe: ProbeRule, call_while_waiting: Callable[[], None]) -> ProblemOrEmpty:
+def wait_for_expected_response_or_problem(probe: ProbeRule, call_while_waiting: Callable[[], None]) -> ProblemOrEmpty:
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: request_and_find_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:

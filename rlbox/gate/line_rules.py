@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
-from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, find_writer
-from rlbox.job.gate import BenignRule, CatalogueLine, ForbidRule, MetricRule, RequireRule
+from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, writer_prefix_or_empty
+from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (
     Line,
     count_omitted_ray_repeats,
-    find_ray_actor_name,
+    find_ray_actor_or_task_name_or_empty,
     list_variants_without_ray_rank_and_bar,
     strip_ray_prefix_and_repeat,
 )
@@ -48,13 +48,13 @@ class RuleState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForbiddenLine:
+class ForbiddenLineMatch:
     rule: ForbidRule
     line: Line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Violation:
+class RuleViolation:
     rule: RequireRule | MetricRule
     problem: ProblemOrEmpty
     line: Line | None = None
@@ -71,9 +71,9 @@ class GateEvents:
 
     revision: int = 0
     is_stopping: bool = False
-    forbidden: list[ForbiddenLine] = field(default_factory=list)
-    warnings: list[ForbiddenLine] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
+    forbidden: list[ForbiddenLineMatch] = field(default_factory=list)
+    warnings: list[ForbiddenLineMatch] = field(default_factory=list)
+    violations: list[RuleViolation] = field(default_factory=list)
 
     def set_unless_broken(self, state: RuleState, status: RuleStatus, evidence: str) -> None:
         """Set a state; a broken rule does not heal."""
@@ -81,7 +81,7 @@ class GateEvents:
             state.state, state.seen = status, evidence[:_SEEN_LIMIT]
             self.revision += 1
 
-    def add_violation_unless_stopping(self, state: RuleState, violation: Violation) -> None:
+    def add_violation_unless_stopping(self, state: RuleState, violation: RuleViolation) -> None:
         if self.is_stopping or state.state == "broken":
             return
         line = violation.line
@@ -95,11 +95,11 @@ _ACTORS = 256
 """Names of Ray's actors and tasks that one rule remembers."""
 
 
-def is_command_echo(text: str, pattern: str) -> bool:
+def is_command_echo_unless_sought(line_text: str, sought_pattern: str) -> bool:
     return (
-        _ECHO.match(strip_ray_prefix_and_repeat(text)) is not None
-        and r"\+" not in pattern
-        and "entrypoint" not in pattern
+        _ECHO.match(strip_ray_prefix_and_repeat(line_text)) is not None
+        and r"\+" not in sought_pattern
+        and "entrypoint" not in sought_pattern
     )
 
 
@@ -126,8 +126,8 @@ class _LineCounter:
     def __init__(self) -> None:
         self._actors: set[str] = set()
 
-    def count(self, line: Line) -> int:
-        actor, repeats = find_ray_actor_name(line.text), count_omitted_ray_repeats(line.text)
+    def count_represented_lines(self, line: Line) -> int:
+        actor, repeats = find_ray_actor_or_task_name_or_empty(line.text), count_omitted_ray_repeats(line.text)
         if repeats:
             return repeats if actor in self._actors else 1
         if actor and len(self._actors) < _ACTORS:
@@ -148,7 +148,7 @@ class RequiredLineTracker:
     def matchers(self) -> list[LineMatcher]:
         return [self._matcher, *self._after.matchers]
 
-    def record_if_late(self, elapsed_s: float) -> None:
+    def record_violation_if_late(self, elapsed_s: float) -> None:
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
             came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
@@ -157,12 +157,12 @@ class RequiredLineTracker:
     def _on_match(self, line: Line, text: str) -> None:
         if self.rule.after and not self._after.is_before(line):
             return
-        if self.state.state == "broken" or is_command_echo(line.text, self.rule.pattern):
+        if self.state.state == "broken" or is_command_echo_unless_sought(line.text, self.rule.pattern):
             return
         if self.predecessor and not self.predecessor.state.count:
             self._violate(f"came before {self.predecessor.rule.pattern}", line)
             return
-        self.state.count += self._counter.count(line)
+        self.state.count += self._counter.count_represented_lines(line)
         if self.state.state == "waiting":
             self._events.revision += 1  # a further line is recorded even when it reads like the one before
             status: RuleStatus = "held" if self.state.count >= self.rule.count else "waiting"
@@ -174,7 +174,7 @@ class RequiredLineTracker:
 
     def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
         self._events.add_violation_unless_stopping(
-            self.state, Violation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
+            self.state, RuleViolation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
         )
 
 
@@ -226,7 +226,7 @@ class ForbiddenLineTracker:
                 continue
             elif self._steps and not doubt.is_quoted and self._steps.has_writer_steps_after(line.number, line.text):
                 del self._doubtful[key]
-                self._events.warnings.append(ForbiddenLine(rule=self.rule, line=line))
+                self._events.warnings.append(ForbiddenLineMatch(rule=self.rule, line=line))
                 self._events.set_unless_broken(self.state, "waiting", line.text)
             elif log_ended or doubt.is_quoted or (self._steps and self._steps.elapsed_s > doubt.due_s):
                 del self._doubtful[key]
@@ -237,21 +237,21 @@ class ForbiddenLineTracker:
             return
         if self._events.is_stopping or self._benign.matches_line(self.rule.log, line.number, line.text):
             return
-        self.state.count += self._counter.count(line)
+        self.state.count += self._counter.count_represented_lines(line)
         is_quoted = self._model_texts.expire_and_check_open(line)
         wait_s = due_s = 0.0
         if self._steps and not self._steps.is_latest_step_of_its_writer(line):
-            wait_s = self._steps.estimate_writer_step_timeout_s(line.text)
+            wait_s = self._steps.estimate_writer_step_timeout_s(line.text) or 0.0
             due_s = self._steps.elapsed_s + wait_s
         self.drop_warn_or_break_undecided_lines()
         if not is_quoted and not wait_s:
             self._break(line)
             return
-        self._doubtful.setdefault((find_writer(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
+        self._doubtful.setdefault((writer_prefix_or_empty(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
 
     def _break(self, line: Line) -> None:
         if self.state.state != "broken":
-            self._events.forbidden.append(ForbiddenLine(rule=self.rule, line=line))
+            self._events.forbidden.append(ForbiddenLineMatch(rule=self.rule, line=line))
         self._events.set_unless_broken(self.state, "broken", line.text)
 
 
@@ -261,9 +261,9 @@ class BenignLineTracker:
         self._markers: dict[tuple[str, str], _Marker] = {}
         self._events = events
 
-    def states(self) -> list[RuleState]:
+    def list_reportable_states(self) -> list[RuleState]:
         """Return the states of the job's rules, and of those lines of the catalogue that came."""
-        return [state for rule, state in self._rules if state.count or not isinstance(rule, CatalogueLine)]
+        return [state for rule, state in self._rules if state.count or not isinstance(rule, FixBenignRule)]
 
     def matchers(self, log: str) -> Iterator[LineMatcher]:
         for rule, state in self._rules:

@@ -19,7 +19,7 @@ from rlbox.logs.patterns import (
     find_matching_line_indexes,
     strip_anchors_and_group_names,
 )
-from rlbox.logs.progress import STEP_LINE, parse_progress
+from rlbox.logs.progress import STEP_LINE, parse_progress_line
 
 _WRITER = re.compile(
     r"^\s*(?:\((?=[^()]*\bpid=\d)[^()]*\)"  # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2)
@@ -42,7 +42,7 @@ _STEP_BYTES = 2048
 _STEP_PATTERNS = (strip_anchors_and_group_names(STEP_LINE),)
 
 
-def find_writer(text: str) -> str:
+def writer_prefix_or_empty(text: str) -> str:
     """Return what a line puts before itself to name the process or rank that wrote it; empty when it names none.
 
     Of the commonest forms alone, which is fast enough for every line of a log.
@@ -90,7 +90,7 @@ class ModelTextFilter:
 
     def expire_and_check_open(self, line: Line) -> bool:
         """Drop a text that is too long, then return whether the line lies in one whose end has not come yet."""
-        texts = self._writers.get(find_writer(line.text)) if self._rules else None
+        texts = self._writers.get(writer_prefix_or_empty(line.text)) if self._rules else None
         if texts is None or not texts.begun:
             return False
         if line.number - texts.begun > _TEXT_LINES:
@@ -98,7 +98,7 @@ class ModelTextFilter:
         return 0 < texts.begun <= line.number
 
     def is_in_ended_text_or_model_output(self, line_number: int, text: str) -> bool:
-        texts = self._writers.get(find_writer(text)) if self._rules else None
+        texts = self._writers.get(writer_prefix_or_empty(text)) if self._rules else None
         if texts and any(line_number in span for span in texts.ended):
             return True
         return bool(self._patterns) and self.fits_model_output(list_variants_without_ray_rank_and_bar(text))
@@ -109,13 +109,13 @@ class ModelTextFilter:
 
     def _begin(self, rule: int, line: Line, text: str) -> None:
         if not self.expire_and_check_open(line) and (
-            len(self._writers) < _WRITERS or find_writer(line.text) in self._writers
+            len(self._writers) < _WRITERS or writer_prefix_or_empty(line.text) in self._writers
         ):
-            texts = self._writers.setdefault(find_writer(line.text), _WriterTexts())
+            texts = self._writers.setdefault(writer_prefix_or_empty(line.text), _WriterTexts())
             texts.begun, texts.rule = line.number, rule
 
     def _end(self, rule: int, line: Line, text: str) -> None:
-        texts = self._writers.get(find_writer(line.text))
+        texts = self._writers.get(writer_prefix_or_empty(line.text))
         if texts and self.expire_and_check_open(line) and texts.rule == rule and line.number > texts.begun:
             texts.ended.append(range(texts.begun, line.number))
             texts.begun = 0
@@ -137,15 +137,15 @@ class StepTracker:
         self.elapsed_s = 0.0
         self._steps: dict[tuple[str, str], _Steps] = {}
 
-    def read_line(self, line: Line, variants: Sequence[str]) -> None:
+    def record_step_of_line(self, line: Line, variants: Sequence[str]) -> None:
         text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
-        reading = parse_progress(text) if text else None
+        reading = parse_progress_line(text) if text else None
         if reading is not None and reading.step is not None:
-            self.add_step_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
+            self.record_step_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
 
-    def add_step_if_greater(self, line: Line, kind: str, step: float) -> None:
+    def record_step_if_greater(self, line: Line, kind: str, step: float) -> None:
         """Take a step that a line reports; one that is not greater than the last of its kind shows nothing."""
-        key = (find_writer(line.text), kind)
+        key = (writer_prefix_or_empty(line.text), kind)
         if key not in self._steps and len(self._steps) >= _WRITERS:
             return
         steps = self._steps.setdefault(key, _Steps())
@@ -163,13 +163,13 @@ class StepTracker:
         steps_of_kinds = self._of_writer(writer_line_text)
         return any((kind.line if at_least == 1 else kind.line_before) > line_number for kind in steps_of_kinds)
 
-    def estimate_writer_step_timeout_s(self, writer_line_text: str) -> float:
-        """Return how long the next step of the writer of a line may take; 0 where it has made none."""
+    def estimate_writer_step_timeout_s(self, writer_line_text: str) -> float | None:
+        """Return how long the next step of the writer of a line may take; None where it has made none."""
         longest = [steps.longest_s for steps in self._of_writer(writer_line_text)]
-        return max(_LEAST_PATIENCE_S, _PATIENCE * max(longest)) if longest else 0.0
+        return max(_LEAST_PATIENCE_S, _PATIENCE * max(longest)) if longest else None
 
     def _of_writer(self, text: str) -> list[_Steps]:
-        writer = find_writer(text)
+        writer = writer_prefix_or_empty(text)
         return [steps for (name, _), steps in self._steps.items() if name == writer]
 
 
@@ -260,7 +260,7 @@ class LogSearch:
             line = Line(number=self._block.first_number + index, text=text.strip())
             variants = list_variants_without_ray_rank_and_bar(text)
             if not self._model_texts.fits_model_output(variants) and not self._model_texts.expire_and_check_open(line):
-                self._steps.read_line(line, variants)
+                self._steps.record_step_of_line(line, variants)
         self._unread_steps = self._unread_steps[due:]
 
     def _compile(self, matchers: Iterable[LineMatcher]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rlbox.config.pattern import compile_re2
-from rlbox.foreign import parse_decimal_or_infinite, parse_json
-from rlbox.gate.line_rules import GateEvents, RuleState, Violation, is_command_echo
+from rlbox.foreign import parse_decimal_number, parse_untrusted_json
+from rlbox.gate.line_rules import GateEvents, RuleState, RuleViolation, is_command_echo_unless_sought
 from rlbox.gate.log_search import LineMatcher, StepTracker
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
@@ -46,11 +46,13 @@ class NanWatch:
         self.matcher = LineMatcher(_NAN_RULE.pattern, self._on_match)
 
     def _on_match(self, line: Line, text: str) -> None:
-        if self._is_benign(line) or is_command_echo(line.text, _NAN_RULE.pattern):
+        if self._is_benign(line) or is_command_echo_unless_sought(line.text, _NAN_RULE.pattern):
             return
         self.state.count += 1
         if self.state.count == _NAN_LINES:
-            violation = Violation(rule=_NAN_RULE, problem=f"{_NAN_RULE.name} is NaN in {_NAN_LINES} lines", line=line)
+            violation = RuleViolation(
+                rule=_NAN_RULE, problem=f"{_NAN_RULE.name} is NaN in {_NAN_LINES} lines", line=line
+            )
             self._events.add_violation_unless_stopping(self.state, violation)
 
 
@@ -71,12 +73,12 @@ class MetricChecker:
         is_read = self.rule.pattern and self.rule.log == log
         return [LineMatcher(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
 
-    def read_json_rows(self, rows: Iterable[str]) -> None:
+    def check_json_rows(self, rows: Iterable[str]) -> None:
         for row in rows:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
 
-    def record_verdict(self) -> None:
+    def record_final_verdict(self) -> None:
         """Decide the rule: no further point comes."""
         rule, points = self.rule, self.state.count
         if not points:
@@ -89,13 +91,13 @@ class MetricChecker:
             self._events.set_unless_broken(self.state, "held", self._summary())
 
     def _on_match(self, line: Line, text: str) -> None:
-        if is_command_echo(line.text, self.rule.pattern):
+        if is_command_echo_unless_sought(line.text, self.rule.pattern):
             return
         found = compile_re2(self.rule.pattern).search(text)
         groups = found.groupdict() if found else {}
         step = parse_logged_number(groups.get("step") or "")
         if self._steps and step is not None:
-            self._steps.add_step_if_greater(line, self.rule.pattern, step)
+            self._steps.record_step_if_greater(line, self.rule.pattern, step)
         if self.state.state == "broken" or self._events.is_stopping:
             return
         value = parse_logged_number(groups.get("value") or "")
@@ -107,7 +109,7 @@ class MetricChecker:
 
     def _read_row(self, text: str) -> None:
         try:
-            row = parse_json(text)
+            row = parse_untrusted_json(text)
         except ValueError:
             self._fail(f"a row of {self.rule.file} is no JSON: {text[:80]}")
             return
@@ -174,7 +176,7 @@ class MetricChecker:
         return ""
 
     def _fail(self, problem: str, line: Line | None = None) -> None:
-        violation = Violation(rule=self.rule, problem=f"{self.rule.name} {problem}", line=line)
+        violation = RuleViolation(rule=self.rule, problem=f"{self.rule.name} {problem}", line=line)
         self._events.add_violation_unless_stopping(self.state, violation)
 
     def _summary(self) -> str:
@@ -199,7 +201,7 @@ def parse_logged_number(value: Any) -> float | None:
     for way in (text, bare := _WRAPPED.sub("", text)):
         if found := _NOT_FINITE.match(way):
             return float(found.group())
-    return parse_decimal_or_infinite(bare.rstrip(".%)],"))
+    return parse_decimal_number(bare.rstrip(".%)],"))
 
 
 def _get_by_path(row: Any, path: str, missing: Any = None) -> Any:

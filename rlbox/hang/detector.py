@@ -69,7 +69,7 @@ def merge_phases(
     return (*job_phases, *kept)
 
 
-def make_fallback_phase(silence_s: float, name: str = "") -> Phase:
+def _make_fallback_phase(silence_s: float, name: str = "") -> Phase:
     """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
     return Phase.model_construct(
         name=name, begins=(), silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")}
@@ -203,7 +203,7 @@ _MOST = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stall:
+class HangOrTimeout:
     """A stage that hangs, by `rule`. Times in seconds.
 
     `ready` and `total` are a service and a stage that took longer than they may, hung or not. `deadlock` is how the
@@ -226,8 +226,8 @@ class HangDetector:
 
     def __init__(self, phases: Sequence[Phase], silence_s: float, max_silent_steps: float, now_s: float) -> None:
         self._finder = PhaseMatcher(phases)
-        self._unnamed = self.phase = make_fallback_phase(silence_s)
-        self._training = make_fallback_phase(silence_s, TRAINING)
+        self._unnamed = self.phase = _make_fallback_phase(silence_s)
+        self._training = _make_fallback_phase(silence_s, TRAINING)
         self._steps = max_silent_steps
         self._timer = StepTimer()
         self._history = _LineHistory()
@@ -238,7 +238,7 @@ class HangDetector:
         self._alive_s = self.last_progress_s = self._idle_s = self.last_output_s = now_s
 
     @property
-    def step_s_or_0(self) -> float:
+    def usual_step_s_or_0(self) -> float:
         """0 while it is not known."""
         return self._timer.median_interval_s if self._timer.is_interval_known else 0.0
 
@@ -246,11 +246,11 @@ class HangDetector:
         return now_s - self._alive_s
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
-        block = select_last_lines(block, LOOKED_AT_BYTES)
+        block = select_last_whole_lines(block, LOOKED_AT_BYTES)
         lines = self._finder.parse_phase_changes(block)
         for line in lines:
             self._enter(line)
-        stepped = self._timer.feed(select_last_lines(block, _COUNTED), now_s)
+        stepped = self._timer.feed(select_last_whole_lines(block, _COUNTED), now_s)
         if stepped and not lines and self._timer.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
             lines = [PhaseChange(phase=self._training, text="")]
@@ -291,16 +291,18 @@ class HangDetector:
     def probe_interval_s(self) -> float:
         return min(max(self.phase.silence_s / 8, 0.5), 5.0)
 
-    def find_hang(self, now_s: float) -> Stall | None:
+    def find_hang(self, now_s: float) -> HangOrTimeout | None:
         longest_s = _LONGEST_TIMES * self._timer.longest_interval_s
-        limit_s = max(_STEPS_FLOOR_S, self._steps * self.step_s_or_0, longest_s)
+        limit_s = max(_STEPS_FLOOR_S, self._steps * self.usual_step_s_or_0, longest_s)
         silent_s = now_s - self.last_progress_s
         seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
         if self._steps and self._timer.is_interval_known and seen_idle and silent_s > limit_s:
-            return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s_or_0)
+            return HangOrTimeout(
+                rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s_or_0
+            )
         limit_s, silent_s = self.phase.silence_s, self.get_inactivity_s(now_s)
         if silent_s > limit_s:
-            return Stall(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
+            return HangOrTimeout(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
         return None
 
     def _enter(self, line: PhaseChange) -> None:
@@ -313,7 +315,7 @@ class HangDetector:
         self.phase = phase
 
     def _note_activity(self, block: bytes, now_s: float, *, has_advanced: bool) -> None:
-        texts = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
+        texts = select_last_whole_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
         news = self._history.learn(texts[-_MOST_LINES:])
         if has_advanced or news == "new kind" or not self._timer.is_interval_known:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
@@ -331,7 +333,7 @@ class HangDetector:
         return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
 
 
-def select_last_lines(block: bytes, max_bytes: int) -> bytes:
+def select_last_whole_lines(block: bytes, max_bytes: int) -> bytes:
     if len(block) <= max_bytes:
         return block
     begin = block.find(b"\n", len(block) - max_bytes) + 1

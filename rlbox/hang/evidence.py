@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import duration_text, exact_duration_text, precise_duration_text, utc_now
+from rlbox.amounts import duration_text, duration_text_precise_below_minute, exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, get_stage_log_path
-from rlbox.hang.detector import Stall
+from rlbox.hang.detector import HangOrTimeout
 from rlbox.hang.nccl import NCCL_FOLDER, query_ras_and_copy_dumps
 from rlbox.hang.stacks import STACKS_FOLDER, add_and_write_py_spy_stacks
-from rlbox.hang.waits import ProcessWait, describe_wait, probe_waits, sort_by_suspicion
+from rlbox.hang.waits import ProcessWait, describe_wait, probe_process_waits, sort_by_suspicion
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
 from rlbox.job.plan import StagePlan
 from rlbox.system.counters import ActivityRates
-from rlbox.system.gpu import query_nvml_or_empty
+from rlbox.system.gpu import query_gpus_or_empty
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 
@@ -45,7 +45,7 @@ class WatchContext:
     may_continue: Callable[[], bool]
 
 
-def make_hang_cause(stage: StagePlan, stall: Stall, suspect_wait_description: str) -> Cause:
+def make_hang_cause(stage: StagePlan, stall: HangOrTimeout, suspect_wait_description: str) -> Cause:
     """The stage showed no sign of life for too long. `suspect_wait_description`: what its first process waits for."""
     phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
     advice = f"if that was no hang, raise limits.silence_s of stage {name}"
@@ -56,7 +56,7 @@ def make_hang_cause(stage: StagePlan, stall: Stall, suspect_wait_description: st
         what += f" {duration_text(stall.silent_s)}, and it was stopped"
     elif stall.rule == "steps":
         what = f"stage {name} made no step for {duration_text(stall.silent_s)}, usually"
-        what += f" {precise_duration_text(stall.step_s)} apart, its processes do nothing, and was stopped"
+        what += f" {duration_text_precise_below_minute(stall.step_s)} apart, its processes do nothing, and was stopped"
         advice = f"if that was no hang, raise limits.steps of stage {name}"
     elif phase.name:
         silent = exact_duration_text(stall.limit_s)
@@ -82,7 +82,7 @@ def get_hang_report_path(stage: StagePlan) -> str:
 
 def write_hang_evidence(
     watched: WatchContext,
-    stall: Stall,
+    stall: HangOrTimeout,
     rates_by_age_s: Sequence[tuple[float, ActivityRates]],
     *,
     ignored_name_prefixes: tuple[str, ...],
@@ -98,7 +98,7 @@ def write_hang_evidence(
     suspects = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     until_s = time.monotonic() + _STACKS_S
     waits = add_and_write_py_spy_stacks(
-        sort_by_suspicion(probe_waits(pids), suspects),
+        sort_by_suspicion(probe_process_waits(pids), suspects),
         directory / STACKS_FOLDER,
         watched.mask,
         deadline_monotonic_s=until_s,
@@ -124,7 +124,7 @@ def write_hang_evidence(
             {"ago_s": round(ago, 1), **{name: round(rate, 2) for name, rate in dataclasses.asdict(rates).items()}}
             for ago, rates in rates_by_age_s
         ],
-        "gpus": [dataclasses.asdict(gpu) for gpu in query_nvml_or_empty()],
+        "gpus": [dataclasses.asdict(gpu) for gpu in query_gpus_or_empty()],
         "nccl": nccl,
     }
     text = json.dumps(watched.mask(facts), indent=1, ensure_ascii=False) + "\n"
@@ -144,7 +144,7 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
         "kind": thread.kind if thread else "",
         "waits": describe_wait(wait),
         "holder": thread.holder_pid_or_0 if thread else 0,
-        "collective": wait.collective,
+        "collective": wait.collective_name_or_empty,
         "stack": [str(frame) for frame in wait.stack],
         "trouble": wait.stack_error,
         "threads": len(wait.threads),

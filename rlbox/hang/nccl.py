@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlbox.foreign import parse_digits
-from rlbox.hang.waits import Pid, find_server_pid
-from rlbox.system.process_table import read_process_environment
+from rlbox.hang.waits import Pid, find_pid_serving_address
+from rlbox.system.process_table import read_environ_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, read_bytes, replace_file
 
 OperationName = str
@@ -151,7 +151,7 @@ def query_ras_and_copy_dumps(pids: Sequence[int], folder: Path, since_unix: floa
     Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they
     are copied, never opened.
     """
-    environments = [read_process_environment(pid) for pid in pids]
+    environments = [read_environ_or_empty(pid) for pid in pids]
     contents, trouble = dict[str, bytes](), ""
     if address := find_ras_address(pids, environments):
         try:
@@ -169,7 +169,7 @@ def query_ras_and_copy_dumps(pids: Sequence[int], folder: Path, since_unix: floa
     return {"files": list(contents), "trouble": trouble}
 
 
-def make_ras_environment(run_id: str) -> dict[str, str]:
+def make_ras_address_env_unless_set(run_id: str) -> dict[str, str]:
     """Give a run a port of its own: several jobs may listen on NCCL's default, and any of them answers there."""
     if _RAS_VARIABLE in os.environ:
         return {}
@@ -185,8 +185,8 @@ def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, st
     """Return where one of the processes offers NCCL's RAS."""
     named = next((e[_RAS_VARIABLE] for e in environments if e.get(_RAS_VARIABLE)), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
-    host, number = host or "127.0.0.1", parse_digits(port, most=5)
-    if number is None or find_server_pid(pids, f"{host}:{number}") is None:  # another job may listen there
+    host, number = host or "127.0.0.1", parse_digits(port, max_digits=5)
+    if number is None or find_pid_serving_address(pids, f"{host}:{number}") is None:  # another job may listen there
         return None
     return RasAddress(host, number)
 

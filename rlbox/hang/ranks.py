@@ -20,20 +20,20 @@ from rlbox.hang.nccl import (
     parse_ras_report,
     query_ras_report,
 )
-from rlbox.hang.stacks import dump_main_stacks
+from rlbox.hang.stacks import dump_main_python_stacks_by_pid
 from rlbox.hang.waits import (
-    Frame,
     Pid,
-    find_collective_name,
+    PythonFrame,
+    find_collective_name_or_empty,
     is_collective_or_distributed,
-    probe_tolerated_sleep_s_or_0,
-    probe_waits,
+    probe_process_waits,
+    probe_remaining_tolerated_sleep_s_or_0,
 )
 from rlbox.job.job import FLOORS
-from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_computing_gpus_or_all_if_unknown
 from rlbox.system.gpu import GpuStatus
-from rlbox.system.ports import list_fd_links
-from rlbox.system.process_table import read_process_environment, read_stat_fields_or_empty
+from rlbox.system.ports import list_fd_link_targets
+from rlbox.system.process_table import read_environ_or_empty, read_stat_fields_or_empty
 
 LIMIT_S = 20.0
 """After how long without work of any rank it is a hang: a run that works shows none for 3 s (H200)."""
@@ -91,7 +91,7 @@ class Deadlock:
     pids_to_confirm_by_stack: frozenset[int] = frozenset()
 
 
-def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
+def classify_rank_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
         return "works"
     waits_in_kernel = shares_gpu = False
@@ -138,16 +138,16 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
 
 
-def stacks_confirm_waits(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Frame, ...]]) -> bool:
+def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[PythonFrame, ...]]) -> bool:
     """Return whether main threads stand where a deadlock says that they wait; stacks begin with the inner frame."""
     for pid in deadlock.pids_to_confirm_by_stack:
         frame = next(iter(main_stacks.get(pid, ())), None)
         if frame is None:
             return False
-        waits_for_gpu = pid in deadlock.pids_in_collective and frame.lowercase_bare_name in _GPU_WAITS
+        waits_for_gpu = pid in deadlock.pids_in_collective and frame.lowercase_unqualified_name in _GPU_WAITS
         if not (waits_for_gpu or is_collective_or_distributed(frame)):
             return False
-    return deadlock.is_collective_seen or any(map(find_collective_name, main_stacks.values()))
+    return deadlock.is_collective_seen or any(map(find_collective_name_or_empty, main_stacks.values()))
 
 
 class DeadlockTracker:
@@ -301,7 +301,7 @@ class RankMonitor:
         self._before: ActivitySample | None = None
         self._ras: RasAddress | None = None
         self._ras_from_s = -math.inf
-        self._stacks: dict[int, tuple[Frame, ...]] | None = None
+        self._stacks: dict[int, tuple[PythonFrame, ...]] | None = None
         self._sleeps_until_s = -math.inf
 
     def probe_deadlock_if_due(self, now_s: float, last_output_s: float) -> DeadlockStatus:
@@ -328,7 +328,7 @@ class RankMonitor:
         elif self._must_confirm(now_s):
             lasted_s = self._tracker.get_duration_s(now_s)
             self._confirm(self._tracker.deadlock, ranks)
-            pause_s = probe_tolerated_sleep_s_or_0([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_remaining_tolerated_sleep_s_or_0([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
@@ -337,25 +337,25 @@ class RankMonitor:
 
     def _confirm(self, deadlock: Deadlock, ranks: Sequence[_RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
-        stacks = dump_main_stacks([rank.pid for rank in ranks], _STACKS_S)
+        stacks = dump_main_python_stacks_by_pid([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
         has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        if has_moved or not stacks_confirm_waits(deadlock, stacks) or self._waits_outside(deadlock, stacks):
+        if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(deadlock, stacks):
             self._forget()
         elif not deadlock.pending_calls:
             self._tracker.deadlock = _name_calls(deadlock, ranks, stacks)
 
-    def _waits_outside(self, deadlock: Deadlock, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
+    def _waits_outside(self, deadlock: Deadlock, stacks: Mapping[int, tuple[PythonFrame, ...]]) -> bool:
         """Whether an odd rank waits for a disk, for a process that is none of the run's, or for its own GPU."""
         members = self._members()
-        for wait in probe_waits([pid for pid in deadlock.absent_pids if pid in members]):
+        for wait in probe_process_waits([pid for pid in deadlock.absent_pids if pid in members]):
             told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
-            if told is None or find_collective_name(stack):
+            if told is None or find_collective_name_or_empty(stack):
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid_or_0 not in members):
                 return True
-            gpus = select_used_gpus_or_all(self._before.gpus, {wait.pid}) if self._before else []
-            waits_for_gpu = told.kind != "busy" and stack and stack[0].lowercase_bare_name in _GPU_WAITS
+            gpus = select_computing_gpus_or_all_if_unknown(self._before.gpus, {wait.pid}) if self._before else []
+            waits_for_gpu = told.kind != "busy" and stack and stack[0].lowercase_unqualified_name in _GPU_WAITS
             if waits_for_gpu and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus):
                 return True
         return False
@@ -364,7 +364,7 @@ class RankMonitor:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            self._ras = find_ras_address(pids, map(read_process_environment, pids))
+            self._ras = find_ras_address(pids, map(read_environ_or_empty, pids))
         if self._ras is None:
             self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
             return ()
@@ -379,7 +379,9 @@ class RankMonitor:
         self._stacks, self._sleeps_until_s = None, -math.inf
 
 
-def _name_calls(deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mapping[int, tuple[Frame, ...]]) -> Deadlock:
+def _name_calls(
+    deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mapping[int, tuple[PythonFrame, ...]]
+) -> Deadlock:
     calls = [
         f"rank {rank.rank} in {frame}"
         for rank in sorted(ranks, key=lambda rank: rank.rank)
@@ -393,7 +395,7 @@ def _name_calls(deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mappi
 def find_rank_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
-    told = {pid: _member(pid, read_process_environment(pid)) for pid in wanted}
+    told = {pid: _member(pid, read_environ_or_empty(pid)) for pid in wanted}
     ranks = []
     for pid, member in told.items():
         _, fields = read_stat_fields_or_empty(pid)
@@ -402,7 +404,7 @@ def find_rank_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
             ranks.append(member)
     if ranks or not any(Path("/dev").glob("nvidia*")):
         return tuple(ranks)
-    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_fd_links(pid)))
+    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_fd_link_targets(pid)))
 
 
 def _sample_ranks(
@@ -418,7 +420,7 @@ def _sample_ranks(
         Rank(
             pid=pid,
             rank=members[pid].rank if pid in members and members[pid].rank >= 0 else told.get(pid, -1),
-            activity=classify_activity(_rates_of(earlier, later, {pid}), pid, later.gpus),
+            activity=classify_rank_activity(_rates_of(earlier, later, {pid}), pid, later.gpus),
         )
         for pid in alive
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
-from rlbox.foreign import parse_json
-from rlbox.hang.waits import Frame, ProcessWait
+from rlbox.foreign import parse_untrusted_json
+from rlbox.hang.waits import ProcessWait, PythonFrame
 from rlbox.system.command import run_command
-from rlbox.system.process_table import read_text
+from rlbox.system.process_table import read_text_or_empty
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file
 from rlbox.values import Command
 
@@ -58,7 +58,7 @@ def add_and_write_py_spy_stacks(
     return (*found, *waits[_MOST:])
 
 
-def dump_main_stacks(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[Frame, ...]]:
+def dump_main_python_stacks_by_pid(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[PythonFrame, ...]]:
     until_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])
@@ -79,7 +79,7 @@ def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads
         try:
             outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
             if outcome.ok:
-                return parse_json(outcome.stdout), ""
+                return parse_untrusted_json(outcome.stdout), ""
             last = (outcome.stderr.strip().splitlines() or ["no reason given"])[-1]
             trouble = NO_PERMISSION if any(refusal in outcome.stderr for refusal in _REFUSED) else f"py-spy: {last}"
         except (RlboxError, OSError, ValueError) as error:
@@ -98,18 +98,18 @@ def _is_python(pid: int) -> bool:
             return True
     except OSError:
         return False
-    return "libpython" in read_text(f"/proc/{pid}/maps")
+    return "libpython" in read_text_or_empty(f"/proc/{pid}/maps")
 
 
-def _main_stack(pid: int, threads: _Threads) -> tuple[Frame, ...]:
+def _main_stack(pid: int, threads: _Threads) -> tuple[PythonFrame, ...]:
     main = next((t for t in threads if t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread"), None)
     return tuple(_frame(frame) for frame in main["frames"][:_MOST_FRAMES]) if main else ()
 
 
-def _frame(frame: dict[str, Any]) -> Frame:
+def _frame(frame: dict[str, Any]) -> PythonFrame:
     file = str(frame["filename"])
     library = any(part in file for part in _LIBRARIES)
-    return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), is_library=library)
+    return PythonFrame(function=str(frame["name"]), file=file, line=int(frame["line"]), is_library=library)
 
 
 def _text(wait: ProcessWait, threads: _Threads) -> str:
@@ -125,6 +125,6 @@ def _text(wait: ProcessWait, threads: _Threads) -> str:
     for wait_of in wait.threads:
         call = f"{wait_of.syscall or '?'}, {wait_of.kernel_function or '?'}"
         lines.append(f"  thread {wait_of.thread} ({wait_of.name}): {wait_of.description} [{call}]")
-    if stack := read_text(f"/proc/{wait.pid}/stack"):
+    if stack := read_text_or_empty(f"/proc/{wait.pid}/stack"):
         lines += ["", "kernel stack of the main thread:", *(f"  {line}" for line in stack.splitlines())]
     return "\n".join(lines) + "\n"

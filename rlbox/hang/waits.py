@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rlbox.system.counters import probe_process_usage
-from rlbox.system.ports import TcpSocket, list_fd_links, list_tcp_sockets
-from rlbox.system.process_table import probe_command_line, probe_processes, read_process_environment, read_text
+from rlbox.system.ports import TcpSocket, list_fd_link_targets, list_tcp_sockets
+from rlbox.system.process_table import probe_processes, read_cmdline_or_empty, read_environ_or_empty, read_text_or_empty
 
 Pid = int
 WaitKind = Literal[
@@ -82,14 +82,14 @@ class ThreadWait:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class PythonFrame:
     function: str
     file: str
     line: int
     is_library: bool = False
 
     @property
-    def lowercase_bare_name(self) -> str:
+    def lowercase_unqualified_name(self) -> str:
         return self.function.rpartition(".")[2].lower()
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class ProcessWait:
     command_line: str
     cpu_cores: float
     threads: tuple[ThreadWait, ...]
-    stack: tuple[Frame, ...] = ()
+    stack: tuple[PythonFrame, ...] = ()
     stack_error: str = ""
 
     @property
@@ -130,8 +130,8 @@ class ProcessWait:
         return min(others, key=lambda t: _TELLING.index(t.kind)) if others else main
 
     @property
-    def collective(self) -> str:
-        return find_collective_name(self.stack)
+    def collective_name_or_empty(self) -> str:
+        return find_collective_name_or_empty(self.stack)
 
 
 _COLLECTIVES = frozenset({
@@ -142,12 +142,12 @@ _COLLECTIVES = frozenset({
 })  # fmt: skip
 
 
-def is_collective_or_distributed(frame: Frame) -> bool:
-    return frame.lowercase_bare_name in _COLLECTIVES or "/distributed/" in frame.file
+def is_collective_or_distributed(frame: PythonFrame) -> bool:
+    return frame.lowercase_unqualified_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
-def find_collective_name(stack: Sequence[Frame]) -> str:
-    return next((frame.function for frame in stack if frame.lowercase_bare_name in _COLLECTIVES), "")
+def find_collective_name_or_empty(stack: Sequence[PythonFrame]) -> str:
+    return next((frame.function for frame in stack if frame.lowercase_unqualified_name in _COLLECTIVES), "")
 
 
 def describe_wait(process: ProcessWait) -> str:
@@ -173,10 +173,10 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
 
     def key(process: ProcessWait) -> tuple[int, ...]:
         thread = process.decisive_thread
-        collective = any(other.collective for other in processes if other.rank)
+        collective = any(other.collective_name_or_empty for other in processes if other.rank)
         return (
             0 if process.pid in suspect_pids else 1,
-            0 if collective and process.rank and not process.collective else 1,
+            0 if collective and process.rank and not process.collective_name_or_empty else 1,
             0 if process.pid in awaited and thread and not thread.holder_pid_or_0 and thread.kind != "idle" else 1,
             0 if process.rank else 1,
             alike[_likeness(process)],
@@ -200,14 +200,14 @@ def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -
 
 def _likeness(process: ProcessWait) -> tuple[bool, str, str]:
     thread = process.decisive_thread
-    return bool(process.rank), process.collective, thread.kind if thread else ""
+    return bool(process.rank), process.collective_name_or_empty, thread.kind if thread else ""
 
 
-def _places(stack: Sequence[Frame]) -> list[str]:
+def _places(stack: Sequence[PythonFrame]) -> list[str]:
     if not stack:
         return []
     own = next((frame for frame in stack if not frame.is_library), None)
-    inner = next((f for f in stack if f.lowercase_bare_name in _COLLECTIVES), stack[0])
+    inner = next((f for f in stack if f.lowercase_unqualified_name in _COLLECTIVES), stack[0])
     return [str(inner)] if own is None or own is inner else [str(inner), str(own)]
 
 
@@ -238,7 +238,7 @@ class _ProcessResources:
         self.sockets = {each.inode: each for each in list_tcp_sockets()}
         self._pids_by_link: dict[str, set[int]] = {}
         for pid in self.pids:
-            for link in list_fd_links(pid):
+            for link in list_fd_link_targets(pid):
                 self._pids_by_link.setdefault(link, set()).add(pid)
         self.holders_by_waiting_pid = _probe_lock_holders()
 
@@ -250,27 +250,27 @@ class _ProcessResources:
         port = int(address.rpartition(":")[2])
         ends = [each for each in self.sockets.values() if each.local_host_port == address]
         ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
-        return next((min(pids) for each in ends if (pids := self._pids_by_link.get(each.fd_link))), 0)
+        return next((min(pids) for each in ends if (pids := self._pids_by_link.get(each.proc_fd_link_target))), 0)
 
     def find_peer_pid(self, each: TcpSocket) -> int:
         for other in self.sockets.values():
             if other.local_host_port == each.remote_host_port and other.remote_host_port == each.local_host_port:
-                return min(self._pids_by_link.get(other.fd_link, ()), default=0)
+                return min(self._pids_by_link.get(other.proc_fd_link_target, ()), default=0)
         return self.find_server_pid(each.remote_host_port)
 
 
-def find_server_pid(pids: Iterable[Pid], address: str) -> Pid | None:
+def find_pid_serving_address(pids: Iterable[Pid], address: str) -> Pid | None:
     return _ProcessResources(pids).find_server_pid(address) or None
 
 
 def _probe_lock_holders() -> dict[int, int]:
     """Return a holder for each process that waits for a file lock. Source: proc(5), /proc/locks."""
-    locks = [found.groups() for line in read_text("/proc/locks").splitlines() if (found := _LOCK.match(line))]
+    locks = [found.groups() for line in read_text_or_empty("/proc/locks").splitlines() if (found := _LOCK.match(line))]
     holders = {number: int(pid) for number, is_blocked, pid in locks if not is_blocked and int(pid) > 0}
     return {int(pid): holders[number] for number, is_blocked, pid in locks if is_blocked and number in holders}
 
 
-def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
+def probe_process_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
     begun, before = time.monotonic(), {pid: probe_process_usage(pid) for pid in pids}
     resources = _ProcessResources(probe_processes())
@@ -285,13 +285,13 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
 
 
 def _probe_process(pid: int, name: str, cpu_cores: float, resources: _ProcessResources) -> ProcessWait:
-    environment = read_process_environment(pid)
+    environment = read_environ_or_empty(pid)
     return ProcessWait(
         pid=pid,
         name=name,
         role=environment.get(_PART, ""),
         rank=next((environment[key] for key in _RANKS if environment.get(key, "").isdigit()), ""),
-        command_line=probe_command_line(pid) or name,
+        command_line=read_cmdline_or_empty(pid) or name,
         cpu_cores=round(cpu_cores, 2),
         threads=tuple(_probe_thread(pid, thread, cpu_cores, resources) for thread in _list_threads(pid)),
     )
@@ -307,18 +307,18 @@ def _list_threads(pid: int) -> list[int]:
 
 def _probe_thread(pid: int, thread: int, cpu_cores: float, resources: _ProcessResources) -> ThreadWait:
     directory = f"/proc/{pid}/task/{thread}"
-    state = read_text(f"{directory}/stat").rpartition(")")[2].split()[:1]
-    call, arguments = _parse_syscall(read_text(f"{directory}/syscall").split())
+    state = read_text_or_empty(f"{directory}/stat").rpartition(")")[2].split()[:1]
+    call, arguments = _parse_syscall(read_text_or_empty(f"{directory}/syscall").split())
     kind, text, holder_pid = _describe_thread(
         pid, thread, state[0] if state else "", call, arguments, cpu_cores, resources
     )
     return ThreadWait(
         thread=thread,
-        name=read_text(f"{directory}/comm").strip(),
+        name=read_text_or_empty(f"{directory}/comm").strip(),
         kind=kind,
         description=text,
         syscall=call,
-        kernel_function=read_text(f"{directory}/wchan").strip("0\0\n"),
+        kernel_function=read_text_or_empty(f"{directory}/wchan").strip("0\0\n"),
         holder_pid_or_0=holder_pid,
     )
 
@@ -358,7 +358,7 @@ def _describe_call(pid: int, thread: int, call: str, arguments: list[int], resou
     if call in POLLS:
         return _describe_poll(pid, call, arguments, resources)
     if call in CHILDREN:
-        children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
+        children = [int(text) for text in read_text_or_empty(f"/proc/{pid}/task/{thread}/children").split()]
         child = children[0] if len(children) == 1 else 0
         return _Wait(
             "child", "waits for a child process to end" + (f", {_name_process(child)}" if child else ""), child
@@ -406,7 +406,7 @@ def _describe_file_lock(pid: int, thread: int, call: str, link: str, resources: 
 def _describe_futex(pid: int, address: int, resources: _ProcessResources) -> _Wait:
     path = _find_mapped_file(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
-        others = [other for other in resources.pids if other != pid and path in read_text(f"/proc/{other}/maps")]
+        others = [p for p in resources.pids if p != pid and path in read_text_or_empty(f"/proc/{p}/maps")]
         return _wait_for_lock_opened_by(others, f"the shared lock {path}")
     return _Wait("futex", "waits for a lock or signal inside the process (futex)")
 
@@ -418,7 +418,7 @@ def _wait_for_lock_opened_by(pids: list[int], lock: str) -> _Wait:
 
 def _describe_poll(pid: int, call: str, arguments: list[int], resources: _ProcessResources) -> _Wait:
     """Only an epoll call's descriptors are seen; those of poll and select are in the process's memory."""
-    lines = read_text(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines() if call.startswith("epoll") else []
+    lines = read_text_or_empty(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines() if call.startswith("epoll") else []
     things = [_describe_fd(pid, int(line.split()[1]), resources) for line in lines if line.startswith("tfd:")]
     listening = [thing.text for thing in things if thing.text.startswith("port ")]
     peers = [thing for thing in things if thing.kind in ("pipe", "socket") and thing.text not in listening]
@@ -434,7 +434,7 @@ def _describe_poll(pid: int, call: str, arguments: list[int], resources: _Proces
 
 
 def _name_process(pid: int) -> str:
-    command = " ".join(probe_command_line(pid).split())
+    command = " ".join(read_cmdline_or_empty(pid).split())
     if len(command) > _COMMAND_CHARS:
         command = f"{command[:_COMMAND_CHARS].rstrip()}…"
     return f"pid {pid} ({command})" if command else f"pid {pid}"
@@ -462,7 +462,7 @@ def _is_fifo(pid: int, number: int) -> bool:
 
 
 def _find_mapped_file(pid: int, address: int) -> str:
-    for line in read_text(f"/proc/{pid}/maps").splitlines():
+    for line in read_text_or_empty(f"/proc/{pid}/maps").splitlines():
         first, _, last = line.split(" ", 1)[0].partition("-")
         if int(first, 16) <= address < int(last, 16):
             fields = line.split(None, 5)
@@ -475,7 +475,7 @@ _ABSOLUTE_TIME = 1  # TIMER_ABSTIME
 _TIMESPEC = struct.Struct("@qq")
 
 
-def probe_tolerated_sleep_s_or_0(pids: Iterable[int], already_waited_s: float) -> float:
+def probe_remaining_tolerated_sleep_s_or_0(pids: Iterable[int], already_waited_s: float) -> float:
     """Return for how many seconds a main thread still sleeps before it goes on by itself.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited
@@ -487,7 +487,7 @@ def probe_tolerated_sleep_s_or_0(pids: Iterable[int], already_waited_s: float) -
 
 def _probe_sleep_s(pid: int) -> float:
     """Return how long `time.sleep` still lasts; Python 3.11 and newer give the kernel the time at which it ends."""
-    call, arguments = _parse_syscall(read_text(f"/proc/{pid}/syscall").split())
+    call, arguments = _parse_syscall(read_text_or_empty(f"/proc/{pid}/syscall").split())
     if call != "clock_nanosleep" or arguments[:2] != [time.CLOCK_MONOTONIC, _ABSOLUTE_TIME]:
         return 0.0
     try:

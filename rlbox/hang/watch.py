@@ -12,15 +12,15 @@ from rlbox.diagnose.cause import Cause
 from rlbox.hang.detector import (
     LOOKED_AT_BYTES,
     HangDetector,
+    HangOrTimeout,
     PhaseChange,
-    Stall,
     load_shipped_phases,
     merge_phases,
-    select_last_lines,
+    select_last_whole_lines,
 )
 from rlbox.hang.evidence import WatchContext, get_hang_report_path, make_hang_cause, write_hang_evidence
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, ActivityProbe, RankMonitor
-from rlbox.hang.waits import describe_prime_suspect_wait, probe_tolerated_sleep_s_or_0
+from rlbox.hang.waits import describe_prime_suspect_wait, probe_remaining_tolerated_sleep_s_or_0
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
 from rlbox.logs.lines import LineBlock
@@ -77,7 +77,7 @@ class HangMonitor:
             return
         if texts:
             lines = texts.joined if self._pending_lines is None else b"%s\n%s" % (self._pending_lines, texts.joined)
-            self._pending_lines, self._bar_bytes = select_last_lines(lines, LOOKED_AT_BYTES), None
+            self._pending_lines, self._bar_bytes = select_last_whole_lines(lines, LOOKED_AT_BYTES), None
             self._feed_pending_lines()
         if texts.overwritten_states:
             self._feed_partial_line(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
@@ -109,7 +109,7 @@ class HangMonitor:
         if service_phase_name:
             phase = Phase.model_construct(name=service_phase_name, begins=(), silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service_phase_name else "total"
-        stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
+        stall = HangOrTimeout(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
         waits, report = self._collect(stall), get_hang_report_path(self._watched.stage)
         return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
 
@@ -167,32 +167,32 @@ class HangMonitor:
         log_advanced = self._detector.last_progress_s > since_s
         self._detector.feed_rates(compute_rates(before, self._before), now_s, log_advanced=log_advanced)
 
-    def _find_waiting_ranks(self) -> Stall | None:
+    def _find_waiting_ranks(self) -> HangOrTimeout | None:
         if self._ranks is None:
             return None
         deadlock, lasted_s = self._ranks.probe_deadlock_if_due(self._now_s, self._detector.last_output_s)
         if deadlock is None or lasted_s < LIMIT_S:
             return None
-        return Stall(
+        return HangOrTimeout(
             rule="ranks",
             phase=self._detector.phase,
             silent_s=lasted_s,
             limit_s=LIMIT_S,
-            step_s=self._detector.step_s_or_0,
+            step_s=self._detector.usual_step_s_or_0,
             deadlock=deadlock,
         )
 
-    def _unless_paused(self, stall: Stall | None) -> Stall | None:
+    def _unless_paused(self, stall: HangOrTimeout | None) -> HangOrTimeout | None:
         """Return a stall, but None for steps that do not come because a process sleeps and will go on by itself."""
         if not stall or stall.rule != "steps":
             return stall
         if self._now_s >= self._paused_until_s and (
-            pause_s := probe_tolerated_sleep_s_or_0(self._watched.list_process_names(), stall.silent_s)
+            pause_s := probe_remaining_tolerated_sleep_s_or_0(self._watched.list_process_names(), stall.silent_s)
         ):
             self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
         return None if self._now_s < self._paused_until_s else stall
 
-    def _collect(self, stall: Stall) -> str:
+    def _collect(self, stall: HangOrTimeout) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""
         self._record_phase_if_changed(skip_rate_limit=True)
         try:

@@ -87,9 +87,9 @@ def translate(text: str) -> str:
     return template.format(**values)
 
 
-def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> Language:
+def detect_language(argv: Sequence[str], environ: Mapping[str, str]) -> Language:
     """Return the language of `--lang`, else of RLBOX_LANG or the locale; English for one that rlbox does not have."""
-    name = next((env[variable] for variable in _VARIABLES if env.get(variable)), "")
+    name = next((environ[variable] for variable in _VARIABLES if environ.get(variable)), "")
     for word, following in zip_longest(argv, argv[1:], fillvalue=""):
         if word == "--":
             break
@@ -107,9 +107,9 @@ def set_language(name: Language) -> None:
     )
 
 
-def set_fallback_translations(read: Callable[[], Mapping[str, str]]) -> None:
+def set_fallback_translations(read_translations: Callable[[], Mapping[str, str]]) -> None:
     """Name what reads further translations, once a text is not in the catalogue: those that fixes bring along."""
-    _current.more = read
+    _current.more = read_translations
 
 
 def get_language() -> Language:

@@ -13,7 +13,7 @@ from rlbox.artifacts.apt_lock import debian_architecture_or_processor
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.system.command import check_command
+from rlbox.system.command import run_command_or_raise
 from rlbox.system.files import cache_path
 from rlbox.target.lock import Deb, Lock
 from rlbox.values import Command
@@ -38,7 +38,7 @@ def deb_path_basename(deb: Deb) -> str:
     return deb.path.rpartition("/")[2]
 
 
-def render_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, str]) -> str:
+def render_apt_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, str]) -> str:
     return "".join(
         f"{control_by_sha256[deb.sha256].rstrip()}\n"
         f"Filename: ./{deb_path_basename(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
@@ -108,7 +108,7 @@ def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, s
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
             _write_archive(lock.debs, lock.base, debian_architecture_or_processor(lock.platform), store, Path(folder))
             command = _plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
-            check_command(command, f"mmdebstrap failed for {lock.base}")
+            run_command_or_raise(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -130,8 +130,8 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Obj
         path = folder / deb_path_basename(deb)
         store.link_object(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
-        controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
-    index = render_packages_index(debs, controls).encode()
+        controls[deb.sha256] = run_command_or_raise(field, f"{path.name} is no Debian package").stdout
+    index = render_apt_packages_index(debs, controls).encode()
     (folder / "Packages").write_bytes(index)
     release = _render_release_file(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
     (folder / "Release").write_text(release)

@@ -11,24 +11,24 @@ from typing import Any
 
 from rlbox.amounts import duration_text, exact_duration_text
 from rlbox.app import App
-from rlbox.engine.address import open_engine_tunnel_if_remote
+from rlbox.engine.address import resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, find_image, read_docker_server_version_or_raise
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
 from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, EngineUnavailable, TimedOut, WorkFailed
 from rlbox.findings import parse_finding
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
     BuildOptions,
     BuildRequest,
     build_image,
-    find_buildx,
+    find_buildx_path_or_raise,
     plan_build_command,
     show_build_progress,
 )
-from rlbox.image.context import find_outdated_reason
+from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.inputs import BuildInputs
 from rlbox.image.names import VERIFY_TAG_SUFFIX, tag_to_file_name, try_record_project_dir
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -52,7 +52,7 @@ def build_unless_current_and_report(app: App, target_name: str, options: BuildOp
     asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
     with app.collecting_refusals_if_dry_run("image"):
         image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-        why = find_outdated_reason(plan, image) if image and not asked else None
+        why = find_image_outdated_reason(plan, image) if image and not asked else None
     if image and not asked and not why and not app.dry.refusals:
         return _report(app, plan, options, image["Id"], "unchanged", None)
     if app.dry_run:
@@ -70,7 +70,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
     if not app.dry_run:
         plan.require_current_lock()
         image = find_image(plan.tag)
-        why = find_outdated_reason(plan, image) if image else None
+        why = find_image_outdated_reason(plan, image) if image else None
         if why or not image:
             _build(app, plan, options, why)
         return
@@ -78,7 +78,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         plan.require_current_lock()
         try:
             image = find_image(plan.tag)
-            why = "there is none" if image is None else find_outdated_reason(plan, image)
+            why = "there is none" if image is None else find_image_outdated_reason(plan, image)
         except EngineUnavailable:
             why = "there is no engine yet"
         if why:
@@ -92,7 +92,7 @@ def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: st
     _check_engine(app, options)
     if outdated_reason:
         app.print_status(_("rebuilding {tag}: {reason}").format(tag=plan.tag, reason=outdated_reason))
-    find_buildx()  # a missing tool is met before anything is fetched
+    find_buildx_path_or_raise()  # a missing tool is met before anything is fetched
     with hold_lock(*_build_lock(plan), timeout_s=_MOMENT_S, on_wait=app.print_status):
         request = BuildInputs(app, plan, options).fetch_and_write_context()
         with show_build_progress(app) as on_step:
@@ -115,7 +115,7 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
     data |= {"log": str(log) if log else None, **_forced(options)}
     text = f"{plan.tag}  {image_id[:19]}  {state}"
     if app.dry_run:
-        return app.print_plan(data, text, "build nothing: the image is what its specs say now")
+        return app.print_dry_run(data, text, "build nothing: the image is what its specs say now")
     try_record_project_dir(app.project)
     app.output(data, text)
     command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
@@ -137,7 +137,7 @@ def _check_engine(app: App, options: BuildOptions) -> None:
     if options.verify:
         raise EngineError(
             text,
-            where=open_engine_tunnel_if_remote(),
+            where=resolve_engine_address_opening_tunnel(),
             next_step=_("build without --verify, or on another engine"),
         )
     app.print_status(text)
@@ -149,7 +149,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
     with app.collecting_refusals_if_dry_run("engine"):
         _check_engine(app, options)
     with app.collecting_refusals_if_dry_run("docker client"):
-        buildx = find_buildx()
+        buildx = find_buildx_path_or_raise()
     with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
     with app.collecting_refusals_if_dry_run("lock"):
@@ -157,7 +157,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), _BY_HAND.format(target=plan.target)] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}
-    return app.print_plan(data, "\n".join(lines), f"build {plan.tag}" + (f": {why}" if why else ""))
+    return app.print_dry_run(data, "\n".join(lines), f"build {plan.tag}" + (f": {why}" if why else ""))
 
 
 def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
@@ -182,7 +182,7 @@ def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
     if outcome.ok:
         return
     connect_engine().try_untag_image(plan.tag)
-    findings = [parse_finding(parse_json(line)) for line in outcome.stdout.splitlines() if line.startswith("{")]
+    findings = [parse_finding(parse_untrusted_json(line)) for line in outcome.stdout.splitlines() if line[:1] == "{"]
     if not findings:
         stderr = outcome.stderr.strip()[-500:]
         raise WorkFailed(_("the checks of {tag} could not be run: {stderr}").format(tag=plan.tag, stderr=stderr))

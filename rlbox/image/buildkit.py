@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import create_missing_docker_cli_error, open_engine_tunnel_if_remote
+from rlbox.engine.address import create_missing_docker_cli_error, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, STDOUT, start_command
 from rlbox.system.files import cache_path
@@ -192,7 +192,7 @@ _PLUGIN_FOLDERS = (
 )
 
 
-def find_buildx() -> str:
+def find_buildx_path_or_raise() -> str:
     """Return the path of the buildx plugin; `EngineError` where there is none, or no docker client.
 
     It is started by itself, because the client takes as long to start it as the engine to find that nothing changed.
@@ -217,14 +217,14 @@ class BuildResult(NamedTuple):
 
 
 def build_image(
-    target: str, request: BuildRequest, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
+    target: str, request: BuildRequest, on_step: Callable[[BuildStep], None], print_retry_reason: Callable[[str], None]
 ) -> BuildResult:
-    """Build and tag the image; `say` is told why a build that failed through no fault of its own is repeated.
+    """Build and tag the image; `print_retry_reason` is told why a build is repeated that failed by no fault of its own.
 
     Raises WorkFailed: A step failed: names it, quotes its last lines, gives the log's path.
     Raises Interrupted: Ctrl-C: the client is ended, the engine stops the build.
     """
-    buildx = find_buildx()
+    buildx = find_buildx_path_or_raise()
     log_path = cache_path("logs", f"build-{target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
@@ -234,9 +234,9 @@ def build_image(
         )
         settings.chmod(0o600)
         command = plan_build_command(request, buildx, str(settings), str(metadata))
-        command = replace(command, env={"DOCKER_HOST": open_engine_tunnel_if_remote()})
-        _build(command, request.tag, log_path, on_step, say)
-        return BuildResult(log_path, str(parse_json(metadata.read_bytes()).get("containerimage.digest", "")))
+        command = replace(command, env={"DOCKER_HOST": resolve_engine_address_opening_tunnel()})
+        _build(command, request.tag, log_path, on_step, print_retry_reason)
+        return BuildResult(log_path, str(parse_untrusted_json(metadata.read_bytes()).get("containerimage.digest", "")))
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from packaging.utils import parse_wheel_filename
 
 from rlbox.amounts import align_rows, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import fetch_missing_files
+from rlbox.artifacts.fetch import fetch_and_report_missing
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.store_upkeep import record_fetched_lock
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
@@ -30,7 +30,7 @@ from rlbox.image.compile_env import (
     create_cache_and_remove_partials,
     host_compiler_cache_suffix_or_empty,
     install_stored_tools_in_cache,
-    recreate_build_dir_unpatched,
+    recreate_wheel_build_dir,
     unpack_rootfs_or_use_host,
 )
 from rlbox.image.plan import ImageSources
@@ -39,7 +39,7 @@ from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import list_compile_inputs
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompileInputs, Lock, Package, compute_recipe_digest, load_lock
+from rlbox.target.lock import CompileInputs, Lock, Package, compute_compile_inputs_sha256, load_lock
 from rlbox.target.target import Target
 
 
@@ -87,7 +87,7 @@ def compile_and_lock_missing_wheels(app: App, target_name: str, options: Compile
 
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
-    if not recipe.target.list_compile_entries:
+    if not recipe.target.compile_entries:
         raise SpecError(
             _("the stack of target {name} compiles nothing").format(name=name),
             where=f"images/{name}/target.toml",
@@ -95,18 +95,18 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
                 "name the packages that it compiles in [[stack.compile]] of a target of your own ({page})"
             ).format(page=get_main_docs_url("compile")),
         )
-    plan = recipe.build_plan()
+    plan = recipe.build_plan_without_tag()
     if plan.lock and (plan.lock_fault or "").startswith("incomplete"):
         return plan.lock
     return plan.require_current_lock()
 
 
 def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompileInputs]]:
-    entries = {entry.distribution_name: entry for __, entry in target.list_compile_entries}
+    entries = {entry.distribution_name: entry for __, entry in target.compile_entries}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
             _("the stack of target {target} compiles no {unknown!r}{suggest}").format(
-                target=target.name, unknown=unknown[0], suggest=suggest_similar(unknown[0], [*entries])
+                target=target.name, unknown=unknown[0], suggest=did_you_mean_hint(unknown[0], [*entries])
             ),
             where=f"images/{target.name}/target.toml",
         )
@@ -155,7 +155,7 @@ class _Compilation:
     def _objects(self) -> Path:
         all_units = self._entry.model_copy(update={"units": ()})  # an object is the same, whichever others are made
         row, toolchain = self._row, self._lock.toolchain
-        digest = compute_recipe_digest(self._target, all_units, row.source, row.tools, toolchain)
+        digest = compute_compile_inputs_sha256(self._target, all_units, row.source, row.tools, toolchain)
         return cache_path("compile", "objects", digest[:24] + host_compiler_cache_suffix_or_empty(self._lock))
 
     def _find_stored(self) -> Package | None:
@@ -175,14 +175,14 @@ class _Compilation:
         record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
         files = list_compile_inputs(lock, self._row)
         profile = self._options.sources_profile or self._target.sources
-        fetch_missing_files(app, files, store, profile, self._target.name)
+        fetch_and_report_missing(app, files, store, profile, self._target.name)
 
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""
         app, entry, row = self._app, self._entry, self._row
         system, python = unpack_rootfs_or_use_host(self._target, self._lock, self._store)
         site = install_stored_tools_in_cache(self._target, row, self._store)
-        recreate_build_dir_unpatched(folder / "box", system, entry, row, self._store)
+        recreate_wheel_build_dir(folder / "box", system, entry, row, self._store)
         create_cache_and_remove_partials(objects)
         folders = BuildDirs(
             system_root=system, build_dir=str(folder / "box"), site_dir=str(site), object_cache_dir=str(objects)
@@ -197,7 +197,7 @@ class _Compilation:
         app.print_status(
             f"{wheel.name}: {decimal_size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}"
         )
-        require_gpu_archs(wheel, row.name, self._archs)
+        require_wheel_gpu_archs(wheel, row.name, self._archs)
         return wheel
 
     def _keep(self, wheel: Path) -> Package:
@@ -301,7 +301,7 @@ def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
         )
 
 
-def require_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> None:
+def require_wheel_gpu_archs(wheel: Path, package: str, sm_archs: tuple[str, ...]) -> None:
     """Refuse a wheel that has no kernels for one of the architectures `sm_archs`.
 
     Raises WorkFailed: it was compiled for other GPUs.

@@ -22,18 +22,25 @@ from rlbox.app import App
 from rlbox.artifacts.git_tree import TAR_MTIME
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
 from rlbox.image.plan import hash_rootfs_inputs
-from rlbox.system.command import PIPE, STDOUT, ProcessHandle, check_command, run_command, start_command
+from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, run_command_or_raise, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.safe_files import remove_tree
-from rlbox.system.tail import read_last_whole_lines
+from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, build_env_without_max_jobs, format_requirements
+from rlbox.target.lock import (
+    CompileInputs,
+    GitTree,
+    Lock,
+    Package,
+    format_requirements,
+    make_compile_env_without_max_jobs,
+)
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -109,7 +116,7 @@ def plan_build_environment(
     return {
         "NVCC_THREADS": "1",
         **(search if folders else {}),
-        **build_env_without_max_jobs(target, entry),
+        **make_compile_env_without_max_jobs(target, entry),
         **fixed,
         **at_once,
     }
@@ -120,7 +127,7 @@ class BackendAndPath(NamedTuple):
     backend_path: tuple[str, ...]
 
 
-def plan_wheel_build_command(
+def _plan_wheel_build_command(
     dirs: BuildDirs,
     interpreter_path: str,
     backend: BackendAndPath,
@@ -214,7 +221,7 @@ def host_compiler_cache_suffix_or_empty(lock: Lock) -> str:
 def _unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar, which is known by its sha256, as files of whoever runs this; devices are left out."""
     words = ("--extract", "--no-same-owner", "--exclude=./dev/*", "--file", str(archive), "--directory", str(folder))
-    check_command(Command(argv=("tar", *words), timeout_s=_INSTALL_S), f"{archive.name} cannot be unpacked")
+    run_command_or_raise(Command(argv=("tar", *words), timeout_s=_INSTALL_S), f"{archive.name} cannot be unpacked")
 
 
 def _own_python(version: str) -> str:
@@ -268,7 +275,7 @@ def _install(target: Target, tools: Iterable[Package], pins: str, store: ObjectS
         words = ("--no-deps", "--require-hashes", "--no-index", "--offline", "--find-links", wheels)
         install = (find_uv_bin(), "pip", "install", "--quiet", *python, *words, "--target", str(folder))
         command = Command(argv=(*install, "--requirement", f"{wheels}/tools.txt"), timeout_s=_INSTALL_S)
-        check_command(command, "what the build imports cannot be unpacked")
+        run_command_or_raise(command, "what the build imports cannot be unpacked")
 
 
 def _link_libraries(site: Path) -> None:
@@ -279,7 +286,7 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def recreate_build_dir_unpatched(
+def recreate_wheel_build_dir(
     directory: Path, root_with_compilers_to_wrap: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
@@ -373,8 +380,8 @@ _FAILURES = (
 )
 
 
-def create_build_error(entry: Compile, code: int, log_path: Path) -> WorkFailed:
-    log = read_last_whole_lines(log_path, _TAIL_BYTES).decode("utf-8", "replace")
+def create_wheel_build_error_from_log(entry: Compile, code: int, log_path: Path) -> WorkFailed:
+    log = read_tail_lines_or_empty(log_path, _TAIL_BYTES).decode("utf-8", "replace")
     reason = _("{entry} cannot be compiled (exit code {code})").format(entry=entry.name, code=code)
     next_step = _("read its log; compiled packages are kept, and the same command continues")
     for pattern, found_reason, found_step in _FAILURES:
@@ -392,7 +399,7 @@ _TAIL_BYTES = 65_536
 _TAIL_LINES = 15
 
 
-def probe_unshare_prefer_user_namespace() -> bool:
+def can_use_user_namespace_or_raise_if_none() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
     Raises NodeError: this machine gives none, so that a build could reach the network.
@@ -426,15 +433,15 @@ def build_wheel_in_namespaces(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_build_backend_and_path(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend_and_path(parse_untrusted_toml(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
-    command = plan_wheel_build_command(
+    command = _plan_wheel_build_command(
         dirs,
         interpreter_path,
         backend,
         plan_build_environment(target, entry, jobs, libraries),
         source_subdir=entry.folder,
-        create_user_namespace=probe_unshare_prefer_user_namespace(),
+        create_user_namespace=can_use_user_namespace_or_raise_if_none(),
     )
     with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
@@ -445,7 +452,7 @@ def build_wheel_in_namespaces(
                 process.stdin.close()  # ends whatever of it still runs
             process.wait()
     if code:
-        raise create_build_error(entry, code, log_path)
+        raise create_wheel_build_error_from_log(entry, code, log_path)
     if entry.units and not (box / "linked").exists():
         raise WorkFailed(
             _(

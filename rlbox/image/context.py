@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox import __version__
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
-from rlbox.system.files import compute_file_sha256, link_or_copy_read_only, write_atomic
-from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.files import compute_file_sha256, hard_link_or_copy_read_only, write_atomic
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
@@ -56,7 +56,7 @@ COMPLETE_MARKER = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
 
 
-def list_hashed_entries(plan: ImagePlan) -> dict[str, str | Path]:
+def list_hashed_context_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
     The bytes that the lock names are not among them, since their checksums are; nor are those of
@@ -93,7 +93,7 @@ def _list_rlbox_wheel_files() -> dict[str, Path]:
 
 
 def _render_metadata(*fields: str) -> str:
-    needs = [f"Requires-Dist: {line}" for line in list_rlbox_requirements()]
+    needs = [f"Requires-Dist: {line}" for line in list_rlbox_base_requirements()]
     return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *fields, *needs, ""])
 
 
@@ -105,7 +105,7 @@ def is_hashed_rlbox_file(path_in_package: str) -> bool:
 
 
 def _ca_bundle() -> str:
-    if path := find_custom_ca_bundle():
+    if path := find_custom_ca_bundle_or_empty():
         return path
     raise NodeError(
         _("the target keeps the site's CA bundle in its image, and this machine names none"),
@@ -114,7 +114,7 @@ def _ca_bundle() -> str:
     )
 
 
-def list_locked_entries(
+def list_locked_context_entries(
     plan: ImagePlan,
     rootfs: Path | None,
     file_by_path_below_wheels: Mapping[str, Path],
@@ -212,7 +212,7 @@ def _bring(source: Path, path: Path, *, linked: bool) -> None:
             return
         path.unlink()
     if linked:
-        link_or_copy_read_only(source, path)
+        hard_link_or_copy_read_only(source, path)
         return
     shutil.copyfile(source, path)
     path.chmod(mode)
@@ -241,11 +241,11 @@ def compute_build_digest(text_or_file_by_name: Mapping[str, str | Path], epoch: 
     return total.hexdigest()
 
 
-def find_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any]) -> str | None:
+def find_image_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any]) -> str | None:
     """Return why the engine's image is not what the plan and this machine hold now; None while it is."""
     config = engine_image.get("Config")
     labels = (config.get("Labels") or {}) if isinstance(config, dict) else {}
-    if labels.get(BUILD_LABEL) == compute_build_digest(list_hashed_entries(plan), plan.epoch):
+    if labels.get(BUILD_LABEL) == compute_build_digest(list_hashed_context_entries(plan), plan.epoch):
         return None
     if labels.get(SPEC_LABEL) != plan.spec_checksum:
         return "its spec has changed"

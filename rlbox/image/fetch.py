@@ -9,7 +9,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_base_image_if_any, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
-    fetch_missing_files,
+    fetch_and_report_missing,
     format_group_sizes,
     measure_groups_and_total,
     refuse_missing_compiled_wheels,
@@ -95,13 +95,13 @@ class _TargetFetch:
         would += f", and export it to {options.export_dir}" if options.export_dir else ""
         data = [asdict(row) for row in rows]
         facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
-        return app.print_plan(facts, format_group_sizes(rows), would)
+        return app.print_dry_run(facts, format_group_sizes(rows), would)
 
     def fetch_and_export_files(self) -> None:
         app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
         base = fetch_base_image_if_any(app, lock, store, self._profile) if self._has_base_image else ()
         self._record()
-        result = fetch_missing_files(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
+        result = fetch_and_report_missing(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
         if export_dir:
             files = (*base, *self._files)
             app.print_status(f"exporting {len(files)} files to {export_dir}")

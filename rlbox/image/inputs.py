@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_base_image_if_any, list_next_missing_base_files, write_oci_layout
+from rlbox.artifacts.base_image import cache_oci_layout, fetch_base_image_if_any, list_next_missing_base_files
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
-    fetch_missing_files,
+    fetch_and_report_missing,
     refuse_missing_compiled_wheels,
     require_disk_space,
 )
@@ -37,8 +37,8 @@ from rlbox.image.buildkit import (
 )
 from rlbox.image.context import (
     compute_build_digest,
-    list_hashed_entries,
-    list_locked_entries,
+    list_hashed_context_entries,
+    list_locked_context_entries,
     list_unhashed_rlbox_files,
     sync_build_context,
 )
@@ -80,13 +80,13 @@ class BuildInputs:
         """
         plan, options, lock = self._plan, self._options, self._lock
         self._fetch()
-        carried = list_locked_entries(
+        carried = list_locked_context_entries(
             plan, self._rootfs(), self._wheels(), self._parts(), mark_wheels_complete=options.hermetic
         )
         run = self._run(override_directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base_image_context_url else ""
         dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
-        entries = {**list_hashed_entries(plan), **list_unhashed_rlbox_files()}
+        entries = {**list_hashed_context_entries(plan), **list_unhashed_rlbox_files()}
         sync_build_context({**entries, **carried, **dockerfile}, run.context_dir)
         if options.hermetic:
             return run
@@ -121,7 +121,7 @@ class BuildInputs:
             tag=self._plan.tag,
             epoch=self._plan.epoch,
             labels={
-                BUILD_LABEL: compute_build_digest(list_hashed_entries(self._plan), self._plan.epoch),
+                BUILD_LABEL: compute_build_digest(list_hashed_context_entries(self._plan), self._plan.epoch),
                 **({FORCED_LABEL: options.overridden_conflict_text} if options.overridden_conflict_text else {}),
             },
             step_env={},
@@ -174,14 +174,14 @@ class BuildInputs:
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
         fetch_base_image_if_any(app, lock, store, self._sources)
-        return f"oci-layout://{write_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+        return f"oci-layout://{cache_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
         app, plan, store = self._app, self._plan, self._store
         if missing := self._missing():
             self._refuse(missing)
             probe_files = list_install_artifacts(self._lock)
-            fetch_missing_files(app, missing, store, self._sources, plan.target, probe_files=probe_files)
+            fetch_and_report_missing(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
         refuse_missing_compiled_wheels(missing, self._store, self._plan.target)

@@ -17,7 +17,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.system.files import state_path, write_atomic
-from rlbox.system.identity import get_user_name
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.json_files import read_json_object_or_empty
 
 NAMESPACE = "rlbox/"
@@ -51,7 +51,7 @@ def tag_to_file_name(tag: str) -> str:
     return tag.removeprefix(NAMESPACE).replace("/", "_").replace(":", ".")
 
 
-def make_unique_project_name(prefix: str, identity: str) -> str:
+def make_hashed_project_name(prefix: str, identity: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", prefix.lower())[:_LONGEST].strip("-")
     return f"{slug or 'project'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:6]}"
 
@@ -86,8 +86,8 @@ def project_name(project: Project) -> str:
     own = any((project.folder / name).is_dir() for name in _DECIDING)
     folder = os.path.realpath(project.folder if own else project.roots[-1])
     if own:
-        return make_unique_project_name(Path(folder).name, f"{_machine()}\0{folder}")
-    return make_unique_project_name(get_user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
+        return make_hashed_project_name(Path(folder).name, f"{_machine()}\0{folder}")
+    return make_hashed_project_name(get_user_name_or_uid(), f"{_machine()}\0{folder}\0{os.getuid()}")
 
 
 def project_image_tag(project: Project, target_name: str) -> str:

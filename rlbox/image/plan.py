@@ -13,7 +13,7 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import Any
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
@@ -32,13 +32,13 @@ from rlbox.i18n import _
 from rlbox.image.forms import render_compose_files, render_onstart_files
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
-from rlbox.job.job import load_ports_of_jobs_on_target
-from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchGroup, list_torch_wheel_groups
+from rlbox.job.job import load_target_ports_by_job_dot_port
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchWheelGroup, list_torch_wheel_groups
 from rlbox.target.lock import (
     Lock,
     Package,
     choose_lock_or_compile_command,
-    find_lock_fault,
+    explain_lock_fault,
     format_requirements,
     load_lock,
 )
@@ -119,7 +119,7 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
 
 def group_layers_into_large_and_small_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
     stages = []
-    for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name)):
+    for name, found in groupby(layers, key=lambda layer: stage_name_of_layer(layer.name)):
         together = tuple(found)
         group, packages = together[0].group, [package for layer in together for package in layer.packages]
         stages.append(
@@ -128,13 +128,13 @@ def group_layers_into_large_and_small_stages(layers: Iterable[PythonLayer]) -> t
     return tuple(stages)
 
 
-def stage_of_layer(layer_name: str) -> str:
+def stage_name_of_layer(layer_name: str) -> str:
     group, __, wheel = layer_name.partition(".")
     return f"{group}.large" if wheel else group
 
 
 def layer_dir_relative_to_wheels(layer_name: str) -> str:
-    return f"{stage_of_layer(layer_name)}/{layer_name}"
+    return f"{stage_name_of_layer(layer_name)}/{layer_name}"
 
 
 def map_git_http_to_context_paths(lock: Lock) -> dict[str, str]:
@@ -147,7 +147,7 @@ def map_git_http_to_context_paths(lock: Lock) -> dict[str, str]:
     return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
 
 
-def lock_dir_in_context(lock: Lock) -> str:
+def _lock_dir_in_context(lock: Lock) -> str:
     """Return the folder of the build context that holds the lock as the image has it.
 
     It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:
@@ -188,7 +188,7 @@ class ImagePlan:
     spec_checksum: str
     rootfs_checksum: str
     layers: tuple[str, ...]
-    torch_groups: tuple[TorchGroup, ...]
+    torch_groups: tuple[TorchWheelGroup, ...]
     python: str
     sources_profile: str
     network: str
@@ -259,7 +259,7 @@ def plan_image(
         },
         context_files={"Dockerfile": dockerfile, **files, **(_list_lock_files(lock, stages) if lock else {})},
         lock=lock,
-        lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
+        lock_fault=explain_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
         rootfs_checksum=hash_rootfs_inputs(lock, target.build.epoch) if lock and target.base.bootstrap else "",
@@ -276,7 +276,7 @@ def _list_lock_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]
     }
     files["wheels/runtime/requirements.txt"] = format_requirements(lock.runtime.packages)
     files["wheels/build.txt"] = format_requirements(lock.build.packages)
-    files[f"{lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.to_json_text()
+    files[f"{_lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.to_json_text()
     return files
 
 
@@ -320,7 +320,7 @@ def build_dockerfile_values(
         "limits": format_rlbox_limits_env_value(build_container_defaults(target, rendered_fixes)),
         "programs": any(file.mode == "0755" for file in rendered_fixes.files),
         "links": [*_link_commands(rendered_fixes.link_target_by_path), "sh /opt/tools/install.sh settle"],
-        "lock": lock_dir_in_context(lock) if lock else "",
+        "lock": _lock_dir_in_context(lock) if lock else "",
         "labels": build_image_labels(target, lock, rendered_fixes, patches),
     }
 
@@ -460,7 +460,7 @@ def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> C
 
 def load_image_plan(project: Project, target_name: str) -> ImagePlan:
     """Return the plan of a target's image with its name in an engine; errors are those of `load_target`."""
-    plan = ImageSources.load(project, target_name).build_plan()
+    plan = ImageSources.load(project, target_name).build_plan_without_tag()
     return replace(plan, tag=project_image_tag(project, target_name))
 
 
@@ -488,15 +488,15 @@ class ImageSources:
             lock=load_lock(project.own_or_shipped_lock_file(target_name)),
             fixes=loaded.all_fixes,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
-            job_ports=load_ports_of_jobs_on_target(Project(folder=project.roots[-1]), target_name),
+            job_ports=load_target_ports_by_job_dot_port(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),
         )
 
-    def build_plan(self) -> ImagePlan:
+    def build_plan_without_tag(self) -> ImagePlan:
         return plan_image(
             self.target,
             self.lock,
-            list_rlbox_requirements(),
+            list_rlbox_base_requirements(),
             self.template_dirs,
             patch_texts=self.patch_texts,
             fixes=self.fixes,

@@ -9,12 +9,12 @@ from typing import Any
 
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.config.project import Project
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.image.context import find_outdated_reason
+from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.names import (
     NO_PROJECT_TAG,
     PROJECT_NAME_VARIABLE,
@@ -85,11 +85,11 @@ def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
     Raises EngineError: the engine does not answer.
     """
     users: dict[str, list[str]] = {}
-    for row in connect_engine().list_containers(TARGET_LABEL):
+    for row in connect_engine().list_all_containers_with_label(TARGET_LABEL):
         container = next((str(name).lstrip("/") for name in row.get("Names") or ()), str(row.get("Id", ""))[:12])
         users.setdefault(str(row.get("ImageID", "")), []).append(container)
     own, found = project_name(current_project), []
-    for row in connect_engine().list_images(TARGET_LABEL):
+    for row in connect_engine().list_images_with_label(TARGET_LABEL):
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
             found.append(_describe_image(current_project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
@@ -110,7 +110,7 @@ def select_images(
         if not named:
             raise SpecError(
                 _("rlbox built no image {name!r} in this engine{suggest}").format(
-                    name=name, suggest=suggest_similar(name, [row.name for row in images])
+                    name=name, suggest=did_you_mean_hint(name, [row.name for row in images])
                 ),
                 next_step="rlbox images ls",
             )
@@ -162,7 +162,7 @@ def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tupl
             PROJECT_NAME_VARIABLE not in os.environ,
         )  # a chosen name is of several folders
     try:
-        why = find_outdated_reason(load_image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
+        why = find_image_outdated_reason(load_image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
     except RlboxError as error:
         return f"target {target} cannot be read: {error.what}", False
     return (f"outdated: {why}" if why else "as its specs say"), False

@@ -20,7 +20,7 @@ _DOCUMENT, _IMAGE, _RLBOX = "SPDXRef-DOCUMENT", "SPDXRef-Image", "SPDXRef-rlbox"
 _UNKNOWN = "NOASSERTION"
 
 
-class Component(NamedTuple):
+class SbomEntry(NamedTuple):
     """One file of a lock, or the base image.
 
     `version`: Of the package; a commit for git; empty for a file or a patch.
@@ -46,44 +46,44 @@ class Component(NamedTuple):
         return f"SPDXRef-{self.kind}-{name}-{self.sha256[:16]}"
 
 
-def list_components(lock: Lock) -> tuple[Component, ...]:
+def list_sbom_entries(lock: Lock) -> tuple[SbomEntry, ...]:
     """Return what a lock names, sorted; a file of two layer groups is one component."""
     return tuple(sorted(set(_components(lock))))
 
 
-def _components(lock: Lock) -> Iterator[Component]:
+def _components(lock: Lock) -> Iterator[SbomEntry]:
     if "@" in lock.base:
         base = parse_reference(lock.base)
         qualifiers = {"repository_url": base.name_without_tag, "tag": base.tag}
         purl = format_purl("oci", base.repository.rpartition("/")[2], base.digest, qualifiers)
         sha256 = base.digest.partition(":")[2]
-        yield Component("base", base.name_without_tag, base.digest, sha256, purl, relationship="DESCENDANT_OF")
+        yield SbomEntry("base", base.name_without_tag, base.digest, sha256, purl, relationship="DESCENDANT_OF")
     for deb in lock.debs:
         file = deb.path.rpartition("/")[2]
         architecture = file.removesuffix(".deb").rpartition("_")[2]
         purl = format_purl(f"deb/{lock.base.partition(':')[0]}", deb.name, deb.version, {"arch": architecture})
-        yield Component("deb", deb.name, deb.version, deb.sha256, purl, file)
+        yield SbomEntry("deb", deb.name, deb.version, deb.sha256, purl, file)
     for group in (lock.runtime, lock.build, *lock.groups):
         for package in group.packages:
             purl = format_purl("pypi", canonicalize_name(package.name), package.version)
-            component = Component("pypi", package.name, package.version, package.sha256, purl, package.file)
+            component = SbomEntry("pypi", package.name, package.version, package.sha256, purl, package.file)
             yield component._replace(relationship="BUILD_DEPENDENCY_OF") if group is lock.build else component
     for tree in lock.git:
-        url = url_without_credentials_and_query(tree.url)
+        url = url_without_credentials_and_query_or_empty(tree.url)
         url = f"git+{url}@{tree.commit}" if url else ""
         purl = format_purl("generic", tree.name, tree.commit, {"vcs_url": url})
-        yield Component("git", tree.name, tree.commit, tree.sha256, purl, f"{tree.name}-{tree.commit[:12]}.tar", url)
+        yield SbomEntry("git", tree.name, tree.commit, tree.sha256, purl, f"{tree.name}-{tree.commit[:12]}.tar", url)
     for locked in lock.http:
-        url = url_without_credentials_and_query(locked.url)
+        url = url_without_credentials_and_query_or_empty(locked.url)
         purl = format_purl("generic", locked.name, "", {"checksum": f"sha256:{locked.sha256}", "download_url": url})
         file = urlsplit(locked.url).path.rpartition("/")[2] or locked.name
-        yield Component("http", locked.name, "", locked.sha256, purl, file, url)
+        yield SbomEntry("http", locked.name, "", locked.sha256, purl, file, url)
     for patch in lock.patches:
         purl = format_purl("generic", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
-        yield Component("patch", patch.name, "", patch.sha256, purl, patch.name)
+        yield SbomEntry("patch", patch.name, "", patch.sha256, purl, patch.name)
 
 
-def url_without_credentials_and_query(url: str) -> str:
+def url_without_credentials_and_query_or_empty(url: str) -> str:
     """Return an address without user, password, query and fragment; empty when it is no address of a network."""
     parts = urlsplit(url)
     if parts.scheme not in ("git", "http", "https", "ssh") or not parts.hostname:
@@ -103,11 +103,11 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
 
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/
     """
-    components = list_components(lock)
+    components = list_sbom_entries(lock)
     created = datetime.datetime.fromtimestamp(source_date_epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     purl = format_purl("oci", image_name.rpartition("/")[2], image_digest)
-    image = Component("image", image_name, image_digest, image_digest.partition(":")[2], purl)
-    rlbox = Component("rlbox", "rlbox", __version__, "", format_purl("generic", "rlbox", __version__))
+    image = SbomEntry("image", image_name, image_digest, image_digest.partition(":")[2], purl)
+    rlbox = SbomEntry("rlbox", "rlbox", __version__, "", format_purl("generic", "rlbox", __version__))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -134,7 +134,7 @@ def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _describe_package(spdx_id: str, component: Component) -> dict[str, Any]:
+def _describe_package(spdx_id: str, component: SbomEntry) -> dict[str, Any]:
     sha256 = component.sha256
     return {
         "SPDXID": spdx_id,

@@ -64,7 +64,7 @@ _LABELS = (_TARGET, SPEC_LABEL, LOCK_LABEL, "rlbox.build", "rlbox.fixes", "rlbox
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
-def show_engine_image_or_raise_if_looks_so(app: App, reference: str) -> bool:
+def show_engine_image_or_raise_if_image_like(app: App, reference: str) -> bool:
     """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
     Raises EngineError: it looks like an image, and the engine has none of that name, or does not answer.

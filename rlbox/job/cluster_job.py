@@ -10,7 +10,7 @@ from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
 from rlbox.job.params import SET, ParamValues
-from rlbox.job.plan import ClusterRun
+from rlbox.job.plan import RunCluster
 
 CLUSTER = "cluster"
 """Where a parameter comes from that the cluster gives."""
@@ -37,7 +37,7 @@ class ClusterParams:
         return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 
 
-def require_cluster(job: Job) -> ClusterTable:
+def require_cluster_table(job: Job) -> ClusterTable:
     if job.cluster is None:
         raise SpecError(
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
@@ -58,13 +58,13 @@ class ResolvedJob:
 
     job: Job
     values: ParamValues
-    cluster: ClusterRun | None = None
+    cluster: RunCluster | None = None
     preset_run_id: str = ""
 
 
 def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> ResolvedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays."""
-    table = require_cluster(job)
+    table = require_cluster_table(job)
     given = {
         name: cluster_params.get_value(word) for name, word in table.params.items() if values.origins.get(name) != SET
     }

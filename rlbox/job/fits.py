@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import Field
 
-from rlbox.config.schema import Name, SingleLine, SpecModel, suggest_similar
+from rlbox.config.schema import Name, SingleLine, SpecModel, did_you_mean_hint
 from rlbox.i18n import _
 from rlbox.job.expression import Expression, find_variable_names
 from rlbox.job.param import Param, ParamName
@@ -41,7 +41,7 @@ class StageFits(SpecModel):
         (), description="assumed minimum and maximum hours, until a run was measured; empty: unknown"
     )
 
-    def iter_expressions(self) -> Iterator[tuple[str, str]]:
+    def iter_keys_and_formulas(self) -> Iterator[tuple[str, str]]:
         yield from (("nodes", self.nodes), ("gpus", self.gpus))
         yield from (("hours", formula) for formula in self.hours)
         for kind in ("card", "host", "disk"):
@@ -68,7 +68,7 @@ def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: 
     known = {*params, CARD}
     problems = [
         _("fits.{where}: {name!r} is not a parameter{suggest}").format(
-            where=where, name=name, suggest=suggest_similar(name, list(params))
+            where=where, name=name, suggest=did_you_mean_hint(name, list(params))
         )
         for where, names in (("size", (*fits.size, *fits.size.values())), ("turn", fits.turn))
         for name in names
@@ -82,10 +82,10 @@ def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: 
         if stage not in set(stages):
             problems.append(
                 _("fits.stages.{stage}: the job has no such stage{suggest}").format(
-                    stage=stage, suggest=suggest_similar(stage, list(stages))
+                    stage=stage, suggest=did_you_mean_hint(stage, list(stages))
                 )
             )
-        for key, formula in table.iter_expressions():
+        for key, formula in table.iter_keys_and_formulas():
             problems += _find_unknown(f"fits.stages.{stage}.{key}", formula, known)
     return problems
 
@@ -94,7 +94,7 @@ def _find_unknown(where: str, formula: str, known: set[str]) -> list[str]:
     unknown = sorted(find_variable_names(formula) - known)
     return [
         _("{where}: {name!r} is neither a parameter nor an amount{suggest}").format(
-            where=where, name=name, suggest=suggest_similar(name, list(known))
+            where=where, name=name, suggest=did_you_mean_hint(name, list(known))
         )
         for name in unknown
     ]

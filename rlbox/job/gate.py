@@ -134,7 +134,7 @@ class BenignRule(LineRule):
     """
 
 
-class CatalogueLine(BenignRule):
+class FixBenignRule(BenignRule):
     """A benign line of the fix `known`, in every log."""
 
     log: str = ""
@@ -254,12 +254,12 @@ class MetricRule(Rule):
 def _value_group_fits(pattern: str, number: str) -> bool:
     """Return whether the group `value` of a pattern, taken by itself, fits a number as a log writes it."""
     try:
-        return compile_re2(f"^(?:{get_named_group_regex(pattern, 'value')})$").search(number) is not None
+        return compile_re2(f"^(?:{extract_named_group_regex_or_empty(pattern, 'value')})$").search(number) is not None
     except ValueError:
         return True
 
 
-def get_named_group_regex(pattern: str, name: str) -> str:
+def extract_named_group_regex_or_empty(pattern: str, name: str) -> str:
     """Return what stands between the brackets of the named group of a pattern that compiles."""
     depth, text = 0, ""
     for part in tokenize_pattern(pattern):

@@ -21,10 +21,10 @@ from rlbox.config.schema import (
     PatternText,
     SpecModel,
     ValidationProblems,
-    suggest_similar,
+    did_you_mean_hint,
     validate_spec,
 )
-from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, require_key_absent
+from rlbox.config.toml_files import format_spec_path, parse_toml, read_utf8_text, require_key_absent
 from rlbox.config.units import Seconds
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
@@ -37,10 +37,10 @@ from rlbox.job.param import (
     ParamName,
     ParamSet,
     Value,
-    find_param_problems,
+    explain_if_example_placeholder,
+    find_param_declaration_problems,
+    find_param_value_problems,
     find_profile_problems_except_cycles,
-    find_unreplaced_example_problem,
-    find_value_problems,
 )
 from rlbox.secrets.masks import value_looks_like_secret
 
@@ -83,7 +83,7 @@ def _with_floors(value: Any) -> Any:
         if name not in FLOORS:
             raise ValueError(
                 _("unknown activity {name!r}{suggest}; known: {floors}").format(
-                    name=name, suggest=suggest_similar(name, list(FLOORS)), floors=", ".join(FLOORS)
+                    name=name, suggest=did_you_mean_hint(name, list(FLOORS)), floors=", ".join(FLOORS)
                 )
             )
     return {name: FLOORS[name] for name in names} if isinstance(value, (list, tuple)) else value
@@ -285,13 +285,13 @@ def _with_source_param(job: Any) -> Any:
 
 
 def _param_problems(job: Job) -> list[str]:
-    problems = [line for name, param in job.params.items() for line in find_param_problems(name, param)]
+    problems = [line for name, param in job.params.items() for line in find_param_declaration_problems(name, param)]
     if problems:  # values are judged by declarations that hold
         return problems
     if INCLUDE_KEY in job.params:
         problems.append(_("params.{include}: the name is taken, profiles use it").format(include=INCLUDE_KEY))
     problems += find_profile_problems_except_cycles(job.profiles, job.params)
-    return problems + find_value_problems("resume.params", job.resume.params, job.params)
+    return problems + find_param_value_problems("resume.params", job.resume.params, job.params)
 
 
 def _find_unknown(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
@@ -299,7 +299,7 @@ def _find_unknown(where: str, kind: str, names: Iterable[str], known: Collection
     for name in names:
         if name not in known:
             yield _("{where}: unknown {kind} {name!r}{suggest}").format(
-                where=where, kind=kind, name=name, suggest=suggest_similar(name, list(known))
+                where=where, kind=kind, name=name, suggest=did_you_mean_hint(name, list(known))
             )
 
 
@@ -365,7 +365,7 @@ def _placeholder_problems(job: Job) -> Iterator[str]:
             values |= {f"{key}.{part.name}.command[{n}]": word for n, word in enumerate(part.command)}
             values |= {f"{key}.{part.name}.env.{name}": value for name, value in part.env.items()}
     yield from (
-        f"{where}: {problem}" for where, value in values.items() if (problem := find_unreplaced_example_problem(value))
+        f"{where}: {problem}" for where, value in values.items() if (problem := explain_if_example_placeholder(value))
     )
 
 
@@ -428,7 +428,7 @@ _PORTS = TypeAdapter(dict[str, Port])
 
 def load_job(project: Project, name: str) -> Job:
     path = project.require_job_file(name)
-    shown = display_path(path, project)
+    shown = format_spec_path(path, project)
     return _validate_job(name, shown, read_utf8_text(path, shown))
 
 
@@ -437,11 +437,11 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
     return validate_spec(Job, {**require_key_absent(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
-def load_ports_of_jobs_on_target(project: Project, target: str) -> dict[str, int]:
+def load_target_ports_by_job_dot_port(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
     found: dict[str, int] = {}
     for name, path in project.job_files().items():
-        shown = display_path(path, project)
+        shown = format_spec_path(path, project)
         table = parse_toml(read_utf8_text(path, shown), shown)
         if table.get("target") != target:
             continue
@@ -453,17 +453,17 @@ def load_ports_of_jobs_on_target(project: Project, target: str) -> dict[str, int
     return found
 
 
-def shift_ports(job: Job, by: int) -> Job:
-    """Return `job` with `by` added to each port of its table.
+def shift_ports(job: Job, offset: int) -> Job:
+    """Return `job` with `offset` added to each port of its table.
 
     Raises SpecError: A port would be none that a user may have.
     """
-    ports = {name: number + by for name, number in job.ports.items()}
-    for name, number in ports.items() if by else ():
+    ports = {name: number + offset for name, number in job.ports.items()}
+    for name, number in ports.items() if offset else ():
         if not LOWEST_PORT <= number <= HIGHEST_PORT:
             raise SpecError(
                 _("--shift-ports {by} moves port {name} of job {job} to {number}").format(
-                    by=by, name=name, job=job.name, number=number
+                    by=offset, name=name, job=job.name, number=number
                 ),
                 next_step=_("name a number with which all of them are from {lowest} to {highest}").format(
                     lowest=LOWEST_PORT, highest=HIGHEST_PORT

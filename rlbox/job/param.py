@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
-from rlbox.config.schema import SpecModel, suggest_similar
-from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, parse_quantity, repr_without_exponent
+from rlbox.config.schema import SpecModel, did_you_mean_hint
+from rlbox.config.units import PARAMETER_UNITS, Unit, convert_from_base_unit, parse_to_base_unit, repr_without_exponent
 from rlbox.i18n import _
 from rlbox.job.names import ProblemOrEmpty
 
@@ -51,7 +51,7 @@ class Param(SpecModel):
     false: str = Field("false", description="argument for false; empty: removed from the command")
 
     @property
-    def kind(self) -> ParamType:
+    def effective_type(self) -> ParamType:
         if self.type:
             return self.type
         if self.unit:
@@ -63,10 +63,10 @@ class Param(SpecModel):
     @property
     def argument_unit(self) -> str:
         """The unit that the command gets it in; empty for a value without one."""
-        return self.unit or _DEFAULT_UNITS.get(self.kind, "")
+        return self.unit or _DEFAULT_UNITS.get(self.effective_type, "")
 
 
-def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
+def convert_without_bounds_check(param: Param, value: Scalar) -> Scalar:
     """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
 
     Raises ValueError: it has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a
@@ -79,22 +79,22 @@ def validate_and_convert_units(param: Param, value: Scalar) -> Scalar:
         shown = [format_scalar(choice) for choice in param.choices]
         raise ValueError(
             _("must be one of {shown}{suggest}").format(
-                shown=", ".join(shown), suggest=suggest_similar(format_scalar(value), shown)
+                shown=", ".join(shown), suggest=did_you_mean_hint(format_scalar(value), shown)
             )
         )
-    if problem := find_unreplaced_example_problem(value):
+    if problem := explain_if_example_placeholder(value):
         raise ValueError(problem)
     return settled
 
 
-def find_bounds_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
-    if isinstance(settled, (str, bool)):
+def find_bounds_problem(param: Param, in_unit: Scalar) -> ProblemOrEmpty:
+    if isinstance(in_unit, (str, bool)):
         return ""
     low, high = (None if bound is None else _typed(param, bound) for bound in (param.at_least, param.at_most))
-    if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
+    if (low is None or in_unit >= low) and (high is None or in_unit <= high):  # type: ignore[operator]
         return ""
     unit = f" {param.argument_unit}" if param.argument_unit not in ("", "fraction") else ""
-    found = f"{repr_without_exponent(settled)}{unit}"
+    found = f"{repr_without_exponent(in_unit)}{unit}"
     least, most = ("" if bound is None else format_scalar(bound) for bound in (param.at_least, param.at_most))
     if not most:
         return _("{found}, and must be at least {least}").format(found=found, least=least)
@@ -103,9 +103,9 @@ def find_bounds_problem(param: Param, settled: Scalar) -> ProblemOrEmpty:
     return _("{found}, and must be from {least} to {most}").format(found=found, least=least, most=most)
 
 
-def parse_bool_or_number_else_text(param: Param, text: str) -> Scalar:
+def parse_param_text_leaving_units(param: Param, text: str) -> Scalar:
     """Raises `ValueError`."""
-    kind = param.kind
+    kind = param.effective_type
     if kind == "bool":
         if text.lower() not in _BOOLS:
             raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
@@ -121,13 +121,13 @@ def parse_bool_or_number_else_text(param: Param, text: str) -> Scalar:
     return value
 
 
-def format_argument_without_unit(param: Param, settled: Scalar) -> str:
-    if isinstance(settled, bool):
-        return param.true if settled else param.false
-    return repr_without_exponent(settled) if param.argument_unit and not isinstance(settled, str) else str(settled)
+def format_argument_without_unit(param: Param, in_unit: Scalar) -> str:
+    if isinstance(in_unit, bool):
+        return param.true if in_unit else param.false
+    return repr_without_exponent(in_unit) if param.argument_unit and not isinstance(in_unit, str) else str(in_unit)
 
 
-def find_unreplaced_example_problem(value: Scalar) -> ProblemOrEmpty:
+def explain_if_example_placeholder(value: Scalar) -> ProblemOrEmpty:
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (
         _("{found!r} is a placeholder of a guide: write the value that belongs there").format(found=found.group())
@@ -143,7 +143,7 @@ def format_scalar(value: Scalar) -> str:
 
 
 def _typed(param: Param, value: Scalar) -> Scalar:
-    kind = param.kind
+    kind = param.effective_type
     match kind:
         case "bool":
             fits = isinstance(value, bool)
@@ -156,14 +156,14 @@ def _typed(param: Param, value: Scalar) -> Scalar:
         case _:
             if isinstance(value, bool):
                 raise ValueError(_("must be a {kind} with its unit").format(kind=kind))
-            quantity: Fraction = parse_quantity(kind, value)
-            return convert_to_unit(quantity, param.argument_unit)
+            quantity: Fraction = parse_to_base_unit(kind, value)
+            return convert_from_base_unit(quantity, param.argument_unit)
     if not fits:
         raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
     return float(value) if kind == "float" else value
 
 
-def find_param_problems(name: str, param: Param) -> list[str]:
+def find_param_declaration_problems(name: str, param: Param) -> list[str]:
     where = f"params.{name}"
     if param.unit and param.type and param.type != PARAMETER_UNITS[param.unit][0]:
         return [
@@ -176,8 +176,8 @@ def find_param_problems(name: str, param: Param) -> list[str]:
         problems.append(_("{where}.type: missing, for there is no default to tell it").format(where=where))
     bounds = {key: getattr(param, key) for key in ("at_least", "at_most") if getattr(param, key) is not None}
     for key, value in {**bounds, **{f"choices[{n}]": choice for n, choice in enumerate(param.choices)}}.items():
-        if key in bounds and param.kind in ("str", "bool"):
-            must_be = _MUST_BE[param.kind]
+        if key in bounds and param.effective_type in ("str", "bool"):
+            must_be = _MUST_BE[param.effective_type]
             problems.append(_("{where}.{key}: {must_be} has no range").format(where=where, key=key, must_be=must_be))
             continue
         try:
@@ -212,8 +212,8 @@ ParamSet = dict[ParamName, ProfileEntry]
 ParamSets = Mapping[str, Mapping[str, Scalar | tuple[str, ...]]]
 
 
-def get_included_profiles(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
-    value = table.get(INCLUDE_KEY, ())
+def get_included_profile_names(profile: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
+    value = profile.get(INCLUDE_KEY, ())
     return value if isinstance(value, tuple) else (str(value),)
 
 
@@ -242,23 +242,23 @@ def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, Profi
 def _visit(profiles: ParamSets, name: str, order: dict[str, None], above: tuple[str, ...]) -> None:
     if name in order or name in above:
         return
-    for under in get_included_profiles(profiles[name]):
+    for under in get_included_profile_names(profiles[name]):
         _visit(profiles, under, order, (*above, name))
     order[name] = None
 
 
-def find_value_problems(
-    where: str, table: Mapping[str, Scalar | tuple[str, ...]], params: Mapping[str, Param]
+def find_param_value_problems(
+    path_for_errors: str, value_by_param: Mapping[str, Scalar | tuple[str, ...]], params: Mapping[str, Param]
 ) -> list[str]:
     problems = []
-    for name, value in table.items():
-        path, param = f"{where}.{name}", params.get(name)
+    for name, value in value_by_param.items():
+        path, param = f"{path_for_errors}.{name}", params.get(name)
         if name == INCLUDE_KEY:
             continue
         if param is None:
             problems.append(
                 _("{path}: not a parameter of the job{suggest}").format(
-                    path=path, suggest=suggest_similar(name, list(params))
+                    path=path, suggest=did_you_mean_hint(name, list(params))
                 )
             )
         elif isinstance(value, tuple):
@@ -270,7 +270,7 @@ def find_value_problems(
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        problem = find_bounds_problem(param, validate_and_convert_units(param, value))
+        problem = find_bounds_problem(param, convert_without_bounds_check(param, value))
     except ValueError as error:
         return [_with_value(error, value)]
     if not problem:
@@ -281,12 +281,12 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
 def find_profile_problems_except_cycles(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
     problems = []
     for name, table in profiles.items():
-        problems += find_value_problems(f"profiles.{name}", table, params)
+        problems += find_param_value_problems(f"profiles.{name}", table, params)
         problems += [
             _("profiles.{name}.{include}: no profile {under!r}{suggest}").format(
-                name=name, include=INCLUDE_KEY, under=under, suggest=suggest_similar(under, list(profiles))
+                name=name, include=INCLUDE_KEY, under=under, suggest=did_you_mean_hint(under, list(profiles))
             )
-            for under in get_included_profiles(table)
+            for under in get_included_profile_names(table)
             if under not in profiles
         ]
     return problems

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.job.job import Job
 from rlbox.job.param import (
     Param,
     Scalar,
+    convert_without_bounds_check,
     find_bounds_problem,
     format_scalar,
     merge_profiles,
-    parse_bool_or_number_else_text,
-    validate_and_convert_units,
+    parse_param_text_leaving_units,
 )
 
 DEFAULT = "default"
@@ -80,9 +80,9 @@ def apply_overrides(
     )
 
 
-def parse_settings_last_wins(texts: Iterable[str]) -> dict[str, str]:
+def parse_set_options_last_wins(assignments: Iterable[str]) -> dict[str, str]:
     found = {}
-    for text in texts:
+    for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             raise SpecError(_("--set {text}: no '=' in it").format(text=text), next_step=_("write --set NAME=VALUE"))
@@ -113,7 +113,7 @@ class _Problems:
         for name, text in settings.items():
             if name not in params:
                 self._unknown = True
-                near = suggest_similar(name, list(params))
+                near = did_you_mean_hint(name, list(params))
                 self.lines.append(
                     _("--set {name}: not a parameter of job {job}{near}").format(
                         name=name, job=self._job.name, near=near
@@ -121,7 +121,7 @@ class _Problems:
                 )
                 continue
             try:
-                found[name] = (parse_bool_or_number_else_text(params[name], text), SET)
+                found[name] = (parse_param_text_leaving_units(params[name], text), SET)
             except ValueError as error:
                 self.lines.append(
                     _("--set {name}={text}: {error}: {help}").format(
@@ -133,7 +133,7 @@ class _Problems:
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
         param = self._job.params[name]
         try:
-            settled = validate_and_convert_units(param, value)
+            settled = convert_without_bounds_check(param, value)
             problem = find_bounds_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
@@ -161,7 +161,7 @@ class _Problems:
         raise SpecError(what, next_step=step)
 
 
-def build_undated_start_entry(
+def build_undated_overrides_entry(
     values: ParamValues,
     settings: Mapping[str, str],
     *,
@@ -190,13 +190,13 @@ def build_undated_start_entry(
 
 def resolve_default_params(job: Job) -> dict[str, Scalar]:
     return {
-        name: validate_and_convert_units(param, param.default)
+        name: convert_without_bounds_check(param, param.default)
         for name, param in job.params.items()
         if param.default is not None
     }
 
 
-def map_params_to_units(job: Job) -> dict[str, str]:
+def get_unit_by_param(job: Job) -> dict[str, str]:
     units = {name: param.argument_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 
@@ -217,7 +217,7 @@ def _describe_param(param: Param) -> str:
         if param.argument_unit not in ("", "fraction")
         else ""
     )
-    parts = [f"{param.kind}{unit}"]
+    parts = [f"{param.effective_type}{unit}"]
     if param.choices:
         parts = [_("one of {choices}").format(choices=", ".join(map(str, param.choices)))]
     if param.at_least is not None or param.at_most is not None:
@@ -227,7 +227,7 @@ def _describe_param(param: Param) -> str:
     return ", ".join([*parts, *(["required"] if param.required else [])])
 
 
-def format_declared_params(job: Job) -> list[str]:
+def format_declared_param_lines(job: Job) -> list[str]:
     if not job.params:
         return []
     width = max(map(len, job.params))

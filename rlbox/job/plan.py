@@ -16,8 +16,8 @@ from rlbox.i18n import _
 from rlbox.job.gate import (
     PLAN_CONTEXT,
     BenignRule,
-    CatalogueLine,
     FileRule,
+    FixBenignRule,
     ForbidRule,
     MetricRule,
     ModelText,
@@ -27,7 +27,7 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_argument_without_unit, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, map_params_to_units
+from rlbox.job.params import SET, ParamValues, apply_overrides, get_unit_by_param
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
@@ -106,12 +106,12 @@ class PlaceholderFiller:
         return env
 
 
-def source_mount_path_or_empty(folder: str) -> str:
-    """Return where a container sees the tree `folder` of its host; empty for none.
+def container_source_path_or_empty(host_folder: str) -> str:
+    """Return where a container sees the tree `host_folder` of its host; empty for none.
 
     Each tree has a path of its own: Python takes a compiled file for that of any source with its path, time and size.
     """
-    return f"/opt/source/{hashlib.sha256(folder.encode()).hexdigest()[:8]}" if folder else ""
+    return f"/opt/source/{hashlib.sha256(host_folder.encode()).hexdigest()[:8]}" if host_folder else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class NodePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterRun:
+class RunCluster:
     """The cluster that a run is on: its name, what keeps strangers out (token, tls, nothing), its nodes, head first.
 
     `words` mean the cluster behind `rlbox cluster up`, `options` behind `rlbox run --resume RUN`.
@@ -251,13 +251,13 @@ class RunPlan:
     secrets: tuple[str, ...] = ()
     aliases: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    benign: tuple[CatalogueLine, ...] = ()
+    benign: tuple[FixBenignRule, ...] = ()
     gpus: str = ""
     network: str = "host"
     open: bool = False
     published: Mapping[str, int] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
-    cluster: ClusterRun | None = None
+    cluster: RunCluster | None = None
     shift_ports: int = 0
     schema: int = 1
 
@@ -297,7 +297,7 @@ def plan_run(
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
         origins=dict(values.origins),
-        units=map_params_to_units(job),
+        units=get_unit_by_param(job),
         secrets=secrets,
         next_steps=job.next,
     )
@@ -403,7 +403,7 @@ def plan_resume(
         previous_plan,
         params=dict(now.params),
         origins=dict(now.origins),
-        units=map_params_to_units(job),
+        units=get_unit_by_param(job),
         stages=tuple(stages),
         notes=(*previous_plan.notes, *_list_resume_notes(job, next_attempt_by_stage)),
     )
@@ -415,7 +415,7 @@ def _list_resume_notes(job: Job, attempts: Mapping[str, int]) -> list[str]:
     return [f"{name}, attempt {number}: {said}" for name, number in attempts.items() if number > 1 and said]
 
 
-def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
+def parse_run_plan(data: Mapping[str, Any]) -> RunPlan:
     """`SpecError`: the data were written by another schema, or are no plan."""
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != 1:

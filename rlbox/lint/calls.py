@@ -90,7 +90,7 @@ def unwrap_program_calls(command: Command, outer_context_tags: frozenset[str]) -
         yield call
         mark = "container entry" if program == "docker run" else _WRAPPERS.get(program, {}).get("mark", "")
         outer_context_tags |= set(mark.split())
-        words = get_wrapped_command(call)
+        words = get_wrapped_command_words(call)
         while words and ASSIGNMENT.match(words[0].text):
             words = words[1:]
 
@@ -122,7 +122,7 @@ def _python_module(words: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
     return "python", words
 
 
-def get_wrapped_command(call: Call) -> tuple[Word, ...]:
+def get_wrapped_command_words(call: Call) -> tuple[Word, ...]:
     """Return the command that a wrapper, a launcher of Python or `docker run` runs; nothing for other programs."""
     if call.program == "docker run":
         image = find_docker_image_index(call)
@@ -167,7 +167,7 @@ def find_docker_image_index(call: Call) -> int | None:
     return None
 
 
-def find_shell_text_words(call: Call) -> Iterator[tuple[Word, frozenset[str]]]:
+def find_words_with_shell_code(call: Call) -> Iterator[tuple[Word, frozenset[str]]]:
     """Yield the words of a call that are shell text themselves, each with the context_tags of where it runs."""
     spaced = [word for word in call.words if " " in word.text]
     if call.program in _SHELLS:
@@ -178,6 +178,6 @@ def find_shell_text_words(call: Call) -> Iterator[tuple[Word, frozenset[str]]]:
     elif call.program in ("ssh", "pdsh", "clush", "parallel-ssh"):
         yield from ((word, frozenset({"ssh"})) for word in spaced if not re.match(r"-|[A-Za-z]+=", word.text))
     elif call.program == "ray job submit":
-        rest = get_wrapped_command(call)
+        rest = get_wrapped_command_words(call)
         if len(rest) == 1 and rest[0] in spaced:
             yield rest[0], frozenset({"ray-job"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from rlbox.lint.calls import ASSIGNMENT, Call, find_docker_image_index, find_shell_text_words, unwrap_program_calls
+from rlbox.lint.calls import ASSIGNMENT, Call, find_docker_image_index, find_words_with_shell_code, unwrap_program_calls
 from rlbox.lint.shell import Command, Position, Source, Word, parse_shell_commands
 
 NO_CONTEXT_TAGS: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Document:
     def contains_regex_even_in_comments(self, regex: str) -> bool:
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
-    def list_ignored_rules(self, line_number: int) -> set[str]:
+    def get_ignored_rules(self, line_number: int) -> set[str]:
         """Return the rules that a comment on a line, or one alone on the line above, switches off for it."""
         above = self.lines[line_number - 2] if line_number > 1 else ""
         comments = self.lines[line_number - 1] + (above if re.match(r"\s*(?:#|//|<!--)", above) else "")
@@ -91,19 +91,19 @@ class Document:
 
         return _VARIABLE.sub(put, text)[:_LONGEST_EXPANSION]
 
-    def add_value(self, name: str, value: str, position: Position) -> None:
+    def add_variable_value(self, name: str, value: str, position: Position) -> None:
         self.values.setdefault(name, []).append((position, value))
 
     def add_setting(
         self, name: str, value: str, position: Position, set_by: SetBy, context_tags: frozenset[str] = NO_CONTEXT_TAGS
     ) -> None:
         self.settings.append(Setting(name, value, position, set_by, context_tags))
-        self.add_value(name, value, position)
+        self.add_variable_value(name, value, position)
 
-    def add_pins(self, words: Iterable[str]) -> None:
+    def add_version_pins(self, words: Iterable[str]) -> None:
         self.pins.update({pin[1]: pin[2] for word in words if (pin := _PIN.match(word))})
 
-    def add_shell(self, source: Source, context_tags: frozenset[str] = NO_CONTEXT_TAGS, depth: int = 0) -> None:
+    def add_shell_code(self, source: Source, context_tags: frozenset[str] = NO_CONTEXT_TAGS, depth: int = 0) -> None:
         """Add shell text; text that no other stands in is a shell of its own."""
         if depth == 0:
             self.shells.append(source)
@@ -112,7 +112,7 @@ class Document:
         for command in parse_shell_commands(source) if depth <= _DEEPEST else ():
             self._add_command(command, context_tags, depth)
 
-    def add_argv(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
+    def add_argv_unless_options(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
         if words and not words[0].text.startswith("-"):
             text = " ".join(word.text for word in words)
             self._add_command(Command(Source(text, words[0].position), words=words), context_tags)
@@ -182,10 +182,10 @@ class Document:
             if image is not None and f" -t {call.words[image].text} " not in self.text:  # it is built here
                 name = self.expand_variables(call.words[image].text, call.position)
                 self.images.append(replace(call.words[image], text=name))
-        for word, context_tags in find_shell_text_words(call):
-            self.add_shell(word.source(), call.context_tags | context_tags, depth + 1)
+        for word, context_tags in find_words_with_shell_code(call):
+            self.add_shell_code(word.to_source_inside_quotes(), call.context_tags | context_tags, depth + 1)
         if call.program == "pip":
-            self.add_pins(call.word_texts)
+            self.add_version_pins(call.word_texts)
         if call.program in ("bash", "sh", "ssh", "su", "zsh"):
             for document in call.command.here_documents:
-                self.add_shell(document, call.context_tags, depth + 1)
+                self.add_shell_code(document, call.context_tags, depth + 1)

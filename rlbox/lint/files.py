@@ -21,7 +21,7 @@ LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
-def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
+def read_texts_noting_problems(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
     """Yield name and text of every file asked for, once each; what cannot be read goes into `problems`.
 
     Below a directory only what looks like a script, a spec or notes is read.
@@ -63,7 +63,7 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def list_spec_targets_none_if_unreadable(project: Project) -> dict[Path, str | None]:
+def get_target_by_spec_file(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
     specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
     for path in project.job_files().values():

@@ -120,7 +120,7 @@ def _add_text(document: Document, path: Sequence[str], source: Source, position:
     key, text = path[-1], source.text
     variable = sibling if key == "value" else key  # `name: X` with `value: Y`, as Kubernetes writes it
     if _COMMAND.fullmatch(key):
-        document.add_shell(source, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
+        document.add_shell_code(source, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     elif _VARIABLE.fullmatch(variable):
         document.add_setting(variable, text, source.start if key in ("value", "pattern") else position, "data")
     elif key == "image" and re.search(r"[/:]", text):
@@ -134,13 +134,13 @@ def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) 
         spaced = [word for word in words if re.search(r"\s", word.text)]
         if words[0] in spaced or (spaced and not any(word.text.startswith("-") for word in words)):
             for item in items:
-                document.add_shell(item)
+                document.add_shell_code(item)
         else:
-            document.add_argv(words, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
+            document.add_argv_unless_options(words, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     for word in words if key in ("env", "environment", "envs") else ():
         if pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text):
             document.add_setting(pair[1], pair[2], word.position, "data")
-    document.add_pins(word.text for word in words)
+    document.add_version_pins(word.text for word in words)
 
 
 def _read_toml(document: Document, source: Source) -> None:
@@ -161,14 +161,14 @@ class _TomlPlaces:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         found = self.source.text.find(text.split("\n")[0][:40], self.index)
         self.index = found if found >= 0 else self.index  # an escaped one is not found: the place of its key will do
-        return Source(text, self.source.position(self.index), self.source.margin)
+        return Source(text, self.source.position_at(self.index), self.source.margin)
 
     def _key(self, key: str) -> Position:
         pattern = re.compile(rf"(?m)(?:^|[{{,.\[\"'\s])({re.escape(key)})(?=[\"'\s.=\]])")
         if match := pattern.search(self.source.text, self.index):
             self.index = match.end(1)
-            return self.source.position(match.start(1))
-        return self.source.position(self.index)
+            return self.source.position_at(match.start(1))
+        return self.source.position_at(self.index)
 
 
 class _Composer(Composer, CBaseLoader):
@@ -238,7 +238,7 @@ def _read_dockerfile(document: Document, source: Source) -> None:
     for part in _instructions(source):
         match = _INSTRUCTION.match(part.text)
         name, end = (match["name"].upper(), match.end()) if match else ("", 0)
-        rest = Source(part.text[end:], part.position(end), part.margin)
+        rest = Source(part.text[end:], part.position_at(end), part.margin)
         context_tags = frozenset({"image"} | ({"healthcheck"} if match and match["outer"] else NO_CONTEXT_TAGS))
         words = rest.text.split()
         match name:
@@ -249,10 +249,10 @@ def _read_dockerfile(document: Document, source: Source) -> None:
                 stages |= {words[2].lower()} if len(words) == 3 else set()
             case "ENV":
                 for pair in _PAIR.finditer(rest.text):
-                    document.add_setting(pair[1], pair[2].strip("\"'"), rest.position(pair.start()), "dockerfile")
+                    document.add_setting(pair[1], pair[2].strip("\"'"), rest.position_at(pair.start()), "dockerfile")
             case "ARG":
                 for pair in _PAIR.finditer(rest.text):
-                    document.add_value(pair[1], pair[2].strip("\"'"), rest.position(pair.start()))
+                    document.add_variable_value(pair[1], pair[2].strip("\"'"), rest.position_at(pair.start()))
             case "RUN" | "CMD" | "ENTRYPOINT":
                 context_tags |= {"entry"} if name != "RUN" and "healthcheck" not in context_tags else NO_CONTEXT_TAGS
                 _add_step(document, rest, context_tags)
@@ -284,20 +284,20 @@ def _add_step(document: Document, rest: Source, context_tags: frozenset[str]) ->
     if rest.text.startswith("["):
         with contextlib.suppress(ValueError, SyntaxError):
             words = ast.literal_eval(rest.text.replace("\\\n", " ").strip())
-            document.add_argv([Word(str(word), str(word), rest.start) for word in words], context_tags)
+            document.add_argv_unless_options([Word(str(word), str(word), rest.start) for word in words], context_tags)
     elif rest.text.startswith("<<"):  # the here-document is the step itself
         start = rest.text.find("\n") + 1
-        document.add_shell(
-            Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position(start)), context_tags
+        document.add_shell_code(
+            Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position_at(start)), context_tags
         )
     else:
-        document.add_shell(rest, context_tags)
+        document.add_shell_code(rest, context_tags)
 
 
 READERS: dict[str, Callable[[Document, Source], None]] = {
     "dockerfile": _read_dockerfile,
     "notes": _read_notes,
-    "shell": Document.add_shell,
+    "shell": Document.add_shell_code,
     "toml": _read_toml,
     "yaml": _read_yaml,
 }

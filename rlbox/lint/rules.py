@@ -13,7 +13,7 @@ from textwrap import shorten
 
 from rlbox.foreign import parse_digits
 from rlbox.job.expression import evaluate_expression
-from rlbox.lint.calls import Argument, Call, get_wrapped_command
+from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, Setting
 from rlbox.lint.drift import DriftRule, Matcher, Severity
 from rlbox.lint.formats import parse_document
@@ -24,7 +24,7 @@ _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One defect: `line` and `column` count from 1; `next_step` is the form that works."""
 
     file: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit:
+class _Hit:
     """Where a rule found its defect; `first_line` is that of its command, `fields` fill the texts.
 
     `severity` replaces the rule's.
@@ -49,33 +49,33 @@ class Hit:
     severity: Severity | None = None
 
 
-Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[Hit]]
+Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[_Hit]]
 
 
-def make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> Hit:
+def _make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> _Hit:
     """Return a hit in a call, at its beginning unless `position` says where."""
     first_line = call.command.statement.start.line
-    return Hit(position=position or call.position, first_line=first_line, fields=message_fields)
+    return _Hit(position=position or call.position, first_line=first_line, fields=message_fields)
 
 
-def make_hit_at_setting(setting: Setting, **fields: str) -> Hit:
+def _make_hit_at_setting(setting: Setting, **fields: str) -> _Hit:
     fields = {"name": setting.name, "value": setting.value, **fields}
-    return Hit(position=setting.position, first_line=setting.position.line, fields=fields)
+    return _Hit(position=setting.position, first_line=setting.position.line, fields=fields)
 
 
-def find_hits(matcher: Matcher, document: Document) -> Iterator[Hit]:
+def _find_hits(matcher: Matcher, document: Document) -> Iterator[_Hit]:
     if matcher.text:
         for source in document.shells:
             for match in re.finditer(matcher.text, source.text):
-                position = source.position(match.start("value"))
-                yield Hit(position=position, first_line=position.line, fields=match.groupdict())
+                position = source.position_at(match.start("value"))
+                yield _Hit(position=position, first_line=position.line, fields=match.groupdict())
     elif matcher.kind == "variable":
         yield from _hits_in_settings(matcher, document)
     elif matcher.kind == "image":
         for image in document.images:
             if name := re.search(matcher.value, image.text):
                 fields = {"value": image.text} | name.groupdict()
-                yield Hit(position=image.position, first_line=image.position.line, fields=fields)
+                yield _Hit(position=image.position, first_line=image.position.line, fields=fields)
     else:
         for call in document.calls:
             yield from _hits_in_call(matcher, document, call)
@@ -85,7 +85,7 @@ def _runs_where(matcher: Matcher, context_tags: frozenset[str]) -> bool:
     return context_tags.issuperset(matcher.inside.split()) and not context_tags & {*matcher.outside}
 
 
-def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
+def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[_Hit]:
     for setting in document.settings:
         if setting.name not in matcher.names and not (matcher.name and re.fullmatch(matcher.name, setting.name)):
             continue
@@ -94,10 +94,10 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
             continue
         value = setting.value if matcher.literal else document.expand_variables(setting.value, setting.position)
         if match := re.search(matcher.value, value.strip("\"'")):
-            yield make_hit_at_setting(setting, **match.groupdict())
+            yield _make_hit_at_setting(setting, **match.groupdict())
 
 
-def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
+def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[_Hit]:
     if not _runs_where(matcher, call.context_tags):
         return
     if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.unquoted_command_line):
@@ -112,18 +112,18 @@ def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[
     if matcher.word:
         for word in call.words if not call.outer else ():
             if match := re.search(matcher.word, word.raw):
-                yield make_hit_at_call(
+                yield _make_hit_at_call(
                     call, word.position, **{"name": call.program, "value": word.text, **match.groupdict()}
                 )
     elif not (matcher.names or matcher.name or matcher.renamed):
         groups = {name: text for name, text in statement.groupdict().items() if text is not None}
-        position = source.position(statement.start("value")) if "value" in groups else None
-        yield make_hit_at_call(call, position, **{"name": call.program, **groups})
+        position = source.position_at(statement.start("value")) if "value" in groups else None
+        yield _make_hit_at_call(call, position, **{"name": call.program, **groups})
     else:
         yield from _hits_in_arguments(matcher, document, call)
 
 
-def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
+def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iterator[_Hit]:
     for argument in call.arguments:
         is_named = argument.name in matcher.names or argument.name in matcher.renamed
         if is_named or (matcher.name and re.fullmatch(matcher.name, argument.name)):
@@ -131,29 +131,29 @@ def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iter
             if match := re.search(matcher.value, value):
                 new = matcher.renamed.get(argument.name, "--help lists the options")
                 fields = {"name": argument.name, "value": value, "new": new} | match.groupdict()
-                yield make_hit_at_call(call, argument.position, **fields)
+                yield _make_hit_at_call(call, argument.position, **fields)
 
 
 def lint_text(
     name: str, text: str, rules: Iterable[DriftRule], versions: Mapping[str, str] | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[LintFinding, ...]:
     """Return what is wrong in a text, in the order of its lines.
 
     `versions`, by distribution, are those that a target pins; what the text itself installs by `==` is known as well.
     """
     document = parse_document(name, text)
     known = {**document.pins, **(versions or {})}
-    findings: dict[tuple[str, int, int], Finding] = {}
+    findings: dict[tuple[str, int, int], LintFinding] = {}
     for rule in rules:
         for hit in _hits_of(rule, document, known):
             finding = _finding(rule, document, known, hit)
-            ignored = document.list_ignored_rules(finding.line) | document.list_ignored_rules(hit.first_line)
+            ignored = document.get_ignored_rules(finding.line) | document.get_ignored_rules(hit.first_line)
             if not {rule.id, "all"} & ignored:
                 findings.setdefault((rule.id, finding.line, finding.column), finding)
     return tuple(sorted(findings.values(), key=lambda one: (one.line, one.column, _ORDER[one.severity], one.rule)))
 
 
-def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[_Hit]:
     is_ruled_out = rule.unless and document.contains_regex_even_in_comments(rule.unless)
     if (
         rule.judge_versions_fails_outside_ranges(versions) != "works"
@@ -162,13 +162,13 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
     ):
         for matcher in (rule, *rule.also):
             check = CHECKS.get(matcher.check)
-            yield from check(document, rule, versions) if check else find_hits(matcher, document)
+            yield from check(document, rule, versions) if check else _find_hits(matcher, document)
 
 
-def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: Hit) -> Finding:
+def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
     severity = hit.severity or severities.get(rule.judge_versions_fails_outside_ranges(versions), rule.severity)
-    return Finding(
+    return LintFinding(
         file=document.name,
         line=hit.position.line,
         column=hit.position.column,
@@ -190,7 +190,7 @@ _CONSTRAINED = ("--no-deps", "-c", "--constraint", "--target", "--dry-run")
 _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatron|swift|llamafactory|axolotl", re.I)
 
 
-def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
     has_stack = any(_STACK_IMAGE.search(image.text) for image in document.images)
     for call in document.calls:
@@ -204,9 +204,9 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
             loose = [word for word in loose if not word.text.startswith("torch")]
         reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
         if loose:
-            yield make_hit_at_call(call, loose[0].position, name=", ".join(word.text for word in loose))
+            yield _make_hit_at_call(call, loose[0].position, name=", ".join(word.text for word in loose))
         elif has_stack and reinstalls and not any(value.endswith(".whl") for value in call.word_texts):
-            yield make_hit_at_call(call, reinstalls[0].position, name=f"pip {' '.join(call.word_texts)}")
+            yield _make_hit_at_call(call, reinstalls[0].position, name=f"pip {' '.join(call.word_texts)}")
 
 
 @cache
@@ -242,7 +242,7 @@ class _KnownNames:
         return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), "--help lists what there is")
 
 
-def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
     for package, programs in _load_known_options().items():
         for call in document.calls:
@@ -253,18 +253,18 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 for argument in _arguments(call):
                     if argument.name not in rule.names and (new := _better_name(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
-                        yield replace(make_hit_at_call(call, argument.position, **fields), severity=known.severity)
+                        yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and call.program.startswith("vastai "):
                 commands = {release: frozenset(programs) for release in programs["vastai logs"]}
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     new = known.suggest(call.program)
-                    yield make_hit_at_call(call, name=call.program, value="the CLI", versions=known.versions, new=new)
+                    yield _make_hit_at_call(call, name=call.program, value="the CLI", versions=known.versions, new=new)
 
 
 def _arguments(call: Call) -> Iterator[Argument]:
     """Yield the arguments that the program itself parses: not those of the command that it runs."""
-    inner = get_wrapped_command(call)
+    inner = get_wrapped_command_words(call)
     for argument in call.arguments:
         if argument.name in ("--", "--args") or (inner and argument.position >= inner[0].position):
             return
@@ -293,7 +293,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     return "" if is_known else known.suggest(name)
 
 
-def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find variables that begin as a program's do, and that it does not mention anywhere."""
     for package, programs in _load_known_options().items():
         for prefix, releases in programs.items():
@@ -304,10 +304,10 @@ def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[st
                 known = _KnownNames(package, releases, versions)
                 is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.9)
                 if setting.name not in known.names and (is_typo or known.severity == "error"):
-                    yield make_hit_at_setting(setting, new=known.suggest(setting.name), versions=known.versions)
+                    yield _make_hit_at_setting(setting, new=known.suggest(setting.name), versions=known.versions)
 
 
-def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find overrides and options that one command gives two values: the last one counts, without a word."""
     for call in document.calls:
         if not re.match(rule.command, call.unquoted_command_line):
@@ -320,11 +320,11 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
                 first, second = sorted((before.position.line, argument.position.line))
                 if not _BRANCH.search("\n".join(document.lines[first - 1 : second])):
                     fields = {"name": argument.name, "value": before.value, "new": argument.value}
-                    yield make_hit_at_call(call, argument.position, **fields)
+                    yield _make_hit_at_call(call, argument.position, **fields)
             last[argument.name] = argument
 
 
-def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[Hit]:
+def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find numbers of a command that do not fit together: the rule's formula over them is false."""
     for call in document.calls:
         if not re.match(rule.command, call.unquoted_command_line) or not all(
@@ -346,7 +346,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             numbers[name] = number
         else:
             if not evaluate_expression(rule.holds, numbers):
-                yield make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
+                yield _make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
 
 
 CHECKS: dict[str, Check] = {

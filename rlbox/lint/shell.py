@@ -39,7 +39,7 @@ class Source:
     start: Position = _BEGIN
     margin: int = 0
 
-    def position(self, index: int) -> Position:
+    def position_at(self, index: int) -> Position:
         row = self.text.count("\n", 0, index)
         column = index - (self.text.rfind("\n", 0, index) + 1)
         return Position(self.start.line + row, column + (self.margin + 1 if row else self.start.column))
@@ -53,7 +53,7 @@ class Word:
     raw: str
     position: Position
 
-    def source(self) -> Source:
+    def to_source_inside_quotes(self) -> Source:
         line, column = self.position
         return Source(self.text, Position(line, column + self.raw.startswith(("'", '"'))))
 

@@ -202,7 +202,7 @@ def strip_ray_prefix_and_repeat(text: str) -> str:
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
-def find_ray_actor_name(text: str) -> str:
+def find_ray_actor_or_task_name_or_empty(text: str) -> str:
     """Return the actor or task that the driver's prefix names; empty without one."""
     found = _RAY_NAME.match(text) if "pid=" in text else None
     return found.group(1) if found else ""
@@ -211,10 +211,10 @@ def find_ray_actor_name(text: str) -> str:
 def count_omitted_ray_repeats(text: str) -> int:
     """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
 
-    Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor_name`), and for a whole line like it
-    before.
+    Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor_or_task_name_or_empty`), and for
+    a whole line like it before.
     """
-    found = _ray_repeat(text) if find_ray_actor_name(text) else None
+    found = _ray_repeat(text) if find_ray_actor_or_task_name_or_empty(text) else None
     return int(found.group(1)) if found else 0
 
 

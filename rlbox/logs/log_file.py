@@ -51,7 +51,7 @@ class MaskedLogFile:
         """
         self._append(self._credentials.feed(self._masks.feed(data)))
 
-    def write_held_back(self) -> None:
+    def flush_held_back_bytes(self) -> None:
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
     def read_next_block(self) -> bytes:
@@ -107,7 +107,7 @@ class LogTimes:
             if place is not None and at_ms is not None and (not self._rows or place >= self._rows[-1][0]):
                 self._rows.append((place, at_ms / 1000))
 
-    def find_unix_time_at(self, offset: int) -> float | None:
+    def find_write_time_unix(self, offset: int) -> float | None:
         """Return the Unix time at which the byte at `offset` was written; None when unknown."""
         index = bisect.bisect_right(self._rows, (offset, float("inf")))
         return self._rows[max(index - 1, 0)][1] if self._rows else None

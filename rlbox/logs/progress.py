@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlbox.foreign import parse_decimal_or_infinite, to_finite_float
+from rlbox.foreign import number_to_finite_float, parse_decimal_number
 from rlbox.logs.lines import strip_ansi_escapes, strip_ray_prefix_and_repeat
 from rlbox.logs.log_file import LogTimes
-from rlbox.secrets.url_credentials import compile_with_re2
+from rlbox.secrets.url_credentials import compile_re2_bytes
 from rlbox.system.safe_files import open_regular_file
 
 LINE_LIMIT = 16 * 1024
@@ -101,7 +101,7 @@ class TimedReading(NamedTuple):
     reading: ProgressReading
 
 
-def parse_progress(line: str) -> ProgressReading | None:
+def parse_progress_line(line: str) -> ProgressReading | None:
     """Return what a line of a log tells of progress; None when it tells nothing."""
     text = _strip(line)
     for parse in (_parse_verl, _parse_megatron, _parse_server, _parse_dict, _parse_step_bar, _parse_plain):
@@ -114,7 +114,7 @@ def _strip(line: str) -> str:
     return strip_ray_prefix_and_repeat(strip_ansi_escapes(line[:LINE_LIMIT]))
 
 
-def find_progress_lines(block: bytes) -> list[OffsetLine]:
+def find_progress_candidates(block: bytes) -> list[OffsetLine]:
     """Return the lines of a block of a log that may tell of progress; the block is searched as a whole."""
     lines: list[OffsetLine] = []
     at = 0
@@ -130,7 +130,7 @@ def find_progress_lines(block: bytes) -> list[OffsetLine]:
 
 @functools.cache
 def _compile_candidate() -> re.Pattern[bytes]:
-    return compile_with_re2(_CANDIDATE)
+    return compile_re2_bytes(_CANDIDATE)
 
 
 def parse_metrics_record(record: object) -> ProgressReading | None:
@@ -140,7 +140,7 @@ def parse_metrics_record(record: object) -> ProgressReading | None:
     """
     if not isinstance(record, Mapping):
         return None
-    found = ((str(name), to_finite_float(value)) for name, value in record.items())
+    found = ((str(name), number_to_finite_float(value)) for name, value in record.items())
     numbers = {name: value for name, value in found if value is not None}
     named = next((name for name in _ROW_STEPS if name in numbers), "")
     step = _find_step(numbers, (named,))
@@ -287,7 +287,7 @@ def _find_step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None
 
 
 def _finite(number: str) -> float | None:
-    value = parse_decimal_or_infinite(number)
+    value = parse_decimal_number(number)
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -357,10 +357,10 @@ def sample_log_progress(path: Path) -> Iterator[TimedReading]:
     try:
         with open_regular_file(path) as file:
             for start, block in _read_blocks(file):
-                for at, line in find_progress_lines(block):
+                for at, line in find_progress_candidates(block):
                     for offset, text in _iterate_states(line):
-                        if reading := parse_progress(text.decode("utf-8", "replace")):
-                            yield TimedReading(times.find_unix_time_at(start + at + offset), reading)
+                        if reading := parse_progress_line(text.decode("utf-8", "replace")):
+                            yield TimedReading(times.find_write_time_unix(start + at + offset), reading)
     except OSError:
         return
 

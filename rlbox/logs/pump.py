@@ -135,7 +135,7 @@ class LogPump:
         self._epoll.close()
 
     def _open(self, name: str, path: Path) -> MaskedLogFile:
-        log = self.logs[name] = MaskedLogFile(path, self._masks.open_secrets_only_stream())
+        log = self.logs[name] = MaskedLogFile(path, self._masks.create_secrets_only_mask_stream())
         return log
 
     def _work(self) -> None:
@@ -176,7 +176,7 @@ class LogPump:
 
     def _read(self, source: _Source) -> bytes:
         if source.tail:
-            return source.tail.read_up_to_block()
+            return source.tail.read_next_block_or_empty()
         try:
             data = os.read(source.handle, _PIPE_BYTES)
         except BlockingIOError:
@@ -189,7 +189,7 @@ class LogPump:
         if self.write_error:
             return
         try:
-            source.log.mask_and_append(data) if data else source.log.write_held_back()
+            source.log.mask_and_append(data) if data else source.log.flush_held_back_bytes()
         except OSError as error:
             self.write_error = OSError(error.errno, error.strerror, str(source.log.path))
             self._grown.set()

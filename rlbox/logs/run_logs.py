@@ -50,7 +50,7 @@ class LogFollower:
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name
-                if data := tail.read_up_to_block():
+                if data := tail.read_next_block_or_empty():
                     yield LogChunk(path, data)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.amounts import GIB, align_rows, decimal_size_text, gpu_memory_text
+from rlbox.amounts import GIB, align_rows, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
@@ -25,18 +25,18 @@ from rlbox.job.plan import RunPaths, RunPlan, select_stages
 from rlbox.planner.needs import (
     IDLE,
     Capacity,
-    Formulas,
+    FitsFormulaEvaluator,
     RunNeeds,
     Shortage,
-    declare_capacity,
+    compute_run_needs,
     describe_unchecked_needs,
-    evaluate_fits,
     find_shortages,
-    parse_machine,
+    get_declared_capacity,
+    parse_machine_capacity,
 )
 from rlbox.system.files import free_bytes_or_0
-from rlbox.system.gpu import query_nvml_or_empty
-from rlbox.system.limits import get_machine_memory_bytes
+from rlbox.system.gpu import query_gpus_or_empty
+from rlbox.system.limits import get_machine_total_memory_bytes
 from rlbox.target.target import Target, load_target
 
 _SOURCES = {"target": "the target", "measured": "this machine", "command_line": "--machine"}
@@ -44,32 +44,32 @@ _SHOWN = 0.05 * GIB
 """Bytes of a part that is shown: less reads 0.0 GiB."""
 
 
-def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> dict[str, Any]:
+def needs_to_json(needs: RunNeeds, capacity: Capacity, shortages: Sequence[Shortage]) -> dict[str, Any]:
     keys = ("stage", "nodes", "gpus", "card", "host", "disk")
-    have = {"nodes": room.nodes, "gpus": room.gpus_per_node, "card": room.bytes_per_gpu}
+    have = {"nodes": capacity.nodes, "gpus": capacity.gpus_per_node, "card": capacity.bytes_per_gpu}
     return {
         "stages": [{key: getattr(row, key) for key in keys} for row in needs.stages],
-        "room": {**have, "host": room.host_bytes_per_node, "disk": room.disk_bytes},
-        "lacks": [lack._asdict() for lack in lacks],
-        "not_judged": list(describe_unchecked_needs(needs, room)),
+        "room": {**have, "host": capacity.host_bytes_per_node, "disk": capacity.disk_bytes},
+        "lacks": [lack._asdict() for lack in shortages],
+        "not_judged": list(describe_unchecked_needs(needs, capacity)),
     }
 
 
-def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
+def format_needs_lines(needs: RunNeeds, capacity: Capacity) -> list[str]:
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
     for row in needs.stages:
         if row.gpus or row.card or row.host or row.disk:
-            sizes = _format_sizes(row.card_bytes, row.host_bytes, sum(row.disk.values()))
+            sizes = _format_sizes(row.needed_bytes_per_gpu, row.needed_host_bytes, sum(row.disk.values()))
             rows.append((row.stage, f"{row.nodes} x {row.gpus}" if row.gpus else "-", *sizes))
-    gpus = "all" if room.gpus_per_node < 0 else str(room.gpus_per_node)
-    sizes = _format_sizes(room.bytes_per_gpu, room.host_bytes_per_node, room.disk_bytes)
-    rows.append((_SOURCES[room.source], f"{room.nodes} x {gpus}", *sizes))
-    return [*align_rows(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
+    gpus = "all" if capacity.gpus_per_node < 0 else str(capacity.gpus_per_node)
+    sizes = _format_sizes(capacity.bytes_per_gpu, capacity.host_bytes_per_node, capacity.disk_bytes)
+    rows.append((_SOURCES[capacity.source], f"{capacity.nodes} x {gpus}", *sizes))
+    return [*align_rows(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, capacity))]
 
 
 def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
     host, disk = (decimal_size_text(size) if size else "-" for size in (host_bytes, disk_bytes))
-    return gpu_memory_text(gpu_bytes) if gpu_bytes else "-", host, disk
+    return gpu_gib_or_mib_text(gpu_bytes) if gpu_bytes else "-", host, disk
 
 
 def _part_lines(needs: RunNeeds) -> list[str]:
@@ -77,7 +77,7 @@ def _part_lines(needs: RunNeeds) -> list[str]:
         (row.stage, kind, format_size(size), name.replace("_", " "))
         for row in needs.stages
         for kind, parts, format_size in (
-            ("a GPU", row.card, gpu_memory_text),
+            ("a GPU", row.card, gpu_gib_or_mib_text),
             ("host", row.host, decimal_size_text),
             ("disk", row.disk, decimal_size_text),
         )
@@ -97,7 +97,7 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def find_user_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
+def find_set_param_paths_off_data_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
     for name, value in values.params.items():
@@ -131,7 +131,7 @@ class RunCommand:
     option_words: tuple[str, ...] = ()
     resumed_params: ParamValues | None = None
 
-    def to_words_after_rlbox(self) -> tuple[str, ...]:
+    def to_argv_after_rlbox(self) -> tuple[str, ...]:
         named = [word for name in self.profiles for word in ("--profile", name)]
         settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
         return (*self.command_words, *named, *settings, *self.option_words)
@@ -142,8 +142,8 @@ class RunCommand:
         return resolve_params(job, self.profiles, self.settings)
 
 
-def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> RunCommand | None:
-    """Return a setting near to `requested` that fits `room`; None when none of what may be turned does.
+def suggest_fitting_command(job: Job, requested: RunCommand, capacity: Capacity) -> RunCommand | None:
+    """Return a setting near to `requested` that fits `capacity`; None when none of what may be turned does.
 
     The model stays.
     """
@@ -153,7 +153,7 @@ def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> 
     def fits(command: RunCommand) -> bool:
         try:
             values = command.resolve_params(job)
-            result = check_fit(job, values, room)
+            result = check_fit(job, values, capacity)
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
         is_same_model = all(values.params[name] == before[name] for name in (*sizes, *sizes.values()))
@@ -191,7 +191,7 @@ def _list_other_values(param: Param, now: Scalar, near_steps: int = _NEAR_STEPS)
     if param.choices or isinstance(now, str):
         return tuple(choice for choice in param.choices if choice != now)
     numbers: list[int | float] = []
-    if param.kind == "fraction":
+    if param.effective_type == "fraction":
         numbers = [round(now + sign * step / 20, 2) for step in range(1, 20) for sign in (-1, 1)]
     elif isinstance(now, int):
         numbers = [now + sign * step for step in range(1, near_steps) for sign in (-1, 1)]
@@ -217,7 +217,7 @@ def load_declared_capacity(app: App, target: str, gpus_option: str) -> Capacity:
     spec = load_target(app.project, target).target
     hardware = spec.hardware
     request = parse_gpus_option(gpus_option, hardware.gpus or (-1 if hardware.gpu else 0))
-    return declare_capacity(spec, len(request.ids) or request.count)
+    return get_declared_capacity(spec, len(request.ids) or request.count)
 
 
 def replace_declared_by_measured_capacity(
@@ -225,7 +225,7 @@ def replace_declared_by_measured_capacity(
 ) -> Capacity:
     """Limits of the target's own stay; of a number of GPUs the first ones are meant."""
     ids = parse_gpus_option(gpus_option, 0).ids
-    cards = [gpu for gpu in query_nvml_or_empty() if gpu.total_bytes]
+    cards = [gpu for gpu in query_gpus_or_empty() if gpu.total_bytes]
     chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[
         : declared.gpus_per_node if declared.gpus_per_node > 0 else None
     ]
@@ -237,21 +237,21 @@ def replace_declared_by_measured_capacity(
         source="measured",
         bytes_per_gpu=float(fullest.total_bytes if fullest else declared.bytes_per_gpu),
         used_bytes_of_fullest_gpu=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host_bytes_per_node=float(min(limit or get_machine_memory_bytes(), get_machine_memory_bytes())),
+        host_bytes_per_node=float(min(limit or get_machine_total_memory_bytes(), get_machine_total_memory_bytes())),
         disk_bytes=float(free_bytes_or_0(data_dir)),
     )
 
 
 def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None:
-    needs = evaluate_fits(job, values, room.bytes_per_gpu)
+    needs = compute_run_needs(job, values, room.bytes_per_gpu)
     return None if needs is None else FitResult(needs=needs, capacity=room, shortages=find_shortages(needs, room))
 
 
-def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand, *, force: bool = False) -> None:
-    """`NodeError` names the nearest setting that fits; what is computed may be wrong: with `force` it is only said."""
+def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand, *, warn_only: bool = False) -> None:
+    """`NodeError` names the nearest setting that fits; computed values may be wrong: `warn_only` says it only."""
     if fit is None or not fit.shortages:
         return
-    if force:
+    if warn_only:
         shown = format_shortages(fit.shortages)
         app.print_status(_("warning: job {job} does not fit: {shown}").format(job=job.name, shown=shown))
         return
@@ -263,20 +263,20 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand
 
 
 def require_resume_fit_except_disk(
-    app: App, job: Job, plan: RunPlan, command_line_settings: Mapping[str, str], *, force: bool = False
+    app: App, job: Job, plan: RunPlan, command_line_settings: Mapping[str, str], *, warn_only: bool = False
 ) -> None:
     """What the run wrote is on the disk already. `plan` holds the `command_line_settings` of the command line."""
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-    room = replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
-    fit = check_fit(job, values, room)
+    capacity = replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
+    fit = check_fit(job, values, capacity)
     requested = RunCommand(
         command_words=("run", "--resume", plan.run_id), settings=command_line_settings, resumed_params=values
     )
-    require_fit(app, job, fit, requested, force=force)
+    require_fit(app, job, fit, requested, warn_only=warn_only)
 
 
-def require_user_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
-    if found := find_user_paths_off_disk(job, values, paths):
+def require_set_param_paths_on_data_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
+    if found := find_set_param_paths_off_data_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
             _(
@@ -291,7 +291,7 @@ def _suggest_next_step(job: Job, fit: FitResult, requested: RunCommand) -> str:
         name = wrong_sizes[0].text.partition(" ")[0]
         return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
     if nearest := suggest_fitting_command(job, requested, fit.capacity):
-        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words_after_rlbox()))
+        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_argv_after_rlbox()))
     return _(
         "no profile or tunable parameter of the job fits: use a larger machine, or another target with --target NAME"
     )
@@ -352,11 +352,11 @@ def estimate_stage_hours(
     job: Job,
     values: ParamValues,
     bytes_per_gpu: float,
-    measurements: Sequence[StageMeasurement],
+    passed_stages_newest_first: Sequence[StageMeasurement],
 ) -> tuple[StageHours, ...]:
-    """`measurements` are stages that passed, the latest first; one counts with the same parameters."""
+    """Of `passed_stages_newest_first` one counts with the same parameters."""
     fits = job.fits or Fits()
-    formulas = Formulas(job, values.params, bytes_per_gpu)
+    formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
 
     def has_same_params(run: StageMeasurement) -> bool:
         return all(
@@ -367,7 +367,7 @@ def estimate_stage_hours(
 
     def estimate(stage: str) -> StageHours:
         table = fits.stages.get(stage, StageFits())
-        for run in measurements:
+        for run in passed_stages_newest_first:
             if run.stage == stage and has_same_params(run):
                 hours = run.seconds / 3600
                 return StageHours(stage=stage, low=hours, high=hours, basis=f"measured, run {run.run}", measured=True)
@@ -383,7 +383,7 @@ def sum_known_hours(hours: Sequence[StageHours]) -> HoursRange:
     return HoursRange(sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours))
 
 
-def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
+def budget_to_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
     low, high = sum_known_hours(hours)
     rows = [asdict(row) for row in hours]
     cost = price and {"low": low * price.low_usd, "high": high * price.high_usd}
@@ -392,7 +392,7 @@ def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[
     return {"hours": rows, "total": {"low": low, "high": high}, "complete": complete, "price": hourly, "cost": cost}
 
 
-def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
+def format_budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
     rows = [("stage", "hours", "source")]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     low, high = sum_known_hours(hours)
@@ -414,33 +414,33 @@ def _range(low: float | None, high: float | None) -> str:
     return texts[0] if texts[0] == texts[1] else "-".join(texts)
 
 
-def print_plan_and_require_fit(
+def print_needs_and_require_fit(
     app: App,
     job_name: str,
     requested: RunCommand,
     target: str,
     machine: str,
     gpus: str,
-    measurements: Sequence[StageMeasurement],
+    passed_stages_newest_first: Sequence[StageMeasurement],
     hourly_price: str,
 ) -> int:
     job = load_job(app.project, job_name)
     values = resolve_params(job, requested.profiles, requested.settings)
     spec = load_target(app.project, target or job.target).target
-    room = load_declared_capacity(app, spec.name, gpus)
+    capacity = load_declared_capacity(app, spec.name, gpus)
     if machine:
-        room = parse_machine(machine, room)
-    fit = check_fit(job, values, room)
-    hours = estimate_stage_hours(job, values, room.bytes_per_gpu, measurements)
+        capacity = parse_machine_capacity(machine, capacity)
+    fit = check_fit(job, values, capacity)
+    hours = estimate_stage_hours(job, values, capacity.bytes_per_gpu, passed_stages_newest_first)
     price = parse_price_range(hourly_price) if hourly_price else get_vast_max_price(spec)
-    time, time_text = budget_json(hours, price), "\n".join(budget_lines(hours, price))
+    time, time_text = budget_to_json(hours, price), "\n".join(format_budget_lines(hours, price))
     if fit is None:
         silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
         app.output({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
         app.print_status(f"next: rlbox run {job_name} --dry-run")
         return 0
-    text = "\n".join([*needs_lines(fit.needs, room), "", *_part_lines(fit.needs)]).rstrip()
-    app.output({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{time_text}")
+    text = "\n".join([*format_needs_lines(fit.needs, capacity), "", *_part_lines(fit.needs)]).rstrip()
+    app.output({"needs": needs_to_json(fit.needs, capacity, fit.shortages), "time": time}, f"{text}\n\n{time_text}")
     given = {"--target": target, "--machine": machine, "--gpus": gpus}
     options = tuple(word for option, value in given.items() if value for word in (option, value))
     start = ("plan" if machine else "run", job_name)  # a run asks the machine that it takes place on

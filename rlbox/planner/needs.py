@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rlbox.amounts import GIB, counted, decimal_size_text, gpu_memory_text
+from rlbox.amounts import GIB, counted, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.expression import ExpressionValue, evaluate_expression
@@ -67,7 +67,7 @@ def estimate_reported_gpu_bytes(gpu_name: str, nominal_gib: float) -> float:
     return GIB * (min(known, nominal_gib) if known else nominal_gib * _REPORTED)
 
 
-def declare_capacity(target: Target, gpus_per_node: int) -> Capacity:
+def get_declared_capacity(target: Target, gpus_per_node: int) -> Capacity:
     """A `need_gib` of 1, the default, says nothing of the disk."""
     hardware = target.hardware
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
@@ -81,8 +81,8 @@ def declare_capacity(target: Target, gpus_per_node: int) -> Capacity:
     )
 
 
-def parse_machine(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
-    """Return the room of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too)."""
+def parse_machine_capacity(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
+    """Return the capacity of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too)."""
     found = _MACHINE.fullmatch(gpus_x_gb)
     if not found or not all(float(part) for part in found.groups() if part):
         raise SpecError(
@@ -121,12 +121,12 @@ class StageNeeds:
     unmet_rules: tuple[str, ...] = ()
 
     @property
-    def card_bytes(self) -> float:
+    def needed_bytes_per_gpu(self) -> float:
         """Memory of the fullest GPU."""
         return sum(self.card.values())
 
     @property
-    def host_bytes(self) -> float:
+    def needed_host_bytes(self) -> float:
         return sum(self.host.values())
 
 
@@ -152,7 +152,7 @@ class RunNeeds:
         return sum(self.disk_bytes_by_stage_part.values())
 
 
-class Formulas:
+class FitsFormulaEvaluator:
     """The formulas of a job's `[fits]` over the parameters of one run; each raises `SpecError` when it has no value.
 
     They may name parameters, `card` (`bytes_per_gpu`, 0: not known), and the amounts of `let`.
@@ -164,16 +164,16 @@ class Formulas:
         for name, formula in job.fits.let.items() if job.fits else ():
             self._variables[name] = self.evaluate(f"let.{name}", formula)
 
-    def evaluate(self, key: str, formula: str) -> ExpressionValue:
+    def evaluate(self, key_for_errors: str, formula: str) -> ExpressionValue:
         try:
             return evaluate_expression(formula, self._variables)
         except ValueError as error:
             raise SpecError(
-                _("jobs/{job}.toml: fits.{where}: {error}").format(job=self._job, where=key, error=error)
+                _("jobs/{job}.toml: fits.{where}: {error}").format(job=self._job, where=key_for_errors, error=error)
             ) from error
 
-    def evaluate_number_or_zero(self, key: str, formula: str) -> float:
-        value = self.evaluate(key, formula)
+    def evaluate_number_or_zero(self, key_for_errors: str, formula: str) -> float:
+        value = self.evaluate(key_for_errors, formula)
         return 0.0 if isinstance(value, str) else float(value)
 
     def fill_in_variables(self, sentence: str) -> str:
@@ -186,21 +186,21 @@ class Formulas:
         return re.sub(r"\{(\w+)\}", shown, sentence)
 
 
-def evaluate_fits(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:
+def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
     `bytes_per_gpu` is what the driver tells, of which engines take shares; 0: not known.
     """
     if job.fits is None:
         return None
-    formulas = Formulas(job, values.params, bytes_per_gpu)
+    formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_evaluate_stage(job.fits, name, formulas) for name in job.fits.stages if name in chosen)
     unsized, wrong = _check_model_sizes(job.fits, values)
     return RunNeeds(stages=stages, unsized_models=tuple(unsized), mismatched_model_sizes=tuple(wrong))
 
 
-def _evaluate_stage(fits: Fits, name: str, formulas: Formulas) -> StageNeeds:
+def _evaluate_stage(fits: Fits, name: str, formulas: FitsFormulaEvaluator) -> StageNeeds:
     row, key = fits.stages[name], f"stages.{name}"
 
     def evaluate_parts(kind: str, parts: Mapping[str, str]) -> dict[str, float]:
@@ -258,8 +258,8 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
 
 def describe_unchecked_needs(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
     kinds = {
-        "memory of a GPU": (room.bytes_per_gpu, any(row.card_bytes for row in needs.stages)),
-        "host memory": (room.host_bytes_per_node, any(row.host_bytes for row in needs.stages)),
+        "memory of a GPU": (room.bytes_per_gpu, any(row.needed_bytes_per_gpu for row in needs.stages)),
+        "host memory": (room.host_bytes_per_node, any(row.needed_host_bytes for row in needs.stages)),
         "data disk": (room.disk_bytes, needs.total_disk_bytes),
     }
     unknown = [
@@ -278,12 +278,12 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
         text += "" if room.gpus_per_node else "; the target names none: hardware.gpu, or --gpus"
         yield Shortage("gpus", row.stage, text)
     free = room.bytes_per_gpu - CONTEXT - room.used_bytes_of_fullest_gpu
-    if room.bytes_per_gpu and row.card_bytes and row.card_bytes > free:
-        total, context, others = map(gpu_memory_text, (room.bytes_per_gpu, CONTEXT, room.used_bytes_of_fullest_gpu))
+    if room.bytes_per_gpu and row.needed_bytes_per_gpu and row.needed_bytes_per_gpu > free:
+        total, context, others = map(gpu_gib_or_mib_text, (room.bytes_per_gpu, CONTEXT, room.used_bytes_of_fullest_gpu))
         held = f" and {others} that other processes hold" if room.used_bytes_of_fullest_gpu else ""
-        text = _describe_lack(_("a GPU"), row.card, max(0.0, free), gpu_memory_text)
+        text = _describe_lack(_("a GPU"), row.card, max(0.0, free), gpu_gib_or_mib_text)
         yield Shortage("card", row.stage, f"{text} ({total}, less {context} for CUDA's context and NCCL{held})")
-    if room.host_bytes_per_node and row.host_bytes > room.host_bytes_per_node:
+    if room.host_bytes_per_node and row.needed_host_bytes > room.host_bytes_per_node:
         text = _describe_lack(_("host memory"), row.host, room.host_bytes_per_node, decimal_size_text)
         yield Shortage("host", row.stage, text)
 

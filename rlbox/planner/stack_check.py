@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlbox.app import App, list_rlbox_requirements
-from rlbox.config.schema import suggest_similar
+from rlbox.app import App, list_rlbox_base_requirements
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat
-from rlbox.planner.stack_solver import Fact, solve
+from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat_table
+from rlbox.planner.stack_solver import CompatFact, solve
 
 if TYPE_CHECKING:
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
 _MAX_TRIED_VERSIONS = 80
-_Item = TypeVar("_Item", Constraint, Fact)
+_Item = TypeVar("_Item", Constraint, CompatFact)
 
 
 NewVersions = tuple[tuple[str, str], ...]
@@ -38,11 +38,11 @@ class StackVerdict:
 
     versions: dict[str, str]
     conflicting_constraints: tuple[Constraint, ...] = ()
-    conflicting_facts: tuple[Fact, ...] = ()
+    conflicting_facts: tuple[CompatFact, ...] = ()
     proposed_changes: tuple[NewVersions, ...] = ()
 
     @property
-    def fits(self) -> bool:
+    def is_consistent(self) -> bool:
         return not self.conflicting_facts and not self.conflicting_constraints
 
 
@@ -66,7 +66,7 @@ def solve_or_find_conflict(problem: StackProblem) -> StackVerdict:
     )
 
 
-def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[Fact, ...], tuple[Constraint, ...]]:
+def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[CompatFact, ...], tuple[Constraint, ...]]:
     # facts that speak of nothing else than what is fixed explain best: what is last is kept
     fixed = {one.name for one in problem.constraints}
     facts = sorted(problem.facts, key=lambda fact: fixed.issuperset(one.name for one in fact.conditions()))
@@ -159,9 +159,9 @@ _TITLES = {
 }
 
 
-def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
+def stack_to_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
     return {
-        "fits": None if verdict.fits and problem.unknown else verdict.fits,
+        "fits": None if verdict.is_consistent and problem.unknown else verdict.is_consistent,
         "unknown": [one._asdict() for one in problem.unknown],
         "versions": {name: version for name, version in verdict.versions.items() if version},
         "fixed": {one.name: {"range": one.range, "where": one.where} for one in problem.constraints},
@@ -172,12 +172,12 @@ def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
     }
 
 
-def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, spec_alone: bool) -> str:
-    unknown = [f"  {line}" for line in unknown_version_lines(problem)]
-    if not verdict.fits:
+def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, is_without_lock: bool) -> str:
+    unknown = [f"  {line}" for line in format_unknown_version_lines(problem)]
+    if not verdict.is_consistent:
         head = f"{target_name}  no solution, because these contradict each other:"
         change = f"nearest change: {format_advice_to_resolve_conflict(target_name, verdict)}"
-        return "\n".join([head, *conflict_lines(verdict), *unknown, change])
+        return "\n".join([head, *format_conflict_lines(verdict), *unknown, change])
     facts = _list_facts_in_force(problem, verdict)
     where = {one.name: one.where for one in problem.constraints}
     shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
@@ -186,13 +186,13 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
         for name, version in verdict.versions.items()
         if version and name in shown
     ]
-    said = f"{'a set that fits' if spec_alone else 'fits together'}, as far as {len(facts)} facts say"
+    said = f"{'a set that fits' if is_without_lock else 'fits together'}, as far as {len(facts)} facts say"
     said = "nothing contradicts, but not all versions are known" if unknown else said
     kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in facts]
     return "\n".join([f"{target_name}  {said}", *unknown, *rows, "facts:", *kept])
 
 
-def unknown_version_lines(problem: StackProblem) -> list[str]:
+def format_unknown_version_lines(problem: StackProblem) -> list[str]:
     return [f"not known: {one.name} {one.version} (known: {', '.join(_shorten(one.known))})" for one in problem.unknown]
 
 
@@ -200,7 +200,7 @@ def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
     return versions if len(versions) <= _MAX_SHOWN else (*versions[: _MAX_SHOWN - 1], "…", versions[-1])
 
 
-def conflict_lines(verdict: StackVerdict) -> list[str]:
+def format_conflict_lines(verdict: StackVerdict) -> list[str]:
     said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
@@ -255,11 +255,11 @@ def _compiler(cuda: str) -> str:
     return f"put {names} of CUDA {cuda} into a group of the stack: they are a whole compiler"
 
 
-def _sentence(fact: Fact) -> str:
+def _sentence(fact: CompatFact) -> str:
     return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.alternatives[0]))}"
 
 
-def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[Fact]:
+def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[CompatFact]:
     facts = [fact for fact in problem.facts if verdict.versions]
     held = [fact for fact in facts if all(one.holds(verdict.versions[one.name]) for one in fact.when)]
     return sorted(held, key=lambda fact: fact.id)
@@ -274,11 +274,11 @@ def require_consistent_stack_or_forced_conflict(app: App, target_name: str, *, f
 def require_no_conflict_unless_forced(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
     problem = load_stack_problem(target, lock)
     verdict = solve_or_find_conflict(problem)
-    for line in unknown_version_lines(problem):
+    for line in format_unknown_version_lines(problem):
         app.print_status(line)
-    if verdict.fits:
+    if verdict.is_consistent:
         return ""
-    lines = conflict_lines(verdict)
+    lines = format_conflict_lines(verdict)
     if force:
         app.print_status(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
         return "; ".join(map(str, lines))
@@ -289,26 +289,26 @@ def require_no_conflict_unless_forced(app: App, target: Target, lock: Lock | Non
     )
 
 
-def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
-    """No lock where there is none, where it is stale, and with `spec_alone`."""
+def load_target_and_current_lock(app: App, target_name: str, *, skip_lock: bool = False) -> tuple[Target, Lock | None]:
+    """No lock where there is none, where it is stale, and with `skip_lock`."""
     from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
     target = load_target_with_fix_apt_packages(app.project, target_name).target
-    lock = None if spec_alone else load_lock(app.project.own_or_shipped_lock_file(target_name))
-    if lock and lock.spec != compute_lock_spec_checksum(target, list_rlbox_requirements()):
+    lock = None if skip_lock else load_lock(app.project.own_or_shipped_lock_file(target_name))
+    if lock and lock.spec != compute_lock_spec_checksum(target, list_rlbox_base_requirements()):
         lock = None
     return target, lock
 
 
 def load_stack_problem(target: Target, lock: Lock | None) -> StackProblem:
     """`SpecError` when the target leaves out a fact that is not there."""
-    table = load_compat()
+    table = load_compat_table()
     ids = [fact.id for fact in table.facts]
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
             _("compat.off: there is no fact {unknown!r}{suggest}").format(
-                unknown=unknown[0], suggest=suggest_similar(unknown[0], ids)
+                unknown=unknown[0], suggest=did_you_mean_hint(unknown[0], ids)
             ),
             where=f"images/{target.name}/target.toml",
             next_step=_("correct the name, or remove the line"),

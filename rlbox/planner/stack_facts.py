@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from rlbox.config.toml_files import load_toml
-from rlbox.foreign import parse_json
-from rlbox.planner.stack_solver import Domains, Fact, is_in_range, parse_condition
+from rlbox.foreign import parse_untrusted_json
+from rlbox.planner.stack_solver import CompatFact, VersionsByName, is_in_range, parse_condition
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target, Wheel
 
@@ -43,12 +43,12 @@ class CompatTable:
     versions: Mapping[str, tuple[str, ...]]
     versions_with_facts: Mapping[str, tuple[str, ...]]
     driver_branch_by_cuda: Mapping[str, str]
-    facts: tuple[Fact, ...]
+    facts: tuple[CompatFact, ...]
 
 
 @cache
-def load_compat() -> CompatTable:
-    table, metadata = load_toml(COMPAT), parse_json(REQUIREMENTS.read_bytes())
+def load_compat_table() -> CompatTable:
+    table, metadata = load_toml(COMPAT), parse_untrusted_json(REQUIREMENTS.read_bytes())
     own = {name: tuple(versions) for name, versions in table["versions"].items()}
     read = {name: tuple(text.split()) for name, text in metadata["versions"].items()}
     facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
@@ -65,8 +65,8 @@ def load_compat() -> CompatTable:
     )
 
 
-def _parse_fact(row: Mapping[str, Any], source: str) -> Fact:
-    return Fact(
+def _parse_fact(row: Mapping[str, Any], source: str) -> CompatFact:
+    return CompatFact(
         id=row["id"],
         says=row.get("says", ""),
         when=tuple(map(parse_condition, row["when"])),
@@ -75,7 +75,7 @@ def _parse_fact(row: Mapping[str, Any], source: str) -> Fact:
     )
 
 
-def is_from_package_metadata(fact: Fact) -> bool:
+def is_from_package_metadata(fact: CompatFact) -> bool:
     return fact.source.startswith(_METADATA)
 
 
@@ -112,11 +112,11 @@ class StackProblem:
 
     versions: Mapping[str, tuple[str, ...]]
     constraints: tuple[Constraint, ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[CompatFact, ...]
     unknown: tuple[UnknownVersion, ...]
     versions_with_facts: Mapping[str, tuple[str, ...]]
 
-    def domains(self, constraints: Iterable[Constraint]) -> Domains:
+    def domains(self, constraints: Iterable[Constraint]) -> VersionsByName:
         """Return what each name may be under some constraints; what none of them names is rather not there."""
         ranges: dict[str, list[str]] = {}
         for constraint in constraints:
@@ -172,12 +172,12 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
     )
 
 
-def _select_applicable_facts(facts: Iterable[Fact], constraints: Iterable[Constraint]) -> tuple[Fact, ...]:
+def _select_applicable_facts(facts: Iterable[CompatFact], constraints: Iterable[Constraint]) -> tuple[CompatFact, ...]:
     """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
     there = {one.name for one in constraints if one.range} | set(MACHINE) | set(_BUILD)
-    waiting, found = list(facts), list[Fact]()
+    waiting, found = list(facts), list[CompatFact]()
     while True:
-        fit, left = list[Fact](), list[Fact]()
+        fit, left = list[CompatFact](), list[CompatFact]()
         for fact in waiting:
             (fit if all(one.must_be_absent or one.name in there for one in fact.when) else left).append(fact)
         if not fit:
@@ -288,7 +288,7 @@ def _constrain_by_wheel(wheel: Wheel, where: str) -> Iterator[Constraint]:
 def _constrain_compiled(table: CompatTable, target: Target) -> Iterator[Constraint]:
     """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
     made = set()
-    for group, entry in target.list_compile_entries:
+    for group, entry in target.compile_entries:
         where, name = f"stack.{group.name}.compile", entry.distribution_name
         version = entry.version or _version_of_tag(entry.ref)
         yield Constraint(name, _exactly(version) if version else ">=0", where)
@@ -305,7 +305,7 @@ def _constrain_compiled(table: CompatTable, target: Target) -> Iterator[Constrai
 def _constrain_excluded(target: Target) -> Iterator[Constraint]:
     held = {str(canonicalize_name(name)) for name in target.base.holds}
     held |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
-    held |= {entry.distribution_name for _, entry in target.list_compile_entries}
+    held |= {entry.distribution_name for _, entry in target.compile_entries}
     for name in map(canonicalize_name, target.python.exclude):
         if name not in held:
             yield Constraint(name, "", _EXCLUDED)

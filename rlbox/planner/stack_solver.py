@@ -33,9 +33,9 @@ class Condition(NamedTuple):
 
 
 @cache
-def is_in_range(versions: str, version: str) -> bool:
+def is_in_range(version_range: str, version: str) -> bool:
     """Return whether a version is in a range; the local part of a version (`+cu128`) is not looked at."""
-    return SpecifierSet(versions).contains(Version(version).public, prereleases=True)
+    return SpecifierSet(version_range).contains(Version(version).public, prereleases=True)
 
 
 def parse_condition(name_not_name_or_range: str) -> Condition:
@@ -46,7 +46,7 @@ def parse_condition(name_not_name_or_range: str) -> Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class CompatFact:
     """When all of `when` holds, all conditions of one of `alternatives` must hold; `says` is the same in a sentence."""
 
     id: str
@@ -59,7 +59,7 @@ class Fact:
         return (*self.when, *(condition for row in self.alternatives for condition in row))
 
 
-Domains = Mapping[str, tuple[str, ...]]
+VersionsByName = Mapping[str, tuple[str, ...]]
 """What each name may be: versions, the preferred first; an empty text says that it is not there."""
 
 _Masks = Mapping[str, int]
@@ -89,7 +89,7 @@ class _Rule(NamedTuple):
         return [name for name, __ in self.when] + [name for row in self.alternatives for name in row]
 
 
-def _make_rule(fact: Fact, domains: Domains) -> _Rule:
+def _make_rule(fact: CompatFact, domains: VersionsByName) -> _Rule:
     rows: list[dict[str, int]] = []
     for conditions in fact.alternatives:
         row: dict[str, int] = {}
@@ -105,21 +105,21 @@ def _mask(condition: Condition, versions: tuple[str, ...]) -> int:
     return sum(1 << position for position, version in enumerate(versions) if condition.holds(version))
 
 
-def solve(domains: Domains, facts: Sequence[Fact]) -> dict[str, str] | None:
+def solve(candidates: VersionsByName, facts: Sequence[CompatFact]) -> dict[str, str] | None:
     """Return a version for each name so that every fact holds, or None when there is none.
 
     Earlier versions of a domain are preferred; nothing is chosen before everything that follows from the rest is drawn.
     """
-    left = {name: (1 << len(versions)) - 1 for name, versions in domains.items()}
+    left = {name: (1 << len(versions)) - 1 for name, versions in candidates.items()}
     if not all(left.values()):
         return None
-    rules = [_make_rule(fact, domains) for fact in facts]
-    users: dict[str, list[_Rule]] = {name: [] for name in domains}
+    rules = [_make_rule(fact, candidates) for fact in facts]
+    users: dict[str, list[_Rule]] = {name: [] for name in candidates}
     for rule in rules:
         for name in set(rule.names()):
             users[name].append(rule)
     found = _search(left, rules, users, rules)
-    return None if found is None else {name: domains[name][mask.bit_length() - 1] for name, mask in found.items()}
+    return None if found is None else {name: candidates[name][mask.bit_length() - 1] for name, mask in found.items()}
 
 
 def _search(

@@ -28,7 +28,7 @@ from rlbox.provision.desired import (
     FileToInstall,
     PartToInstall,
     SkippedItem,
-    remove_env_file_variables,
+    restore_original_env_file_lines,
 )
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
@@ -41,18 +41,18 @@ from rlbox.provision.plan import (
     PathState,
     compute_patch_manifest_sha256,
     format_venv_fingerprint,
-    is_same_content_and_mode,
+    is_same_kind_content_and_mode,
     make_expected_path_state,
 )
 from rlbox.provision.probe import (
     FINGERPRINT_FILE,
-    find_existing_parent,
+    find_nearest_existing_dir,
     list_installed_apt_packages,
     probe_path,
-    read_record,
-    write_record,
+    read_install_record,
+    write_install_record,
 )
-from rlbox.system.command import check_command, run_command
+from rlbox.system.command import run_command, run_command_or_raise
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot, write_atomic
 from rlbox.values import VENV, Command
 
@@ -140,8 +140,8 @@ def _apply_step(
 
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
     layout = desired.layout
-    old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
-    paths = (layout.record_file, layout.add_prefix(VENV))
+    old = read_install_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
+    paths = (layout.record_path, layout.add_prefix(VENV))
     missing = [folder for path in paths for folder in _list_missing_parents_upwards(Path(path))]
     return _save(
         layout,
@@ -159,9 +159,9 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
 
 
 def _save(layout: Layout, record: InstallRecord) -> InstallRecord:
-    with _convert_disk_errors(Path(layout.record_file)):
-        _remove_temporary_files(Path(layout.record_file))
-        write_record(layout, record)
+    with _convert_disk_errors(Path(layout.record_path)):
+        _remove_temporary_files(Path(layout.record_path))
+        write_install_record(layout, record)
     return record
 
 
@@ -227,7 +227,7 @@ def _install_files(
 
 def uninstall_and_list_problems(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
-    record = read_record(layout)
+    record = read_install_record(layout)
     if record is None:
         return ()
     record = _save(layout, replace(record, state="removing"))
@@ -248,7 +248,7 @@ def uninstall_and_list_problems(layout: Layout, on_path: Callable[[str], None]) 
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
     Path(layout.rlbox_dir, "share/patches.json").unlink(missing_ok=True)
-    Path(layout.record_file).unlink(missing_ok=True)
+    Path(layout.record_path).unlink(missing_ok=True)
     for folder in sorted([*record.folders, f"{layout.rlbox_dir}/{_BACKUPS}"], key=len, reverse=True):
         with suppress(OSError):
             os.rmdir(folder)
@@ -279,11 +279,11 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
     )
     room = f"; {decimal_size_text(free_bytes_or_0(venv))} are free there"
     what = f"uv cannot make an environment with Python {desired.python}"
-    check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
+    run_command_or_raise(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(desired, supply) as (words, folder):
         sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
         command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
-        check_command(command, f"uv cannot install the locked packages{room}")
+        run_command_or_raise(command, f"uv cannot install the locked packages{room}")
 
 
 @contextmanager
@@ -342,13 +342,13 @@ def _apply_patches(desired: DesiredState) -> None:
             Path(folder, name).write_text(text, "utf-8")
         argv = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
         root = ("--root", desired.layout.prefix or "/")
-        check_command(Command(argv=(*argv, *root), timeout_s=600), "a source patch does not fit")
+        run_command_or_raise(Command(argv=(*argv, *root), timeout_s=600), "a source patch does not fit")
 
 
 def require_disk_space_for_venv(desired: DesiredState) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
     layout = desired.layout
-    venv_dir = find_existing_parent(Path(layout.add_prefix(VENV)))
+    venv_dir = find_nearest_existing_dir(Path(layout.add_prefix(VENV)))
     free, need = free_bytes_or_0(venv_dir), desired.download_bytes * 2
     if free < need:
         raise NodeError(
@@ -394,8 +394,8 @@ def _back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterab
         else:
             backup, before = own.backup, own.before
             if (
-                not is_same_content_and_mode(path_state, own.now)
-                and not is_same_content_and_mode(path_state, own.before)
+                not is_same_kind_content_and_mode(path_state, own.now)
+                and not is_same_kind_content_and_mode(path_state, own.before)
                 and (copy := _back_up_file(layout, path, path_state))
             ):
                 kept.append(copy)  # changed since rlbox laid it
@@ -423,26 +423,26 @@ def _remove_temporary_files(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-class RestoredFile(NamedTuple):
+class _RestoredFile(NamedTuple):
     record_without_file: InstallRecord
     problem_note: str
 
 
-def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> RestoredFile:
+def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> _RestoredFile:
     """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
 
     A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
     too, the lines of rlbox are taken.
     """
     own, place = record.laid[path], Path(path)
-    now, note = probe_path(place, text=bool(own.merged)), ""
-    if is_same_content_and_mode(now, own.now):
+    now, note = probe_path(place, include_text=bool(own.merged)), ""
+    if is_same_kind_content_and_mode(now, own.now):
         _restore(place, own.before, own.backup)
-    elif not is_same_content_and_mode(now, own.before) and own.merged and now.text is not None:
+    elif not is_same_kind_content_and_mode(now, own.before) and own.merged and now.text is not None:
         before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
-        text = remove_env_file_variables(now.text, own.merged, before)
+        text = restore_original_env_file_lines(now.text, own.merged, before)
         write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
-    elif not is_same_content_and_mode(now, own.before) and now.kind != "absent":
+    elif not is_same_kind_content_and_mode(now, own.before) and now.kind != "absent":
         note = f"{path}: left as it is, because it was changed since" + (
             f"; what stood there before is {own.backup}" if own.backup else ""
         )
@@ -451,8 +451,8 @@ def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> 
     laid = {name: row for name, row in record.laid.items() if name != path}
     kept = (*record.kept, own.backup) if note and own.backup else record.kept
     record = replace(record, laid=laid, kept=kept)
-    write_record(layout, record)
-    return RestoredFile(record, note)
+    write_install_record(layout, record)
+    return _RestoredFile(record, note)
 
 
 def _restore(path: Path, before: PathState, backup: str) -> None:

@@ -16,7 +16,7 @@ from rlbox.amounts import decimal_and_gib_size_text
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_check_manifest_json
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.image.plan import (
     ImagePlan,
     build_container_defaults,
@@ -52,7 +52,7 @@ def merge_env_file_joining_paths(existing_text: str, rlbox_lines: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def remove_env_file_variables(merged_text: str, rlbox_lines: str, original_text: str) -> str:
+def restore_original_env_file_lines(merged_text: str, rlbox_lines: str, original_text: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
     desired = {name for name, _ in _assignments(rlbox_lines)}
     old = {match[1]: line for line in _lines(original_text) if (match := _NAME.fullmatch(line))}
@@ -199,9 +199,9 @@ def plan_desired_state(
         files=tuple(placed.files(lock, ports, rlbox_python)),
         parts=tuple(placed.parts(lock)),
         packages={canonicalize_name(package.name): package.version for package in packages},
-        requirements="".join(package.requirement_line_with_hash() for package in packages),
+        requirements="".join(package.format_requirement_line_with_hash() for package in packages),
         build_constraints=format_requirements(lock.build.packages),
-        apt_packages=tuple(sorted(list_apt_packages(target))),
+        apt_packages=tuple(sorted(list_target_apt_packages(target))),
         patch_manifest=image.context_files.get(PATCHES_IN_CONTEXT, ""),
         patch_programs={name: image.context_files[f"scripts/{name}"] for name in _PATCH_PROGRAMS},
         download_bytes=sum(package.size for package in packages),
@@ -210,7 +210,7 @@ def plan_desired_state(
     )
 
 
-def list_apt_packages(target: Target) -> tuple[str, ...]:
+def list_target_apt_packages(target: Target) -> tuple[str, ...]:
     """Return the apt packages that a target's machine has: those of its base, and what a base image would bring."""
     return (*target.base.packages, *target.base.holds_apt)
 
@@ -255,11 +255,11 @@ class _Placed:
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.link_target_by_path.items():
             if self._layout.takes_effect_in_layout(path):
-                link, origin = self._layout.rewrite_paths(to, self._paths), self._origins.get(path, "rlbox")
+                link, origin = self._layout.prefix_paths_in_text(to, self._paths), self._origins.get(path, "rlbox")
                 yield FileToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
         target, versions = self._target, list_stack_package_versions(self._target, lock)
         hardware = hardware_python_ports_json(target, ports)
-        manifest = parse_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
+        manifest = parse_untrusted_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:
@@ -310,7 +310,7 @@ class _Placed:
         return _OF_THE_MACHINE.get(fix, "") if self._layout.prefix else ""
 
     def _file(self, path: str, text: str, mode: str = "0644") -> FileToInstall:
-        text = self._layout.rewrite_paths(text, self._paths)
+        text = self._layout.prefix_paths_in_text(text, self._paths)
         return FileToInstall(
             path=self._layout.add_prefix(path),
             fix_id_or_rlbox=self._origins.get(path, _hook_fix(path)),

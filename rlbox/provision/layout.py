@@ -34,11 +34,11 @@ class Layout:
         return self.add_prefix(OWN)
 
     @property
-    def venv_python(self) -> str:
+    def venv_python_path(self) -> str:
         return self.add_prefix(f"{VENV}/bin/python")
 
     @property
-    def record_file(self) -> str:
+    def record_path(self) -> str:
         return f"{self.rlbox_dir}/share/applied.json"
 
     def format_apply_command(self, target: str) -> str:
@@ -47,20 +47,20 @@ class Layout:
     def takes_effect_in_layout(self, image_path: str) -> bool:
         return not self.prefix or image_path.startswith(_BELOW)
 
-    def rewrite_paths(self, text: str, paths: Sequence[str]) -> str:
+    def prefix_paths_in_text(self, text: str, image_paths: Sequence[str]) -> str:
         if not self.prefix:
             return text
-        names = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
+        names = "|".join(re.escape(path) for path in sorted(image_paths, key=len, reverse=True))
         return re.sub(rf"(?<![\w./}}-])(?:{names})(?![\w.-])", lambda match: self.prefix + match[0], text)
 
 
-def require_valid_or_empty_prefix(prefix: str, option: str = "--prefix") -> str:
+def require_shell_safe_dir_or_empty(directory: str, option_for_errors: str = "--prefix") -> str:
     """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty."""
-    if not prefix or _PREFIX.fullmatch(prefix):
-        return prefix
+    if not directory or _PREFIX.fullmatch(directory):
+        return directory
     raise SpecError(
         _("{option} {prefix!r}: an absolute folder of letters, digits and ._+- is needed here").format(
-            option=option, prefix=prefix
+            option=option_for_errors, prefix=directory
         ),
-        next_step=_("name another with {option} DIR").format(option=option),
+        next_step=_("name another with {option} DIR").format(option=option_for_errors),
     )

@@ -175,7 +175,7 @@ def compute_patch_manifest_sha256(desired: DesiredState) -> str | None:
     return hashlib.sha256(desired.patch_manifest.encode()).hexdigest() if desired.patch_manifest else None
 
 
-def is_same_content_and_mode(left: PathState, right: PathState) -> bool:
+def is_same_kind_content_and_mode(left: PathState, right: PathState) -> bool:
     return (left.kind, left.sha256, left.mode, left.to) == (right.kind, right.sha256, right.mode, right.to)
 
 
@@ -240,7 +240,7 @@ def _files(
             text = merge_env_file_joining_paths(path_state.text, row.rlbox_lines)
             laid = replace(row, text=text, mode=path_state.mode)
         due = make_expected_path_state(laid)
-        if is_same_content_and_mode(path_state, due):
+        if is_same_kind_content_and_mode(path_state, due):
             continue
         own, reason = known.get(row.path), ""
         if path_state.kind in ("folder", "other"):
@@ -250,7 +250,7 @@ def _files(
         if reason:
             blocked.append(SkippedItem(row.path, row.fix_id_or_rlbox, reason))
             continue
-        keep = path_state.kind != "absent" and not (own and is_same_content_and_mode(own.now, path_state))
+        keep = path_state.kind != "absent" and not (own and is_same_kind_content_and_mode(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
         old, new = path_state.describe(), due.describe()
         steps.append(PathChange(kind, row.path, old, new, row.fix_id_or_rlbox, keep, laid))
@@ -310,7 +310,7 @@ class JsonAndText(NamedTuple):
     text: str
 
 
-def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndText:
+def format_apply_plan_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndText:
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
     lines += [*(step.describe() for step in plan.steps), *_format_skipped_lines(plan.skipped)]
@@ -320,7 +320,7 @@ def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndT
     )
 
 
-def format_apply_output(
+def format_apply_result_output(
     desired: DesiredState,
     skipped: Sequence[SkippedItem],
     steps: Sequence[PathChange],
@@ -336,7 +336,7 @@ def format_apply_output(
     data = {
         "target": desired.target,
         "prefix": layout.prefix,
-        "python": layout.venv_python,
+        "python": layout.venv_python_path,
         "state": state,
         "steps": _steps_to_json(steps),
         "kept": list(kept),

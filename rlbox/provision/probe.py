@@ -20,7 +20,7 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.plan import MISSING, InstallRecord, MachineState, PathState
 from rlbox.system.command import run_command
 from rlbox.system.files import write_atomic
-from rlbox.system.process_table import read_text
+from rlbox.system.process_table import read_text_or_empty
 from rlbox.values import VENV, Command
 
 FINGERPRINT_FILE = "rlbox-lock.txt"
@@ -31,15 +31,15 @@ _ELF = b"\x7fELF"
 
 def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> MachineState:
     layout = desired.layout
-    record = read_record(layout)
+    record = read_install_record(layout)
     venv = Path(layout.add_prefix(VENV))
-    stamp = read_text(venv / FINGERPRINT_FILE)
+    stamp = read_text_or_empty(venv / FINGERPRINT_FILE)
     known = [*(record.laid if record else ()), *(part.install_path for part in desired.parts)]
     texts = {row.path for row in desired.files if row.rlbox_lines}
     paths = dict.fromkeys([*(row.path for row in desired.files), *known])
     ours = bool(stamp or (record and record.environment))
     return MachineState(
-        paths={path: probe_path(Path(path), text=path in texts) for path in paths},
+        paths={path: probe_path(Path(path), include_text=path in texts) for path in paths},
         record=record,
         venv_fingerprint=stamp,
         venv_packages=_list_venv_packages(venv, desired.python),
@@ -50,7 +50,7 @@ def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> Machine
     )
 
 
-def probe_path(path: Path, *, text: bool = False) -> PathState:
+def probe_path(path: Path, *, include_text: bool = False) -> PathState:
     """Return what is at a path, never following a link."""
     try:
         facts = path.lstat()
@@ -71,7 +71,7 @@ def probe_path(path: Path, *, text: bool = False) -> PathState:
         kind="file",
         sha256=hashlib.sha256(data).hexdigest(),
         mode=f"{stat.S_IMODE(facts.st_mode):04o}",
-        text=data.decode("utf-8", "surrogateescape") if text and len(data) <= _TEXT_BYTES else None,
+        text=data.decode("utf-8", "surrogateescape") if include_text and len(data) <= _TEXT_BYTES else None,
         uid=uid,
         gid=gid,
         program=data.startswith(_ELF),
@@ -94,9 +94,9 @@ def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
     return found
 
 
-def read_record(layout: Layout) -> InstallRecord | None:
+def read_install_record(layout: Layout) -> InstallRecord | None:
     """Return what was laid here before; `NodeError` where that cannot be read: nothing can be laid back then."""
-    path = Path(layout.record_file)
+    path = Path(layout.record_path)
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -117,16 +117,16 @@ def read_record(layout: Layout) -> InstallRecord | None:
         ) from error
 
 
-def write_record(layout: Layout, record: InstallRecord) -> None:
-    write_atomic(Path(layout.record_file), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
+def write_install_record(layout: Layout, record: InstallRecord) -> None:
+    write_atomic(Path(layout.record_path), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
 
 
-def find_existing_parent(path: Path) -> Path:
+def find_nearest_existing_dir(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
-    folder = find_existing_parent(Path(layout.rlbox_dir))
+    folder = find_nearest_existing_dir(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:
             raise SpecError(
@@ -137,7 +137,7 @@ def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
             _("the place cannot be written"), where=str(folder), next_step=_("name another with --prefix DIR")
         )
     if (
-        not Path(layout.record_file).exists()
+        not Path(layout.record_path).exists()
         and Path(layout.rlbox_dir, "share/lock.json").exists()
         and not layout.prefix
     ):
@@ -148,9 +148,9 @@ def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
         )
 
 
-def list_installed_apt_packages(names: Iterable[str] = ()) -> frozenset[str]:
+def list_installed_apt_packages(only_names: Iterable[str] = ()) -> frozenset[str]:
     """Return which of the apt packages are installed, all that are when none is named; none without dpkg."""
-    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *names)
+    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *only_names)
     try:
         lines = run_command(Command(argv=words, timeout_s=60)).stdout.splitlines()
     except RlboxError:

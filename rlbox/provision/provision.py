@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rlbox.app import App
-from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_files
+from rlbox.artifacts.fetch import create_missing_files_error, fetch_and_report_missing
 from rlbox.artifacts.locator import load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
-from rlbox.engine.data_disk import ensure_data_dir_creating_default
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import NodeError, RlboxError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.job.job import load_ports_of_jobs_on_target
+from rlbox.job.job import load_target_ports_by_job_dot_port
 from rlbox.provision.apply import (
     EMPTY_RESULT,
     ApplyOptions,
@@ -34,14 +34,14 @@ from rlbox.provision.apply import (
     require_disk_space_for_venv,
     uninstall_and_list_problems,
 )
-from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
+from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, hold_layout_lock, record_layout
+from rlbox.provision.locations import find_applied_or_default_layout, forget_prefix, hold_layout_lock, save_prefix
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
 from rlbox.provision.probe import (
     list_installed_apt_packages,
     probe_machine,
-    read_record,
+    read_install_record,
     require_writable_prefix_and_not_in_image,
 )
 from rlbox.provision.shell_environment import keep_allowed_variables_and_system_path
@@ -49,7 +49,7 @@ from rlbox.secrets.masks import value_looks_like_secret
 from rlbox.system.command import run_command
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.system.process_table import read_process_environment
+from rlbox.system.process_table import read_environ_or_empty
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
@@ -88,7 +88,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
         )
     site, profile = read_pip_and_proxy_settings(), _profile(prepared)
     if own := [file for file in files if file.kind in ("compiled", "http")]:
-        fetch_missing_files(app, own, store, profile, lock.target)
+        fetch_and_report_missing(app, own, store, profile, lock.target)
     sources = plan_package_indexes(
         prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
     )
@@ -126,7 +126,7 @@ _USUAL_PYTHON = "/usr/bin/python3"
 """The interpreter of a spec that names none."""
 
 
-def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
+def prepare_host_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
     lock = image.require_current_lock()
     loaded = load_target_with_fix_apt_packages(app.project, image.target)
     if loaded.target.base.holds:
@@ -139,9 +139,9 @@ def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: Ap
         )
     target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions(target, lock))
-    ports = load_ports_of_jobs_on_target(Project(folder=app.project.roots[-1]), image.target)
-    absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
-    options, record = options or ApplyOptions(), read_record(layout)
+    ports = load_target_ports_by_job_dot_port(Project(folder=app.project.roots[-1]), image.target)
+    absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages(list_target_apt_packages(target))
+    options, record = options or ApplyOptions(), read_install_record(layout)
     if record and not options.python_path:
         options = replace(options, python_path=record.python)
     interpreter = choose_venv_python_or_version(target, options.python_path)
@@ -174,12 +174,12 @@ def choose_venv_python_or_version(target: Target, user_python: str) -> str:
     )
 
 
-def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
+def probe_and_plan(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
     require_writable_prefix_and_not_in_image(prepared.desired.layout)
     return plan_apply_skipping_conflicts(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def apply_plan_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
+def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
@@ -191,9 +191,9 @@ def apply_plan_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -
     if "part" in plan.step_kinds:
         files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
         probe_files = list_install_artifacts(prepared.lock)
-        fetch_missing_files(app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files)
+        fetch_and_report_missing(app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files)
     done = apply_plan_steps(plan, store, source, prepared.options, on_step)
-    record_layout(prepared.desired.target, prepared.desired.layout)
+    save_prefix(prepared.desired.target, prepared.desired.layout)
     return done
 
 
@@ -207,7 +207,7 @@ class StageEnvironment:
     env: Mapping[str, str]
 
 
-def bring_host_to_lock(
+def ensure_host_at_lock(
     app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] | None = None
 ) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
@@ -217,7 +217,7 @@ def bring_host_to_lock(
     """
     layout = find_applied_or_default_layout(image.target, data_dir)
     with app.collecting_refusals_if_dry_run("place"):
-        if not layout.prefix and read_record(layout) is None:
+        if not layout.prefix and read_install_record(layout) is None:
             _check_image(image)
         else:
             _bring(app, image, layout)
@@ -225,9 +225,9 @@ def bring_host_to_lock(
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
-    prepared = load_target_for_host(app, image, layout)
+    prepared = prepare_host_target(app, image, layout)
     with hold_layout_lock(app, layout):
-        plan = plan_target(prepared, "a run installs none")
+        plan = probe_and_plan(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
@@ -240,7 +240,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
                     target=image.target, prefix=layout.prefix
                 )
             )
-            apply_plan_already_locked(app, prepared, plan)
+            fetch_and_apply_plan_already_locked(app, prepared, plan)
 
 
 def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
@@ -248,14 +248,14 @@ def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | No
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
     env = {**keep_allowed_variables_and_system_path(os.environ, drivers), **_of_image(layout), **(gpu_variables or {})}
-    if not os.access(Path(layout.venv_python).parents[1] / "lib", os.W_OK):
+    if not os.access(Path(layout.venv_python_path).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data_dir}/cache/bytecode/here"
     home = str(PACKAGE.parent)
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.rlbox_dir}/libexec/entrypoint.sh")
     return StageEnvironment(
-        python=Path(layout.venv_python), argv_prefix=words, env={**env, INSTALL_DIR_VARIABLE: layout.rlbox_dir}
+        python=Path(layout.venv_python_path), argv_prefix=words, env={**env, INSTALL_DIR_VARIABLE: layout.rlbox_dir}
     )
 
 
@@ -265,9 +265,9 @@ def _of_image(layout: Layout) -> dict[str, str]:
     No file of an image says what it has as ENV. Its first process does, or the shell, where a platform starts another.
     Secrets of a platform's account stay out: those that a stage names come from `.env`.
     """
-    if layout.prefix or read_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
+    if layout.prefix or read_install_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
         return {}
-    first = read_process_environment(1)
+    first = read_environ_or_empty(1)
     told = first if _LIMITS in first else os.environ
     return {name: text for name, text in told.items() if not value_looks_like_secret(name, text)}
 
@@ -288,25 +288,25 @@ def provision_target(
     before_changes: Callable[[int], None] = lambda changes: None,
 ) -> ProvisionResult:
     """Bring a target to this machine; `before_changes` is called with their number, and what it raises ends all."""
-    prepared = load_target_for_host(app, image, layout, options)
+    prepared = prepare_host_target(app, image, layout, options)
     if not plan_only or app.dry_run:
-        ensure_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
+        ensure_usable_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
     if plan_only:
-        plan = plan_target(prepared, options.apt_opt_out_reason)
+        plan = probe_and_plan(prepared, options.apt_opt_out_reason)
         if app.dry_run:
             _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
     with hold_layout_lock(app, layout):
-        plan, done = plan_target(prepared, options.apt_opt_out_reason), EMPTY_RESULT
+        plan, done = probe_and_plan(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             before_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = apply_plan_already_locked(app, prepared, replace(plan, steps=first))
-            prepared = load_target_for_host(app, image, layout, options)
-            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
+            done = fetch_and_apply_plan_already_locked(app, prepared, replace(plan, steps=first))
+            prepared = prepare_host_target(app, image, layout, options)
+            plan = probe_and_plan(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
-            rest = apply_plan_already_locked(app, prepared, plan)
+            rest = fetch_and_apply_plan_already_locked(app, prepared, plan)
             done = ApplyResult(
                 steps=(*done.steps, *rest.steps),
                 kept_copies=rest.kept_copies,
@@ -321,14 +321,14 @@ class RemovalResult(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
-    record = read_record(layout)
+def uninstall_applied_target(app: App, target: str, layout: Layout) -> RemovalResult:
+    record = read_install_record(layout)
     if record is None:
         return RemovalResult("unchanged")
     if record.target != target:
         raise NodeError(
             _("target {target} is installed on this machine").format(target=record.target),
-            where=layout.record_file,
+            where=layout.record_path,
             next_step=f"{layout.format_apply_command(record.target)} --remove",
         )
     paths = (*record.laid, *record.parts, *([layout.add_prefix(VENV)] if record.environment else []))
@@ -336,11 +336,11 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
         return RemovalResult("laid", paths)
     with hold_layout_lock(app, layout):
         notes = uninstall_and_list_problems(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
-    forget_layout(target, layout)
+    forget_prefix(target, layout)
     return RemovalResult("removed", paths, notes)
 
 
-def run_target_fix_checks(layout: Layout) -> FixCheckCountAndFailures:
+def run_doctor_fix_checks_in_layout(layout: Layout) -> FixCheckCountAndFailures:
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
@@ -360,7 +360,7 @@ def _check_image(image: ImagePlan) -> None:
 
 
 def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
-    record = read_record(layout)
+    record = read_install_record(layout)
     other = (
         _(", and it was brought there for the data disk {data}").format(data=record.data)
         if record and record.data != layout.data_dir
@@ -370,6 +370,6 @@ def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
         _("this machine is not at the lock of target {target}: {count} changes are due{other}").format(
             target=target, count=len(plan.steps), other=other
         ),
-        where=layout.record_file,
+        where=layout.record_path,
         next_step=f"{layout.format_apply_command(target)} --data {layout.data_dir}",
     )

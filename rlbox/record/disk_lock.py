@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.errors import LockHeld, NodeError, RlboxError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
 from rlbox.system.file_lock import try_lock
@@ -146,7 +146,7 @@ def _try_lock_file(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 def _read_owner(handle: int) -> LockOwner:
     try:
-        data = parse_json(os.pread(handle, 1 << 16, 0))
+        data = parse_untrusted_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
     return parse_json_as(LockOwner, data) or LockOwner(what="no word about it")

@@ -25,7 +25,7 @@ from rlbox.diagnose.cause import (
 )
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.record.state import RunState, RunStatus, parse_json_as, replace_stage
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
@@ -131,28 +131,28 @@ class ContainerRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostRecord:
+class HostRunRecord:
     plan: RunPlan | None = None
     container_ref: ContainerRef | None = None
     outcome: RunOutcome | None = None
 
 
-class HostRecordStore:
+class HostRunRecordStore:
     def __init__(self, data: Path) -> None:
         self.folder = state_path(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
 
     def list_run_ids(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def read_or_empty(self, run: str) -> HostRecord:
+    def read_or_empty(self, run: str) -> HostRunRecord:
         data, plan = read_json_object_or_empty(self._path(run), follow_links=True), None
         with contextlib.suppress(RlboxError):  # a plan of another rlbox
-            plan = load_run_plan(data["plan"]) if data.get("plan") else None
+            plan = parse_run_plan(data["plan"]) if data.get("plan") else None
         note, verdict = data.get("note"), parse_json_as(RunOutcome, data.get("verdict"))
         fields = {_NOTE_FIELDS.get(key, key): text for key, text in note.items()} if isinstance(note, dict) else None
-        return HostRecord(plan=plan, container_ref=parse_json_as(ContainerRef, fields), outcome=verdict)
+        return HostRunRecord(plan=plan, container_ref=parse_json_as(ContainerRef, fields), outcome=verdict)
 
-    def write(self, run: str, record: HostRecord) -> None:
+    def write(self, run: str, record: HostRunRecord) -> None:
         """Write down what is known of a run; raises `OSError`."""
         ref = record.container_ref
         note = ref and {key: getattr(ref, field) or "" for key, field in _NOTE_FIELDS.items()}
@@ -171,4 +171,4 @@ class HostRecordStore:
 
 
 def load_outcome_from_host_record(run_dir: Path) -> RunOutcome | None:
-    return HostRecordStore(run_dir.parent.parent).read_or_empty(run_dir.name).outcome
+    return HostRunRecordStore(run_dir.parent.parent).read_or_empty(run_dir.name).outcome

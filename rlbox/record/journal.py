@@ -45,25 +45,25 @@ class Journal:
         self._attempt(lambda: reserve_disk_space_for_record(run_dir))
         self._write_state()
 
-    def is_directory_unreplaced(self) -> bool:
+    def was_run_dir_never_removed(self) -> bool:
         """Whether the run directory was there all the time; one that is made anew may get the same inode."""
         self._there = self._there and _inode(self.run_dir) == self._inode
         return self._there
 
-    def record_run_change(self, event: str, **changes: Any) -> None:
+    def update_and_log_run(self, event: str, **changes: Any) -> None:
         self.state = dataclasses.replace(self.state, **changes)
         self._write_state()
         fields = {key: dataclasses.asdict(v) if isinstance(v, Cause) else v for key, v in changes.items()}
         self.record_event("", event, **fields)
 
-    def record_stage_change(self, stage: str, **changes: Any) -> None:
+    def update_and_log_stage(self, stage: str, **changes: Any) -> None:
         self.state = replace_stage(self.state, stage, **changes)
         self._write_state(durable="state" in changes)
         if "state" in changes:
             cause: Cause | None = changes.get("cause")
             self.record_event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
 
-    def record_service_change(self, stage: str, service: str, **changes: Any) -> None:
+    def update_and_log_service(self, stage: str, service: str, **changes: Any) -> None:
         self.state = replace_service(self.state, stage, service, **changes)
         self._write_state(durable=False)
         if "state" in changes:
@@ -75,7 +75,7 @@ class Journal:
         self._attempt(lambda: self._events.append(line))
         self._on_event(record)
 
-    def free_reserve_and_save_state(self) -> None:
+    def free_reserved_space_and_save_state(self) -> None:
         self._release()
         self._write_state()
 

@@ -33,15 +33,15 @@ from rlbox.record.state import (
     RUN_FILE,
     RunState,
     create_run_state,
-    find_readable_run_state,
     find_run_cause,
+    load_run_state_or_none,
     replace_stage,
     write_run_state,
 )
 from rlbox.record.supervisor_file import (
+    describe_stop_requester,
     is_same_boot,
     load_supervisor_info,
-    read_stop_requester,
 )
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
@@ -64,13 +64,13 @@ class RuntimeHandle(Protocol):
 
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
-    def stop(self, grace_s: int) -> None:
+    def stop_if_own(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
 
-    def remove(self) -> None: ...
+    def remove_if_own(self) -> None: ...
 
 
-def write_final_state(
+def ensure_final_state_is_written(
     run_dir: Path,
     plan: RunPlan,
     exit_info: SupervisorExit,
@@ -83,14 +83,14 @@ def write_final_state(
     it failed, in the stage that was going on or between two. `runtime_exit_info` is what its container said. Raises
     `OSError`.
     """
-    state = find_readable_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
+    state = load_run_state_or_none(run_dir) or create_run_state(plan, supervisor_pid=0)
     _remove_draft_files(run_dir)
     true = mark_failed_if_container_contradicts(state, runtime_exit_info or exit_info, earlier_passed_stages)
     if true.state != "running":
         if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))
         return true
-    ended = _final_state(true, exit_info, read_stop_requester(run_dir))
+    ended = _final_state(true, exit_info, describe_stop_requester(run_dir))
     write_run_state(run_dir, ended, SecretMasker({}))
     _append_end_event(run_dir, ended)
     return ended
@@ -107,11 +107,11 @@ def _describe_progress(state: RunState) -> str:
     return f"before its first stage, {waiting[0]}, began" if first else f"before stage {waiting[0]} began"
 
 
-def _final_state(state: RunState, last: SupervisorExit, asked: str) -> RunState:
+def _final_state(state: RunState, last: SupervisorExit, stop_requester: str | None) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
         return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0)
     known = find_run_cause(state)  # the stage had its last word, the run had not
-    cause = known or _end_cause(state, last, asked)
+    cause = known or _end_cause(state, last, stop_requester)
     now: Literal["interrupted", "failed"] = "interrupted" if cause.kind == "interrupted" else "failed"
     going = next((stage.name for stage in state.stages if stage.state in _ACTIVE_STATES), "")
     for stage in state.stages:
@@ -126,11 +126,11 @@ def _final_state(state: RunState, last: SupervisorExit, asked: str) -> RunState:
     return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=exit_code, cause=own)
 
 
-def _end_cause(state: RunState, last: SupervisorExit, asked: str) -> Cause:
+def _end_cause(state: RunState, last: SupervisorExit, stop_requester: str | None) -> Cause:
     cause = make_lost_run_cause(last, _describe_progress(state), state.run_id)
-    if not asked:
+    if not stop_requester:
         return cause
-    told = make_interrupted_cause(asked)
+    told = make_interrupted_cause(stop_requester)
     return dataclasses.replace(told, what=f"{told.what}; then {cause.what}")
 
 
@@ -166,7 +166,7 @@ def find_exit_info_unless_never_started(
     return last
 
 
-def kill_and_record_dead_run(
+def kill_leftovers_and_ensure_final_state(
     run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, earlier_passed_stages: Iterable[str]
 ) -> RunState | None:
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
@@ -181,4 +181,4 @@ def kill_and_record_dead_run(
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         known = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, known, earlier_passed_stages, exit_info)
+    return ensure_final_state_is_written(run_dir, plan, known, earlier_passed_stages, exit_info)

@@ -28,7 +28,7 @@ _GPU_FIELDS = tuple(field.name for field in fields(GpuSample))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSample:
+class ProcessGroupSample:
     """What the stage's command (`main`) or one service uses: percent of one core, bytes.
 
     `read_bytes` is what its processes have read since they began, from a disk or from memory that held it.
@@ -40,7 +40,7 @@ class PartSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class ResourceSample:
     """One row: `t` is UTC in ISO 8601, `cpu_pct` percent of one core, `*_bps` bytes per second since the row before.
 
     `others_pct` is what all that is not the run's had of the machine, in percent of one core; `share_pct` the part that
@@ -67,75 +67,75 @@ class Sample:
     waits_io_pct: float | None = None
     waits_memory_pct: float | None = None
     gpus: tuple[GpuSample, ...] = ()
-    parts: Mapping[str, PartSample] = field(default_factory=dict)
+    parts: Mapping[str, ProcessGroupSample] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
         return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
 
 
-def create_sample(
+def create_resource_sample(
     previous: ActivitySample | None,
-    after: ActivitySample,
+    current: ActivitySample,
     *,
-    parts: Mapping[str, set[int]],
-    t: str,
+    part_pids: Mapping[str, set[int]],
+    timestamp: str,
     stage: str,
     phase: str,
     disk_free_bytes: int,
     cores: float,
     pressure: Pressure,
-) -> Sample:
-    """Return the sample that two looks give; `parts` are ids of processes. Without a look before every rate is 0."""
-    previous = previous or after
-    rates, pace = compute_rates(previous, after), compute_cpu_usage(previous, after, cores)
+) -> ResourceSample:
+    """Return the sample of two looks; `part_pids` are ids of processes. Without a look before every rate is 0."""
+    previous = previous or current
+    rates, pace = compute_rates(previous, current), compute_cpu_usage(previous, current, cores)
     earlier = {process.key: process.cpu_s for process in previous.processes}
-    return Sample(
-        t=t,
+    return ResourceSample(
+        t=timestamp,
         stage=stage,
         phase=phase,
         cpu_pct=round(100 * rates.cpu, 1),
         others_pct=round(100 * pace.others_cores, 1),
         share_pct=round(100 * pace.used_share_of_wanted, 1),
         held_pct=None if pace.limit_cores is None else round(100 * pace.throttled_share_of_wanted, 1),
-        resident_bytes=sum(process.resident_bytes for process in after.processes),
+        resident_bytes=sum(process.resident_bytes for process in current.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
-        received_bps=round(max(0, after.received_bytes - previous.received_bytes) / rates.seconds),
-        sent_bps=round(max(0, after.sent_bytes - previous.sent_bytes) / rates.seconds),
+        received_bps=round(max(0, current.received_bytes - previous.received_bytes) / rates.seconds),
+        sent_bps=round(max(0, current.sent_bytes - previous.sent_bytes) / rates.seconds),
         disk_free_bytes=disk_free_bytes,
         load=pressure.load_average,
         waits_cpu_pct=pressure.cpu_some_avg10_pct,
         waits_io_pct=pressure.io_some_avg10_pct,
         waits_memory_pct=pressure.memory_some_avg10_pct,
-        gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _GPU_FIELDS}) for gpu in after.gpus),
+        gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _GPU_FIELDS}) for gpu in current.gpus),
         parts={
-            name: _part_sample(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())
+            name: _sum_part(pids, current.processes, earlier, rates.seconds) for name, pids in sorted(part_pids.items())
         },
     )
 
 
-def parse_sample(record: object) -> Sample | None:
-    return parse_json_as(Sample, record)
+def parse_sample(record: object) -> ResourceSample | None:
+    return parse_json_as(ResourceSample, record)
 
 
-def estimate_seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | None:
-    """Return in how many seconds the disk will be full; `history` has rising moments (s) and free bytes."""
-    if len(history) < 2:
+def estimate_seconds_until_disk_full(times_and_free_bytes: Sequence[tuple[float, int]]) -> float | None:
+    """Return in how many seconds the disk will be full; `times_and_free_bytes` has rising times (s) and free bytes."""
+    if len(times_and_free_bytes) < 2:
         return None
-    (first_s, first), (last_s, last) = history[0], history[-1]
+    (first_s, first), (last_s, last) = times_and_free_bytes[0], times_and_free_bytes[-1]
     rate = (first - last) / max(last_s - first_s, 1e-3)
     if rate <= 0 or last / rate > _FOREVER_S:
         return None
     return last / rate
 
 
-def _part_sample(
+def _sum_part(
     pids: set[int], processes: Sequence[ProcessUsage], earlier: Mapping[ProcessKey, float], seconds: float
-) -> PartSample:
+) -> ProcessGroupSample:
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)
-    return PartSample(
+    return ProcessGroupSample(
         cpu_pct=round(100 * used / seconds, 1),
         resident_bytes=sum(process.resident_bytes for process in own),
         read_bytes=sum(max(process.read_bytes, process.read_chars) for process in own),

@@ -13,9 +13,9 @@ from typing import Any
 
 from rlbox.amounts import utc_now
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.journal import reserve_disk_space_for_record
 from rlbox.system.safe_files import ensure_dir, read_bytes, replace_file
@@ -56,7 +56,7 @@ def load_plan_file(run_dir: Path) -> RunPlan:
     """`SpecError` when there is none, or it is torn or of another rlbox."""
     path = run_dir / PLAN_FILE
     try:
-        data = parse_json(read_bytes(path))
+        data = parse_untrusted_json(read_bytes(path))
     except FileNotFoundError as error:
         raise SpecError(
             _("there is no {plan_file} to carry out").format(plan_file=PLAN_FILE), where=str(path)
@@ -67,7 +67,7 @@ def load_plan_file(run_dir: Path) -> RunPlan:
             where=str(path),
             next_step=_("start the job again with `rlbox run`: a damaged run cannot be resumed"),
         ) from error
-    return load_run_plan(data)
+    return parse_run_plan(data)
 
 
 def create_lock_owner_from_plan(plan: RunPlan) -> LockOwner:
@@ -84,7 +84,7 @@ def create_lock_owner_from_plan(plan: RunPlan) -> LockOwner:
 
 def add_entry_to_overrides_json(entry: Mapping[str, Any], overrides_json: str = "") -> str:
     try:
-        data = parse_json(overrides_json)
+        data = parse_untrusted_json(overrides_json)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -93,7 +93,7 @@ def add_entry_to_overrides_json(entry: Mapping[str, Any], overrides_json: str = 
 
 
 def append_to_overrides_file(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Add `entry` (from `build_undated_start_entry`) to the run's file, which is always whole; raises `OSError`."""
+    """Add `entry` (from `build_undated_overrides_entry`) to the run's file, which is always whole; raises `OSError`."""
     path, earlier = run_dir / OVERRIDES_FILE, b""
     with contextlib.suppress(FileNotFoundError):
         earlier = read_bytes(path)

@@ -31,8 +31,8 @@ from rlbox.record.disk_lock import (
 )
 from rlbox.record.host_record import (
     ContainerRef,
-    HostRecord,
-    HostRecordStore,
+    HostRunRecord,
+    HostRunRecordStore,
     extract_status_and_passed_stages,
     load_outcome_from_host_record,
     mark_failed_if_outcome_differs,
@@ -41,10 +41,10 @@ from rlbox.record.reconcile import (
     RuntimeHandle,
     find_exit_info_unless_never_started,
     is_run_finished,
-    kill_and_record_dead_run,
+    kill_leftovers_and_ensure_final_state,
 )
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
-from rlbox.record.state import RunState, find_readable_run_state
+from rlbox.record.state import RunState, load_run_state_or_none
 from rlbox.system.safe_files import (
     ensure_dir,
     is_regular_file,
@@ -94,7 +94,7 @@ class RunStore:
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
-    def find_run_or_latest(self, id_or_unique_prefix: str | None) -> Path:
+    def find_run_dir_or_latest(self, id_or_unique_prefix: str | None) -> Path:
         """Return that run's directory, or the latest one. Raises `SpecError`."""
         runs, where = self.list_run_dirs_newest_first(), str(self.data_dir / _RUNS)
         if id_or_unique_prefix is None:
@@ -136,12 +136,12 @@ class RunStore:
 
     def require_unlocked_and_idle(self) -> None:
         holder = self.find_lock_owner()
-        if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
+        if holder is None and (run := next(filter(self.is_running_or_starting, self.load_container_refs_by_run()), "")):
             holder = LockOwner(run=run, what="its container runs")
         if holder:
             raise create_lock_held_error(holder, self.data_dir / LOCK_FILE)
 
-    def is_running(self, run: str) -> bool:
+    def is_running_or_starting(self, run: str) -> bool:
         if self.is_locked_by(run):
             return True
         runtime = self.find_container_runtime(run)
@@ -151,7 +151,7 @@ class RunStore:
         note = self._records.read_or_empty(run).container_ref
         return self.open_runtime(note) if note else None
 
-    def load_container_refs(self) -> dict[str, ContainerRef]:
+    def load_container_refs_by_run(self) -> dict[str, ContainerRef]:
         records = self._records
         return {run: note for run in records.list_run_ids() if (note := records.read_or_empty(run).container_ref)}
 
@@ -163,14 +163,14 @@ class RunStore:
     def load_plan_preferring_host_record(self, run_dir: Path) -> RunPlan:
         return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
-    def load_state_checked_with_host_record(self, run_dir: Path) -> RunState | None:
+    def load_state_marked_failed_if_tampered(self, run_dir: Path) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
-        state = find_readable_run_state(run_dir)
+        state = load_run_state_or_none(run_dir)
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
     def clean_up_dead_runs_unless_disk_locked(self, lock_as: LockOwner) -> RunsNotReconciled:
         """`lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock."""
-        if not self.load_container_refs() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
+        if not self.load_container_refs_by_run() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
             return RunsNotReconciled(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
@@ -194,7 +194,7 @@ class RunStore:
                 remove_tree(left)
             except OSError as error:
                 raise _unreadable("what was left of runs that were being made or removed", error) from error
-        notes, folders = self.load_container_refs(), {run.name: run for run in self.list_run_dirs_newest_first()}
+        notes, folders = self.load_container_refs_by_run(), {run.name: run for run in self.list_run_dirs_newest_first()}
         due = [run for run in folders if run in notes or not is_run_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
@@ -205,7 +205,7 @@ class RunStore:
                 unsettled[run] = _("cannot be settled now: {what}").format(what=what)
         return RunsNotReconciled(alive=tuple(alive), unresolved=unsettled)
 
-    def _end_dead_run(self, run: str, known: HostRecord) -> bool:
+    def _end_dead_run(self, run: str, known: HostRunRecord) -> bool:
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
@@ -221,13 +221,13 @@ class RunStore:
         state = None
         if plan and lstat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
-                state = kill_and_record_dead_run(run_dir, plan, last, _passed_before(plan, known))
+                state = kill_leftovers_and_ensure_final_state(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
-            runtime.remove()
+            runtime.remove_if_own()
         self._write_outcome(run, known, state)
         return True
 
-    def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
+    def _write_outcome(self, run: str, known: HostRunRecord, state: RunState | None) -> None:
         if lstat_path(self.run_dir(run)) is None:
             self._records.delete(run)
             return
@@ -237,8 +237,8 @@ class RunStore:
         self._records.write(run, dataclasses.replace(known, container_ref=None, outcome=verdict))
 
     @property
-    def _records(self) -> HostRecordStore:
-        return HostRecordStore(self.data_dir)
+    def _records(self) -> HostRunRecordStore:
+        return HostRunRecordStore(self.data_dir)
 
     @property
     def trash_dir(self) -> Path:
@@ -255,7 +255,7 @@ def _checked(plan: RunPlan, run: str) -> RunPlan:
     return plan
 
 
-def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...]:
+def _passed_before(plan: RunPlan, known: HostRunRecord) -> tuple[str, ...]:
     names = [stage.name for stage in plan.stages]
     kept = names[: names.index(plan.begin_at)] if plan.begin_at in names else []
     return tuple(name for name in kept if known.outcome and name in known.outcome.passed)
@@ -286,7 +286,7 @@ def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
         if lstat_path(gone):  # a run of this name that a kill left here
             remove_tree(gone)
         rename_path(run_store.run_dir(run), gone)
-        HostRecordStore(run_store.data_dir).delete(run)
+        HostRunRecordStore(run_store.data_dir).delete(run)
         remove_tree(gone)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -318,14 +318,14 @@ class RemovalCandidate:
     kept_because: str = ""
 
 
-def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[RemovalCandidate]:
+def mark_unfinished_runs_kept(candidates: Iterable[RemovalCandidate]) -> list[RemovalCandidate]:
     return [
         dataclasses.replace(row, kept_because="it has not ended" if row.may_be_running else "") for row in candidates
     ]
 
 
-def decide_removals_keeping_latest_runs(
-    candidates: Sequence[RemovalCandidate], *, started_before_s: float, remove_runs_with_checkpoints: bool
+def mark_latest_recent_and_unfinished_runs_kept(
+    candidates: Sequence[RemovalCandidate], *, started_before_unix_s: float, remove_runs_with_checkpoints: bool
 ) -> list[RemovalCandidate]:
     by_age = sorted(candidates, key=lambda row: row.started_unix_s)
     newest = {row.job: row.run for row in by_age}
@@ -340,7 +340,7 @@ def decide_removals_keeping_latest_runs(
             return f"it is the latest of job {row.job} that passed"
         if row.checkpoint_paths and not remove_runs_with_checkpoints:
             return f"it holds {len(row.checkpoint_paths)} checkpoints: --checkpoints to remove them, too"
-        return "it is younger than --older" if row.started_unix_s > started_before_s else ""
+        return "it is younger than --older" if row.started_unix_s > started_before_unix_s else ""
 
     return [dataclasses.replace(row, kept_because=find_reason_to_keep(row)) for row in candidates]
 

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.amounts import counted
 from rlbox.errors import TimedOut, WorkFailed
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
 from rlbox.system.safe_files import read_bytes
@@ -55,7 +55,7 @@ class SourceTree:
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
         return {**{name: getattr(self, name) for name in names}, "diff": diff}
 
-    def render_record_files(self, masker: SecretMasker) -> dict[str, str]:
+    def render_record_texts_by_filename(self, masker: SecretMasker) -> dict[str, str]:
         record = self.to_json()
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
         files = {SOURCE_RECORD_FILE: "".join(lines)}
@@ -68,7 +68,7 @@ class SourceTree:
 
 def load_source_toml_or_empty(run_dir: Path) -> dict[str, Any]:
     try:
-        return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
+        return parse_untrusted_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return {}
 
@@ -87,10 +87,10 @@ def describe_source_record(record: Mapping[str, Any]) -> str:
 
 def probe_source_tree(folder: Path, package: str) -> SourceTree:
     facts = _with_git(folder, package) or {"digest": _files_digest(folder)}
-    return SourceTree(package=package, folder=str(folder), version=read_tree_version(folder, package), **facts)
+    return SourceTree(package=package, folder=str(folder), version=read_tree_version_or_empty(folder, package), **facts)
 
 
-def read_tree_version(folder: Path, package: str) -> str:
+def read_tree_version_or_empty(folder: Path, package: str) -> str:
     """Return the version that a tree says of itself; empty where it does not, or says none that can be compared.
 
     Source: verl has verl/version/version, OpenRLHF version.txt, slime setup.py.
@@ -105,7 +105,7 @@ def _versions(folder: Path, package: str) -> Iterator[str]:
     yield _text(folder / package / "version/version")
     yield _text(folder / "version.txt")
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        yield str(decode_toml(_text(folder / "pyproject.toml"))["project"]["version"])
+        yield str(parse_untrusted_toml(_text(folder / "pyproject.toml"))["project"]["version"])
     yield from _SETUP_VERSION.findall(_text(folder / "setup.py"))
 
 

@@ -19,14 +19,14 @@ from pydantic import TypeAdapter, ValidationError
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.line_rules import RuleState
 from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import read_last_json_lines_forward
+from rlbox.system.json_files import read_valid_json_from_tail
 from rlbox.system.safe_files import (
     ensure_dir,
     list_directory_empty_if_missing,
@@ -128,7 +128,7 @@ def create_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
             title=stage.title,
             directory=stage.directory,
             services=tuple(ServiceState(name=service.name, title=service.title) for service in stage.services),
-            gate=GateChecker(stage).states(),
+            gate=GateChecker(stage).copy_rule_states(),
         )
         for stage in plan.stages
     )
@@ -168,7 +168,7 @@ def load_run_state(run_dir: Path) -> RunState:
     """Return the state that `write_run_state` wrote; `SpecError` when there is none, or it is torn or foreign."""
     path = run_dir / RUN_FILE
     try:
-        data = parse_json(read_bytes(path))
+        data = parse_untrusted_json(read_bytes(path))
     except FileNotFoundError as error:
         raise SpecError(
             _("this folder holds no run"), where=str(path), next_step=_("list the runs with: rlbox runs")
@@ -208,15 +208,15 @@ def _strange_path(state: RunState) -> str:
 _EVENTS_BYTES = 32 << 20
 
 
-def find_readable_run_state(run_dir: Path) -> RunState | None:
+def load_run_state_or_none(run_dir: Path) -> RunState | None:
     try:
         return load_run_state(run_dir)
     except SpecError:
         return None
 
 
-def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    return (event for event in read_last_json_lines_forward(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
+def read_last_events(run_dir: Path) -> Iterator[dict[str, Any]]:
+    return (event for event in read_valid_json_from_tail(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
 def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
@@ -227,12 +227,12 @@ def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, superviso
     middle loses nothing: the next attempt moves the rest to the same place. Raises `OSError`.
     """
     state = create_run_state(plan, supervisor_pid)
-    before = find_readable_run_state(run_dir) if plan.attempt > 1 else None
+    before = load_run_state_or_none(run_dir) if plan.attempt > 1 else None
     stages = {stage.name: stage for stage in state.stages}
     if before:
         with contextlib.suppress(FileNotFoundError):
             replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
-        runs = compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_unpassed_stage(before))
+        runs = compute_attempts_of_stages_to_run(before, plan.begin_at or find_first_unpassed_unskipped_stage(before))
         for old in (old for old in before.stages if old.name in stages):
             new, attempt = stages[old.name], runs.get(old.name)
             if attempt is not None and attempt > old.attempt:
@@ -251,7 +251,7 @@ def compute_attempts_of_stages_to_run(previous_state: RunState, first_stage_to_r
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def find_first_unpassed_stage(previous_state: RunState) -> str | None:
+def find_first_unpassed_unskipped_stage(previous_state: RunState) -> str | None:
     return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), None)
 
 

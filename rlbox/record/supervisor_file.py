@@ -20,7 +20,7 @@ from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
-from rlbox.system.process_table import probe_command_line, probe_process
+from rlbox.system.process_table import probe_process, read_cmdline_or_empty
 from rlbox.system.safe_files import create_file
 
 SUPERVISOR_FILE = "supervisor.json"
@@ -101,7 +101,7 @@ def is_host_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
     process = probe_process(supervisor.pid)
     if process is None or process.start_ticks != supervisor.started or process.is_zombie:
         return False
-    return f"{SUPERVISOR_MODULE} {run_dir} " in f"{probe_command_line(supervisor.pid)} "
+    return f"{SUPERVISOR_MODULE} {run_dir} " in f"{read_cmdline_or_empty(supervisor.pid)} "
 
 
 def write_first_stop_request(run_dir: Path, user: str, via: str) -> None:
@@ -111,6 +111,6 @@ def write_first_stop_request(run_dir: Path, user: str, via: str) -> None:
         create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
 
-def read_stop_requester(run_dir: Path) -> str:
+def describe_stop_requester(run_dir: Path) -> str | None:
     data = read_json_object_or_empty(run_dir / STOP_FILE)
-    return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
+    return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else None

@@ -13,20 +13,20 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rlbox.amounts import duration_text, iso_to_unix
+from rlbox.amounts import duration_text, zoned_iso_to_unix
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
 from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, draw_plot, draw_resource_plots
-from rlbox.report.read import Metric, RunRecord, get_list, get_object, get_objects
-from rlbox.terminal import remove_controls
+from rlbox.report.read import MetricSeries, RunRecord, dict_or_empty, dicts_in_list, list_or_empty
+from rlbox.terminal import sanitize_for_terminal
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
 _SERVICE_ENDS = ("ended", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class TimelineBar:
     """A span of time, seconds since 1970; `state_or_phase` is a stage's or service's state, or `phase`."""
 
     begin_unix_s: float
@@ -41,21 +41,21 @@ class TimelineRow:
     name: str
     service: bool
     state: str
-    bars: Sequence[Bar]
-    phases: Sequence[Bar]
+    bars: Sequence[TimelineBar]
+    phases: Sequence[TimelineBar]
 
     @property
     def total_bar_seconds(self) -> float:
         return sum(bar.end_unix_s - bar.begin_unix_s for bar in self.bars)
 
 
-def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix_s: float) -> list[TimelineRow]:
+def make_timeline_rows(state: RunState, events: Sequence[Mapping[str, Any]], now_unix_s: float) -> list[TimelineRow]:
     """Return a row for each stage, and below it one for each of its services; what goes on ends at `now_unix_s`."""
     rows = []
     for stage in state.stages:
         own = [event for event in events if event.get("stage") == stage.name]
         changes = [event for event in own if event.get("event") == "stage"]
-        ended = iso_to_unix(stage.ended_at) or now_unix_s
+        ended = zoned_iso_to_unix(stage.ended_at) or now_unix_s
         bars = _list_bars(stage, changes, ended, now_unix_s)
         phases = _list_phases([event for event in own if event.get("event") == "phase"], bars)
         rows.append(TimelineRow(name=stage.name, service=False, state=stage.state, bars=bars, phases=phases))
@@ -64,24 +64,24 @@ def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix
             changes = [event for event in own if event.get("service") == service.name or event.get("state") in _ENDS]
             bars = _list_bars(service, changes, ended, now_unix_s)
             ready = [at for event in changes if event.get("state") == "ready" and (at := _at(event)) is not None]
-            marks = [Bar(begin_unix_s=at, end_unix_s=at, state_or_phase="ready", label="ready") for at in ready]
+            marks = [TimelineBar(begin_unix_s=at, end_unix_s=at, state_or_phase="ready", label="ready") for at in ready]
             rows.append(TimelineRow(name=service.name, service=True, state=service.state, bars=bars, phases=marks))
     return rows
 
 
 def time_range_of_bars_and_run(
-    rows: Sequence[TimelineRow], began: float | None, ended: float | None
+    rows: Sequence[TimelineRow], run_began: float | None, run_ended: float | None
 ) -> tuple[float, float]:
     """Return the beginning and the end of all bars, and of the run itself where it is known; at least a second."""
     bars = [bar for row in rows for bar in row.bars]
-    low = min([*(bar.begin_unix_s for bar in bars), *([began] if began is not None else [])], default=0.0)
-    high = max([*(bar.end_unix_s for bar in bars), *([ended] if ended is not None else [])], default=low)
+    low = min([*(bar.begin_unix_s for bar in bars), *([run_began] if run_began is not None else [])], default=0.0)
+    high = max([*(bar.end_unix_s for bar in bars), *([run_ended] if run_ended is not None else [])], default=low)
     return low, max(high, low + 1.0)
 
 
 def _list_bars(
     subject: StageState | ServiceState, changes: Sequence[Mapping[str, Any]], ended: float, now: float
-) -> list[Bar]:
+) -> list[TimelineBar]:
     """Return a bar for each attempt, the last with the state of the record; without events, one by its times."""
     spans: list[tuple[float, float, str]] = []
     began: float | None = None
@@ -98,23 +98,23 @@ def _list_bars(
             began = None
     if began is not None:
         spans.append((began, max(now, began), subject.state))
-    if not spans and (started := iso_to_unix(subject.started_at)) is not None:
+    if not spans and (started := zoned_iso_to_unix(subject.started_at)) is not None:
         spans = [(started, max(ended, started), subject.state)]
     states = [*(state for _, _, state in spans[:-1]), subject.state]
     return [
-        Bar(begin_unix_s=begin, end_unix_s=end, state_or_phase=state, label=subject.name, attempt=number)
+        TimelineBar(begin_unix_s=begin, end_unix_s=end, state_or_phase=state, label=subject.name, attempt=number)
         for number, ((begin, end, _), state) in enumerate(zip(spans, states, strict=False), start=1)
     ]
 
 
-def _list_phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> list[Bar]:
+def _list_phases(events: Sequence[Mapping[str, Any]], bars: Sequence[TimelineBar]) -> list[TimelineBar]:
     begun = [(at, str(event.get("phase", ""))) for event in events if (at := _at(event)) is not None]
-    phases: list[Bar] = []
+    phases: list[TimelineBar] = []
     for bar in bars:
         own = [(at, name) for at, name in begun if bar.begin_unix_s <= at <= bar.end_unix_s]
         own = [row for number, row in enumerate(own) if not number or row[1] != own[number - 1][1]]
         phases += [
-            Bar(begin_unix_s=at, end_unix_s=end, state_or_phase="phase", label=name, attempt=bar.attempt)
+            TimelineBar(begin_unix_s=at, end_unix_s=end, state_or_phase="phase", label=name, attempt=bar.attempt)
             for (at, name), (end, _) in pairwise([*own, (bar.end_unix_s, "")])
             if name
         ]
@@ -122,7 +122,7 @@ def _list_phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> li
 
 
 def _at(event: Mapping[str, Any]) -> float | None:
-    return iso_to_unix(str(event.get("t", "")))
+    return zoned_iso_to_unix(str(event.get("t", "")))
 
 
 MOST_BYTES = 2_000_000
@@ -138,7 +138,7 @@ _FIRST_PLOTS = 12
 """Plots that are shown at once; the others are folded away."""
 
 
-def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str:
+def render_report_html(record: RunRecord, *, made_at: str, live: bool = False) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
     `made_at` is ISO 8601 in UTC, and what goes on ends there. A `live` page asks again where it came from.
@@ -153,7 +153,7 @@ def render_report(record: RunRecord, *, made_at: str, live: bool = False) -> str
 
 def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
     state, plan = record.state, record.plan
-    now = iso_to_unix(made_at) or 0.0
+    now = zoned_iso_to_unix(made_at) or 0.0
     drawn, more, not_drawn = _metric_plots(record.metrics)
     seen, rules, rows = level
     return {
@@ -172,7 +172,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
         "evidence": record.evidence,
         "params": _params(plan),
         "overrides": json.dumps(record.overrides, indent=1, ensure_ascii=False) if record.overrides else "",
-        "notes": [*state.notes, *(str(note) for note in get_list(plan, "notes") if note not in state.notes)],
+        "notes": [*state.notes, *(str(note) for note in list_or_empty(plan, "notes") if note not in state.notes)],
         "commands": list(_commands(plan)),
         "variables": _variables(record),
         "packages": record.packages,
@@ -181,7 +181,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
 
 
 def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tuple[str, str]]:
-    began, ended = iso_to_unix(state.started_at), iso_to_unix(state.ended_at)
+    began, ended = zoned_iso_to_unix(state.started_at), zoned_iso_to_unix(state.ended_at)
     yield "job", state.job
     yield "target", state.target
     yield "place", state.place
@@ -194,7 +194,7 @@ def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tup
 
 
 def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, Any]:
-    began, ended = iso_to_unix(stage.started_at), iso_to_unix(stage.ended_at)
+    began, ended = zoned_iso_to_unix(stage.started_at), zoned_iso_to_unix(stage.ended_at)
     shown = [rule for rule in stage.gate if rule.state == "broken"]
     shown += [rule for rule in stage.gate if rule.state != "broken"][:rules]
     return {
@@ -214,8 +214,8 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
 
 def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
     state = record.state
-    rows = make_timeline(state, record.events, now)
-    span = time_range_of_bars_and_run(rows, iso_to_unix(state.started_at), iso_to_unix(state.ended_at))
+    rows = make_timeline_rows(state, record.events, now)
+    span = time_range_of_bars_and_run(rows, zoned_iso_to_unix(state.started_at), zoned_iso_to_unix(state.ended_at))
     names = list(dict.fromkeys(bar.label for row in rows if not row.service for bar in row.phases))
     colours = {name: number % COLOURS for number, name in enumerate(names)}
     shown = rows if len(rows) <= most else [row for row in rows if not row.service][:most]
@@ -237,7 +237,7 @@ def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]
     }
 
 
-def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
+def _bar(bar: TimelineBar, span: tuple[float, float], colour: int) -> dict[str, Any]:
     whole = span[1] - span[0]
     number = f" ({bar.attempt})" if bar.attempt > 1 else ""
     seconds = bar.end_unix_s - bar.begin_unix_s
@@ -252,28 +252,28 @@ def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
 
 
 def _params(plan: Mapping[str, Any]) -> list[dict[str, str]]:
-    origins, units = get_object(plan, "origins"), get_object(plan, "units")
+    origins, units = dict_or_empty(plan, "origins"), dict_or_empty(plan, "units")
     return [
         {"name": name, "value": str(value), "origin": str(origins.get(name, "")), "unit": str(units.get(name, ""))}
-        for name, value in sorted(get_object(plan, "params").items())
+        for name, value in sorted(dict_or_empty(plan, "params").items())
     ]
 
 
 def _commands(plan: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    for stage in get_objects(plan, "stages"):
-        parts = [(f"# {service.get('name')}", service) for service in get_objects(stage, "services")]
+    for stage in dicts_in_list(plan, "stages"):
+        parts = [(f"# {service.get('name')}", service) for service in dicts_in_list(stage, "services")]
         parts.append(("", stage))
-        texts = [f"{shlex.join(map(str, get_list(part, 'argv')))}  {note}".rstrip() for note, part in parts]
+        texts = [f"{shlex.join(map(str, list_or_empty(part, 'argv')))}  {note}".rstrip() for note, part in parts]
         yield {"name": stage.get("name", ""), "commands": texts}
 
 
 def _variables(record: RunRecord) -> list[str]:
-    names = {*get_object(record.plan, "env"), *map(str, get_list(record.plan, "secrets"))}
-    for stage in get_objects(record.plan, "stages"):
-        names |= get_object(stage, "env").keys()
-        names |= {name for service in get_objects(stage, "services") for name in get_object(service, "env")}
+    names = {*dict_or_empty(record.plan, "env"), *map(str, list_or_empty(record.plan, "secrets"))}
+    for stage in dicts_in_list(record.plan, "stages"):
+        names |= dict_or_empty(stage, "env").keys()
+        names |= {name for service in dicts_in_list(stage, "services") for name in dict_or_empty(service, "env")}
     for one in record.evidence:
-        names |= get_object(one.facts, "environment").keys()
+        names |= dict_or_empty(one.facts, "environment").keys()
     return sorted(names)
 
 
@@ -282,7 +282,7 @@ def _iso(at: float) -> str:
 
 
 def _utc(iso: str) -> str:
-    at = iso_to_unix(iso)
+    at = zoned_iso_to_unix(iso)
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
@@ -298,18 +298,18 @@ def load_page_template(name: str, **filters: Callable[..., str]) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "seconds": iso_to_unix, "remove_controls": remove_controls, **filters}
+    environment.filters.update(utc=_utc, seconds=zoned_iso_to_unix, remove_controls=sanitize_for_terminal, **filters)
     return environment.get_template(name)
 
 
-def _metric_plots(metrics: Sequence[Metric]) -> tuple[list[Plot], list[Plot], int]:
+def _metric_plots(metrics: Sequence[MetricSeries]) -> tuple[list[Plot], list[Plot], int]:
     main = [metric for metric in metrics if get_metric_rank(metric.series.name) < LOWEST_RANK or metric.series.unit]
     first, more = main[:_FIRST_PLOTS], [metric for metric in metrics if metric not in main[:_FIRST_PLOTS]]
     hidden = max(0, len(metrics) - MOST_PLOTS)
     return _draw_metrics(first), _draw_metrics(more[: MOST_PLOTS - len(first)]), hidden
 
 
-def _draw_metrics(metrics: Sequence[Metric]) -> list[Plot]:
+def _draw_metrics(metrics: Sequence[MetricSeries]) -> list[Plot]:
     notes = [", ".join(filter(None, (metric.stage, metric.source))) for metric in metrics]
     plots = [draw_plot(m.series.name, [m.series], note=note, x=m.x) for m, note in zip(metrics, notes, strict=True)]
     return [plot for plot in plots if plot]

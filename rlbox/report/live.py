@@ -16,7 +16,7 @@ _FOLLOWED = ("run.json", "events.jsonl", "resources.jsonl")
 
 
 class LivePageServer(ThreadingHTTPServer):
-    """Serves what `make` makes of a run, made anew when the run's record has grown.
+    """Serves what `render_page` makes of a run, made anew when the run's record has grown.
 
     Only names of this machine are answered: a page of somebody else's that a browser was led to (DNS rebinding) gets
     nothing. There is no route that changes anything.
@@ -29,20 +29,20 @@ class LivePageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, run_dir: Path, make: Callable[[], str], port: int = 0) -> None:
-        self._run_dir, self._make = run_dir, make
+    def __init__(self, run_dir: Path, render_page: Callable[[], str], port: int = 0) -> None:
+        self._run_dir, self._render_page = run_dir, render_page
         self._made: tuple[str, str] = ("", "")
         self._making = threading.Lock()
         super().__init__((LOOPBACK, port), _Handler)
         self.port = int(self.server_address[1])
 
-    def etag_and_page(self) -> tuple[str, str]:
+    def _get_etag_and_page(self) -> tuple[str, str]:
         with self._making:  # two browsers look at one page
             paths = [path for name in _FOLLOWED if (path := self._run_dir / name).is_file()]
             stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
             tag = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
             if tag != self._made[0]:
-                self._made = tag, self._make()
+                self._made = tag, self._render_page()
             return self._made
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] not in ("/", "/page"):
             return self.send_error(HTTPStatus.NOT_FOUND)
         try:
-            tag, page = self.server.etag_and_page()
+            tag, page = self.server._get_etag_and_page()
         except (RlboxError, OSError) as error:  # a record that is being written; the browser asks again
             return self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=str(error))
         if self.headers.get("If-None-Match") == f'"{tag}"':

@@ -10,8 +10,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import GIB, decimal_size_text, iso_to_unix
-from rlbox.record.resources import Sample
+from rlbox.amounts import GIB, decimal_size_text, zoned_iso_to_unix
+from rlbox.record.resources import ResourceSample
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 82, 628, 10, 194
 PLOT_BOX = {"width": 640, "height": 220, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
@@ -27,7 +27,7 @@ _TICKS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class PlotSeries:
     """One line of a plot: `points` are (x, y) by rising x; `unit` is that of y, empty for a bare number."""
 
     name: str
@@ -72,7 +72,7 @@ class PlotLine:
     count: int
 
 
-class Tick(NamedTuple):
+class AxisTick(NamedTuple):
     svg_position: str
     label: str
 
@@ -87,14 +87,14 @@ class Plot:
     x: XKind
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
     lines: tuple[PlotLine, ...]
 
 
 def draw_plot(
     title: str,
-    series: Sequence[Series],
+    series: Sequence[PlotSeries],
     *,
     unit: str = "",
     note: str = "",
@@ -122,8 +122,8 @@ def draw_plot(
         x=x,
         x_range=across,
         y_range=up,
-        x_ticks=tuple(Tick(_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
-        y_ticks=tuple(Tick(_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
+        x_ticks=tuple(AxisTick(_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
+        y_ticks=tuple(AxisTick(_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
         lines=tuple(_line(one, number % COLOURS, across, up, unit) for number, one in enumerate(shown)),
     )
 
@@ -146,7 +146,7 @@ def _tick_text(value: float, unit: str) -> str:
     return _value_text(value, unit if unit in ("%", "W") else "")
 
 
-def _line(one: Series, colour: int, across: tuple[float, float], up: tuple[float, float], unit: str) -> PlotLine:
+def _line(one: PlotSeries, colour: int, across: tuple[float, float], up: tuple[float, float], unit: str) -> PlotLine:
     places = [(_number(_place_x(x, across)), _number(_place_y(y, up))) for x, y in one.points]
     ys = [y for _, y in one.points]
     return PlotLine(
@@ -210,20 +210,20 @@ _GPU_PLOTS = (("gpu_load", "%", "utilization", 1), ("gpu_power", "W", "power_w",
 _RESOURCE_POINTS = 600
 
 
-def draw_resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) -> list[Plot]:
+def draw_resource_plots(samples: Sequence[ResourceSample], labels: Mapping[str, Any]) -> list[Plot]:
     """Return the plots of what was used, each over the time of the run; none without samples."""
-    timed = [(at, sample) for sample in samples if (at := iso_to_unix(sample.t)) is not None]
+    timed = [(at, sample) for sample in samples if (at := zoned_iso_to_unix(sample.t)) is not None]
     if not timed:
         return []
 
-    def over(name: str, value: Callable[[Sample], float | None]) -> Series:
+    def over(name: str, value: Callable[[ResourceSample], float | None]) -> PlotSeries:
         points = [(at, y) for at, sample in timed if (y := value(sample)) is not None]
-        return Series(name=name, points=thin_points_to_extremes(points, _RESOURCE_POINTS))
+        return PlotSeries(name=name, points=thin_points_to_extremes(points, _RESOURCE_POINTS))
 
-    def over_parts(field: str) -> list[Series]:
+    def over_parts(field: str) -> list[PlotSeries]:
         return [over(name, partial(_read_part, name, field)) for name in _list_largest_parts(samples)]
 
-    drawn: list[tuple[str, str, list[Series]]] = []
+    drawn: list[tuple[str, str, list[PlotSeries]]] = []
     for plot, unit, lines in _RESOURCE_PLOTS:
         series = [over(labels[label], attrgetter(field)) for label, field in lines]
         drawn.append((plot, unit, series + (over_parts(_PART_FIELDS[plot]) if plot in _PART_FIELDS else [])))
@@ -236,7 +236,7 @@ def draw_resource_plots(samples: Sequence[Sample], labels: Mapping[str, Any]) ->
     return [plot for plot in plots if plot]
 
 
-def _list_largest_parts(samples: Sequence[Sample]) -> list[str]:
+def _list_largest_parts(samples: Sequence[ResourceSample]) -> list[str]:
     most: dict[str, int] = {}
     for sample in samples:
         for name, part in sample.parts.items():
@@ -244,9 +244,9 @@ def _list_largest_parts(samples: Sequence[Sample]) -> list[str]:
     return sorted(most, key=lambda name: (-most[name], name))[: COLOURS - 1]
 
 
-def _read_part(name: str, field: str, sample: Sample) -> float | None:
+def _read_part(name: str, field: str, sample: ResourceSample) -> float | None:
     return getattr(sample.parts[name], field) if name in sample.parts else None
 
 
-def _read_gpu(index: int, field: str, divisor: int, sample: Sample) -> float | None:
+def _read_gpu(index: int, field: str, divisor: int, sample: ResourceSample) -> float | None:
     return next((getattr(gpu, field) / divisor for gpu in sample.gpus if gpu.index == index), None)

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
-from rlbox.job.plan import load_run_plan
+from rlbox.job.plan import parse_run_plan
 from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, sample_log_progress
 from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
-from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
+from rlbox.record.resources import RESOURCES_FILE, ResourceSample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
 from rlbox.record.state import (
     EVENTS_FILE,
@@ -28,18 +28,22 @@ from rlbox.record.state import (
     create_run_state,
     load_run_state,
 )
-from rlbox.report.plots import Series, XKind, thin_points_to_extremes
+from rlbox.report.plots import PlotSeries, XKind, thin_points_to_extremes
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import parse_json_objects, read_last_file_lines_forward, read_last_json_lines_forward
+from rlbox.system.json_files import (
+    parse_valid_json_objects,
+    read_valid_json_from_tail,
+    read_whole_lines_from_tail,
+)
 from rlbox.system.safe_files import (
-    find_files_named,
+    find_files_by_path_suffix,
     is_regular_file,
     list_directory_empty_if_missing,
     open_regular_file,
     read_bytes,
     walk_files,
 )
-from rlbox.system.tail import read_last_whole_lines
+from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.lock import Lock, parse_lock
 
 _MOST_SAMPLES = 20_000
@@ -58,17 +62,17 @@ _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MetricSeries:
     """One metric of one stage; `source` is the file it was read from, `x` what its points are drawn over."""
 
     stage: str
     source: str
     x: XKind
-    series: Series
+    series: PlotSeries
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class StageEvidence:
     stage: str
     folder: str
     fatal_excerpt: str = ""
@@ -90,20 +94,20 @@ class RunRecord:
     plan: Mapping[str, Any]
     overrides: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...]
-    samples: tuple[Sample, ...]
-    metrics: tuple[Metric, ...]
-    evidence: tuple[Evidence, ...]
+    samples: tuple[ResourceSample, ...]
+    metrics: tuple[MetricSeries, ...]
+    evidence: tuple[StageEvidence, ...]
     packages: tuple[str, ...]
     gaps: tuple[str, ...]
 
-    def read_spec_file(self, name: Literal["job", "target", "source"]) -> Mapping[str, Any]:
+    def read_spec_toml_or_empty(self, name: Literal["job", "target", "source"]) -> Mapping[str, Any]:
         path = self.folder / "spec" / f"{name}.toml"
         try:
             return parse_toml(read_bytes(path).decode(), str(path))
         except (OSError, ValueError, SpecError):
             return {}
 
-    def lock(self) -> Lock | None:
+    def load_lock_or_none(self) -> Lock | None:
         path = self.folder / "spec/lock.json"
         try:
             return parse_lock(read_bytes(path), str(path), "")
@@ -112,8 +116,8 @@ class RunRecord:
 
     def read_last_metrics_by_stage_and_name(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for path in find_files_named(self.folder, METRICS_FILE):
-            for row in parse_json_objects(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
+        for path in find_files_by_path_suffix(self.folder, METRICS_FILE):
+            for row in parse_valid_json_objects(read_tail_lines_or_empty(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
                     for key, value in row.items()
@@ -131,7 +135,7 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
         The folder holds neither a state nor a plan that this rlbox can read.
     """
     files = _Files(run_dir, masks)
-    plan = files.table(PLAN_FILE)
+    plan = files.read_object_or_empty(PLAN_FILE)
     began, state = _state(files, plan)
     evidence = tuple(_evidence(files, state))
     return RunRecord(
@@ -139,8 +143,8 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
         began=began,
         state=state,
         plan=plan,
-        overrides=files.table("overrides.json", wanted=False),
-        events=tuple(files.rows(EVENTS_FILE)),
+        overrides=files.read_object_or_empty("overrides.json", wanted=False),
+        events=tuple(files.read_last_event_rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
         metrics=tuple(_read_metrics(run_dir, state.stages, max_points_per_series)) if max_points_per_series else (),
         evidence=evidence,
@@ -155,11 +159,11 @@ class _Files:
         self.masks = masks
         self.gaps: list[str] = []
 
-    def table(self, name: str, *, wanted: bool = True) -> dict[str, Any]:
+    def read_object_or_empty(self, name: str, *, wanted: bool = True) -> dict[str, Any]:
         """Return the JSON object in a file; empty, and a gap when it is `wanted`, where there is none."""
         path = self.run_dir / name
         try:
-            found = parse_json(read_bytes(path))
+            found = parse_untrusted_json(read_bytes(path))
         except FileNotFoundError:
             if wanted:
                 self.gaps.append(f"{name}: missing")
@@ -169,19 +173,19 @@ class _Files:
             return {}
         return self.masks.mask_json(found) if isinstance(found, dict) else {}
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        rows = (self.masks.mask_json(row) for row in parse_json_objects(self.lines(name)))
+    def read_last_event_rows(self, name: str) -> list[dict[str, Any]]:
+        rows = (self.masks.mask_json(row) for row in parse_valid_json_objects(self.read_lines(name)))
         return list(deque(rows, maxlen=_MOST_EVENTS))
 
-    def lines(self, name: str) -> Iterator[bytes]:
+    def read_lines(self, name: str) -> Iterator[bytes]:
         try:
-            yield from read_last_file_lines_forward(self.run_dir / name)
+            yield from read_whole_lines_from_tail(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
             self.gaps.append(f"{name}: cannot be read: {error.strerror}")
 
-    def text(self, path: Path) -> str:
+    def read_masked_text_or_empty(self, path: Path) -> str:
         try:
             with open_regular_file(path) as file:
                 return self.masks.mask_text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
@@ -199,7 +203,7 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
         problem = error
     files.gaps.append(f"{RUN_FILE}: {problem.what}")
     try:
-        known = load_run_plan(plan)
+        known = parse_run_plan(plan)
     except SpecError:
         raise problem from None
     began = is_regular_file(files.run_dir / EVENTS_FILE)
@@ -211,11 +215,11 @@ def _masked(state: RunState, masks: SecretMasker) -> RunState:
     return masked
 
 
-def _samples(files: _Files) -> list[Sample]:
+def _samples(files: _Files) -> list[ResourceSample]:
     """Return the samples, of a run of more than a day every second one, and so on."""
-    kept: list[Sample] = []
+    kept: list[ResourceSample] = []
     stride = 1
-    for number, row in enumerate(parse_json_objects(files.lines(RESOURCES_FILE))):
+    for number, row in enumerate(parse_valid_json_objects(files.read_lines(RESOURCES_FILE))):
         if number % stride == 0 and (sample := parse_sample(row)):
             kept.append(sample)
         if len(kept) > _MOST_SAMPLES:
@@ -223,19 +227,19 @@ def _samples(files: _Files) -> list[Sample]:
     return kept
 
 
-def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
+def _evidence(files: _Files, state: RunState) -> Iterator[StageEvidence]:
     for stage in state.stages:
         folder = files.run_dir / stage.directory
         for found in [folder / EVIDENCE_FOLDER, *(folder / name / EVIDENCE_FOLDER for name in _attempts(folder))]:
             held = [name for name, _ in walk_files(found)] if stage.directory else []
             if not held:
                 continue
-            yield Evidence(
+            yield StageEvidence(
                 stage=stage.name,
                 folder=str(found.relative_to(files.run_dir)),
-                fatal_excerpt=files.text(found / FATAL_FILE),
-                hang_report_text=files.text(found / HANG_PAGE),
-                facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
+                fatal_excerpt=files.read_masked_text_or_empty(found / FATAL_FILE),
+                hang_report_text=files.read_masked_text_or_empty(found / HANG_PAGE),
+                facts=files.read_object_or_empty(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
                 files=tuple(sorted(held)),
             )
 
@@ -247,30 +251,30 @@ def _attempts(folder: Path) -> list[str]:
         return []
 
 
-def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+def _packages(files: _Files, evidence: tuple[StageEvidence, ...]) -> tuple[str, ...]:
     for found in evidence:
-        if packages := get_list(found.facts, "packages"):
+        if packages := list_or_empty(found.facts, "packages"):
             return tuple(map(str, packages))
-    groups = get_objects(files.table("spec/lock.json", wanted=False), "groups")
-    rows = [row for group in groups for row in get_objects(group, "packages")]
+    groups = dicts_in_list(files.read_object_or_empty("spec/lock.json", wanted=False), "groups")
+    rows = [row for group in groups for row in dicts_in_list(group, "packages")]
     return tuple(sorted({f"{row.get('name', '')}=={row.get('version', '')}" for row in rows}))
 
 
-def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
+def list_or_empty(row: Mapping[str, Any], name: str) -> list[Any]:
     value = row.get(name)
     return value if isinstance(value, list) else []
 
 
-def get_objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return [value for value in get_list(row, name) if isinstance(value, dict)]
+def dicts_in_list(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [value for value in list_or_empty(row, name) if isinstance(value, dict)]
 
 
-def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+def dict_or_empty(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = row.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[Metric]:
+def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[MetricSeries]:
     """Return the metrics of a run, losses and rewards first, each with `max_points_per_metric` points at most.
 
     What a stage wrote into a metrics.jsonl counts more than the same name in its log.
@@ -302,9 +306,9 @@ def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_
 def _readings(
     run_dir: Path, stages: tuple[StageState, ...]
 ) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
-    for path in find_files_named(run_dir, METRICS_FILE, max_depth=_DEEPEST):
+    for path in find_files_by_path_suffix(run_dir, METRICS_FILE, max_depth=_DEEPEST):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in read_last_json_lines_forward(path):
+        for row in read_valid_json_from_tail(path):
             if reading := parse_metrics_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
                     reading = ProgressReading(metrics={f"eval {key}": value for key, value in reading.metrics.items()})
@@ -317,7 +321,7 @@ def _readings(
                 yield stage.name, f"{service}.log", at, reading
 
 
-def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
+def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> MetricSeries:
     stage, source, name = key
     steps = [step for step, _, _ in raw if step is not None]
     times = [at for _, at, _ in raw if at is not None]
@@ -325,5 +329,5 @@ def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     chosen = steps if x == "step" else times if x == "time" else range(len(raw))
     points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
-    series = Series(name=unit or name, points=thin_points_to_extremes(points, limit), unit=unit)
-    return Metric(stage=stage, source=source, x=x, series=series)
+    series = PlotSeries(name=unit or name, points=thin_points_to_extremes(points, limit), unit=unit)
+    return MetricSeries(stage=stage, source=source, x=x, series=series)

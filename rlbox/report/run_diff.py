@@ -10,7 +10,7 @@ from typing import Any
 from rlbox.amounts import duration_text
 from rlbox.artifacts.relock import list_lock_changes
 from rlbox.job.param import format_scalar
-from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.report.read import RunRecord
 
 TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
@@ -20,7 +20,7 @@ DURATIONS = "durations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class RunDifference:
     """One thing that differs; `before` and `after` are empty for what a run does not have."""
 
     part: str
@@ -29,7 +29,7 @@ class Difference:
     after: str
 
 
-def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
+def diff_runs(a: RunRecord, b: RunRecord) -> tuple[RunDifference, ...]:
     """Return what differs between two runs, part by part; paths of the run directories count as equal.
 
     Raises
@@ -37,23 +37,23 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
     SpecError
         The plan of one cannot be read.
     """
-    found: list[Difference] = []
+    found: list[RunDifference] = []
     before, after = _collect_facts(a), _collect_facts(b)
     for part in before:
         found += _compare(part, before[part], after[part])
-    locks = a.lock(), b.lock()
+    locks = a.load_lock_or_none(), b.load_lock_or_none()
     if locks[0] and locks[1]:
         changes = list_lock_changes(locks[0], locks[1])
-        found += [Difference(part="lock", name=c.name, before=c.before, after=c.after) for c in changes]
+        found += [RunDifference(part="lock", name=c.name, before=c.before, after=c.after) for c in changes]
     order = {part: number for number, part in enumerate((*TOLD, *OUTCOME, DURATIONS))}
     return tuple(sorted(found, key=lambda difference: order[difference.part]))
 
 
-def differs_beyond_durations(differences: Iterable[Difference]) -> bool:
+def differs_beyond_durations(differences: Iterable[RunDifference]) -> bool:
     return any(difference.part != DURATIONS for difference in differences)
 
 
-def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict[str, Any]:
+def differences_to_json(names: tuple[str, str], differences: Iterable[RunDifference]) -> dict[str, Any]:
     found = list(differences)
     told = any(difference.part in TOLD for difference in found)
     return {
@@ -65,7 +65,7 @@ def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict
     }
 
 
-def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
+def format_differences(names: tuple[str, str], differences: Iterable[RunDifference]) -> str:
     """Return the differences for people, in the manner of `diff`: `-` the first run, `+` the second."""
     found = list(differences)
     lines = [f"--- {names[0]}", f"+++ {names[1]}"]
@@ -86,10 +86,10 @@ def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
     return "\n".join(lines)
 
 
-def _compare(part: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
+def _compare(part: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[RunDifference]:
     names = dict.fromkeys([*before, *after])
     pairs = ((name, before.get(name, ""), after.get(name, "")) for name in names)
-    return [Difference(part=part, name=name, before=old, after=new) for name, old, new in pairs if old != new]
+    return [RunDifference(part=part, name=name, before=old, after=new) for name, old, new in pairs if old != new]
 
 
 def _place_free(plan: RunPlan) -> Callable[[str], str]:
@@ -106,7 +106,7 @@ def _place_free(plan: RunPlan) -> Callable[[str], str]:
 
 
 def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
-    plan = load_run_plan(record.plan)
+    plan = parse_run_plan(record.plan)
     free = _place_free(plan)
     stages = record.state.stages if record.began else ()
     environment = {name: free(value) for name, value in sorted(plan.env.items())}
@@ -120,10 +120,10 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
     return {
         "run": {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"},
         "parameters": {name: _format_parameter(plan, name, free) for name in sorted(plan.params)},
-        "source": dict(_leaves(record.read_spec_file("source"), "")),
-        "job file": dict(_leaves(record.read_spec_file("job"), "")),
-        "target spec": dict(_leaves(record.read_spec_file("target"), "")),
-        "lock": {"lock.json": "there" if record.lock() else ""},
+        "source": dict(_leaves(record.read_spec_toml_or_empty("source"), "")),
+        "job file": dict(_leaves(record.read_spec_toml_or_empty("job"), "")),
+        "target spec": dict(_leaves(record.read_spec_toml_or_empty("target"), "")),
+        "lock": {"lock.json": "there" if record.load_lock_or_none() else ""},
         "environment": environment,
         "secrets": dict.fromkeys(plan.secrets, "handed over"),
         "commands": commands,

@@ -15,7 +15,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from rlbox.amounts import decimal_size_text, duration_text, gpu_memory_text, iso_to_unix, precise_duration_text
+from rlbox.amounts import (
+    decimal_size_text,
+    duration_text,
+    duration_text_precise_below_minute,
+    gpu_gib_or_mib_text,
+    zoned_iso_to_unix,
+)
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_ansi_escapes
@@ -24,24 +30,24 @@ from rlbox.logs.progress import (
     ProgressReading,
     estimate_remaining_s,
     find_last_bar_unless_full,
-    find_progress_lines,
+    find_progress_candidates,
     merge_readings,
     parse_metrics_record,
-    parse_progress,
+    parse_progress_line,
     select_main_metrics,
 )
-from rlbox.record.resources import RESOURCES_FILE, Sample, estimate_seconds_until_disk_full, parse_sample
+from rlbox.record.resources import RESOURCES_FILE, ResourceSample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.system.json_files import parse_json_objects
-from rlbox.system.tail import read_last_whole_lines
-from rlbox.terminal import remove_controls
+from rlbox.system.json_files import parse_valid_json_objects
+from rlbox.system.tail import read_tail_lines_or_empty
+from rlbox.terminal import sanitize_for_terminal
 
 _CELLS = 16
 _COMPUTES_PCT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activity:
+class StageActivity:
     """What goes on, and how far it is.
 
     `starting_service` is empty when it is the stage itself. `share` (0-1) and `remaining_s` are None where
@@ -56,28 +62,28 @@ class Activity:
     facts: tuple[str, ...] = ()
 
 
-def find_activity(
-    stage: StageState, samples: Sequence[Sample], bars: Mapping[str, ProgressBar | None]
-) -> Activity | None:
+def find_stage_activity(
+    stage: StageState, samples: Sequence[ResourceSample], bar_by_log: Mapping[str, ProgressBar | None]
+) -> StageActivity | None:
     """Return what a stage is busy with; None for one whose steps tell it.
 
-    `samples` are the last ones, the oldest first; `bars` are by the log's name: a service's, or `stage`.
+    `samples` are the last ones, the oldest first; `bar_by_log` has them by the log's name: a service's, or `stage`.
     """
     service = next((one for one in stage.services if one.state == "starting"), None)
     if service:
-        return _start(service, samples, bars.get(service.name))
-    bar = bars.get("stage")
-    return Activity(share=bar.share, remaining_s=bar.left_s, label=bar.label) if bar else None
+        return _start(service, samples, bar_by_log.get(service.name))
+    bar = bar_by_log.get("stage")
+    return StageActivity(share=bar.share, remaining_s=bar.left_s, label=bar.label) if bar else None
 
 
-def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Activity:
+def _start(service: ServiceState, samples: Sequence[ResourceSample], bar: ProgressBar | None) -> StageActivity:
     part = next((sample.parts[service.name] for sample in reversed(samples) if service.name in sample.parts), None)
     facts = [f"{decimal_size_text(part.read_bytes)} read"] if part else []
     if part and part.cpu_pct >= _COMPUTES_PCT:
         facts.append(f"{part.cpu_pct / 100:.1f} cores")
-    return Activity(
+    return StageActivity(
         starting_service=service.name,
-        service_started_unix_s=iso_to_unix(service.started_at),
+        service_started_unix_s=zoned_iso_to_unix(service.started_at),
         share=bar.share if bar else None,
         remaining_s=bar.left_s if bar else None,
         label=bar.label if bar else "",
@@ -85,18 +91,18 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
     )
 
 
-def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
+def format_activity(activity: StageActivity, now_s: float, *, show_bar: bool) -> str:
     parts = []
-    if doing.starting_service:
-        began = doing.service_started_unix_s
-        parts.append(f"{doing.starting_service} starts" + (f", {duration_text(now_s - began)}" if began else ""))
-    if doing.share is not None:
-        full = round(_CELLS * doing.share)
-        cells = f"{'█' * full}{'░' * (_CELLS - full)} " if bar else ""
-        parts.append(f"{cells}{100 * doing.share:.0f} %")
-    if doing.remaining_s is not None:
-        parts.append(f"{duration_text(doing.remaining_s)} left")
-    return " · ".join([*parts, *doing.facts, *([doing.label] if doing.label else [])])
+    if activity.starting_service:
+        began = activity.service_started_unix_s
+        parts.append(f"{activity.starting_service} starts" + (f", {duration_text(now_s - began)}" if began else ""))
+    if activity.share is not None:
+        full = round(_CELLS * activity.share)
+        cells = f"{'█' * full}{'░' * (_CELLS - full)} " if show_bar else ""
+        parts.append(f"{cells}{100 * activity.share:.0f} %")
+    if activity.remaining_s is not None:
+        parts.append(f"{duration_text(activity.remaining_s)} left")
+    return " · ".join([*parts, *activity.facts, *([activity.label] if activity.label else [])])
 
 
 _END_BYTES = 64 * 1024
@@ -114,27 +120,27 @@ class RunSnapshot:
     state: RunState
     stage: StageState | None = None
     progress: ProgressReading = field(default_factory=ProgressReading)
-    activity: Activity | None = None
-    sample: Sample | None = None
+    activity: StageActivity | None = None
+    sample: ResourceSample | None = None
     disk_full_in_s: float | None = None
     last_log_line: str = ""
 
 
 def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
-    samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
-    history = [(at, sample.disk_free_bytes) for sample in samples if (at := iso_to_unix(sample.t)) is not None]
+    samples = _parse_samples(read_tail_lines_or_empty(run_dir / RESOURCES_FILE, _END_BYTES))
+    history = [(at, sample.disk_free_bytes) for sample in samples if (at := zoned_iso_to_unix(sample.t)) is not None]
     sample, disk_full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
     if stage is None:
         return RunSnapshot(state=state, sample=sample, disk_full_in_s=disk_full_in_s)
     # Its own log last: what a stage says of itself counts most.
     paths = [*(f"{service.name}.log" for service in stage.services), "stage.log"]
     logs = {
-        path: read_last_whole_lines(path, _END_BYTES)
+        path: read_tail_lines_or_empty(path, _END_BYTES)
         for name in paths
         if (path := run_dir / stage.directory / name).is_file()
     }
-    rows = parse_json_objects(read_last_whole_lines(run_dir / METRICS_FILE, _END_BYTES).splitlines())
+    rows = parse_valid_json_objects(read_tail_lines_or_empty(run_dir / METRICS_FILE, _END_BYTES).splitlines())
     own = [
         reading for row in rows if row.get("stage", stage.name) == stage.name and (reading := parse_metrics_record(row))
     ]
@@ -142,7 +148,7 @@ def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
         state=state,
         stage=stage,
         progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
-        activity=find_activity(
+        activity=find_stage_activity(
             stage, samples, {path.stem: find_last_bar_unless_full(data) for path, data in logs.items()}
         ),
         sample=sample,
@@ -158,13 +164,13 @@ def _get_mtime_ns(path: Path) -> int:
         return 0
 
 
-def _parse_samples(data: bytes) -> list[Sample]:
-    return [sample for row in parse_json_objects(data.splitlines()) if (sample := parse_sample(row))]
+def _parse_samples(data: bytes) -> list[ResourceSample]:
+    return [sample for row in parse_valid_json_objects(data.splitlines()) if (sample := parse_sample(row))]
 
 
 def _parse_readings(data: bytes) -> list[ProgressReading]:
-    texts = (text.decode("utf-8", "replace") for _, line in find_progress_lines(data) for text in line.split(b"\r"))
-    return [reading for text in texts if (reading := parse_progress(text))]
+    texts = (part.decode("utf-8", "replace") for _, at in find_progress_candidates(data) for part in at.split(b"\r"))
+    return [reading for text in texts if (reading := parse_progress_line(text))]
 
 
 def _find_last_line(logs: Mapping[Path, bytes]) -> str:
@@ -212,7 +218,7 @@ def render_run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: in
 
 def _head(facts: RunSnapshot, now_s: float) -> Text:
     state = facts.state
-    began = iso_to_unix(state.started_at)
+    began = zoned_iso_to_unix(state.started_at)
     parts = [
         f"run {state.run_id}",
         state.target,
@@ -248,7 +254,7 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
         yield "phase", _phase(facts)
-        yield "doing", activity_text(facts.activity, now_s, bar=True) if facts.activity else ""
+        yield "doing", format_activity(facts.activity, now_s, show_bar=True) if facts.activity else ""
         yield "waits", _waits(stage)
         yield "speed", _speed_text(facts)
         yield (
@@ -284,14 +290,14 @@ def _speed_text(facts: RunSnapshot) -> str:
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rate_by_unit.items()) if unit != "steps/s"]
     if rate := reading.rate_by_unit.get("steps/s"):
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{precise_duration_text(1 / rate)} a step")
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{duration_text_precise_below_minute(1 / rate)} a step")
     if reading.step is not None:
         parts.insert(0, f"step {reading.step}" + (f" of {reading.total_or_0}" if reading.total_or_0 else ""))
     left = estimate_remaining_s(reading)
     return " · ".join([*parts, *([f"{duration_text(left)} left"] if left is not None else [])])
 
 
-def _use(sample: Sample) -> str:
+def _use(sample: ResourceSample) -> str:
     cpu = f"cpu {sample.cpu_pct:.0f} %"
     if sample.share_pct < _SLOWED_PCT:
         cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
@@ -302,7 +308,7 @@ def _use(sample: Sample) -> str:
     return " · ".join([*parts, *(f"{name} {decimal_size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
-def _load_and_pressure_text(sample: Sample) -> str:
+def _load_and_pressure_text(sample: ResourceSample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
     waits_pct = (sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct)
     core, disk, memory = (round(value or 0) for value in waits_pct)
@@ -312,20 +318,22 @@ def _load_and_pressure_text(sample: Sample) -> str:
     return " · ".join(part for part in (load, waits and f"processes wait for {waits}") if part)
 
 
-def _gpus(sample: Sample) -> str:
+def _gpus(sample: ResourceSample) -> str:
     gpus = sample.gpus
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {gpu_memory_text(memory)} in all"
+        return (
+            f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {gpu_gib_or_mib_text(memory)} in all"
+        )
     return " · ".join(
-        f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {gpu_memory_text(g.memory_bytes)}" for g in gpus
+        f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {gpu_gib_or_mib_text(g.memory_bytes)}" for g in gpus
     )
 
 
 def _detail(label: str, text: str) -> Text:
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
-    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (remove_controls(text), style))
+    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (sanitize_for_terminal(text), style))
 
 
 def _format_gate_count(stage: StageState) -> str:
@@ -335,7 +343,7 @@ def _format_gate_count(stage: StageState) -> str:
 
 
 def _stage_time(stage: StageState, now_s: float) -> str:
-    began, ended = iso_to_unix(stage.started_at), iso_to_unix(stage.ended_at)
+    began, ended = zoned_iso_to_unix(stage.started_at), zoned_iso_to_unix(stage.ended_at)
     if began is None:
         return ""
     return duration_text(stage.seconds or (ended or now_s) - began)
@@ -389,7 +397,7 @@ class _Lines:
     def _tell_far(self, state: RunState) -> None:
         facts = read_run_snapshot(self._run_dir, state)
         if facts.activity:
-            far = activity_text(facts.activity, time.time(), bar=False)
+            far = format_activity(facts.activity, time.time(), show_bar=False)
         else:
             far = _speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
@@ -399,7 +407,7 @@ class _Lines:
         """Say something, and what a log says, which is nobody's to translate."""
         cut = f"{quoted[:_QUOTED]}…" if len(quoted) > _QUOTED else quoted
         behind = f" | {cut}" if cut else ""
-        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {remove_controls(text + behind)}\n")
+        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {sanitize_for_terminal(text + behind)}\n")
         sys.stderr.flush()
         self._told_s = self._clock()
 
@@ -434,7 +442,7 @@ class _LiveView:
         self._live.update(Group(*lines), refresh=True)
 
 
-def format_stage_gates_and_notes(state: RunState) -> str:
+def format_stage_table_and_notes(state: RunState) -> str:
     width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
     rows = []
     for stage in state.stages:

@@ -11,7 +11,7 @@ from rlbox.evaluation.files import SUMMARY_FILE, AnswerStore, compute_cache_key_
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.report.html import MOST_BYTES, load_english_page_labels, load_page_template
 from rlbox.secrets.masks import SecretMasker
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 _MOST_TEXT = 24_000
 """Characters of a text that are kept of it; an answer may have megabytes."""
@@ -26,7 +26,7 @@ class ResultFolder(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CheckpointAnswer:
     """One answer of a checkpoint to a problem; `outcome` is empty where it was not kept."""
 
     checkpoint: str
@@ -40,7 +40,7 @@ class Answer:
     passed: int
 
     @property
-    def style(self) -> str:
+    def css_class(self) -> str:
         return _STYLES.get(self.outcome, "failed")
 
 
@@ -49,7 +49,7 @@ class ProblemAnswers:
     suite: str
     name: str
     prompt: str
-    answers: tuple[Answer, ...]
+    answers: tuple[CheckpointAnswer, ...]
 
     @property
     def solved_by_some_checkpoints_only(self) -> bool:
@@ -81,15 +81,15 @@ def _read_problem(
     prompt, answers = "", []
 
     def read_text(record: Mapping[str, Any], key: str) -> str:
-        return remove_controls(masks.mask_text(_shorten_middle(str(record.get(key) or ""), _MOST_TEXT)))
+        return sanitize_for_terminal(masks.mask_text(_shorten_middle(str(record.get(key) or ""), _MOST_TEXT)))
 
     for result, store in stores:
         for number in range(len(result.get_metric_values_or_empty(suite, ACCEPTED).get(name, ()))):
             record = store.read(suite, name, number) or {}
             prompt = prompt or read_text(record, "ask")
             answers.append(
-                Answer(
-                    checkpoint=remove_controls(result.name),
+                CheckpointAnswer(
+                    checkpoint=sanitize_for_terminal(result.name),
                     number=number + 1,
                     outcome=read_text(record, "outcome"),
                     detail=read_text(record, "detail"),
@@ -100,7 +100,7 @@ def _read_problem(
                     passed=int(record.get("passed") or 0),
                 )
             )
-    return ProblemAnswers(suite=suite, name=remove_controls(name), prompt=prompt, answers=tuple(answers))
+    return ProblemAnswers(suite=suite, name=sanitize_for_terminal(name), prompt=prompt, answers=tuple(answers))
 
 
 def _shorten_middle(text: str, most: int) -> str:
@@ -111,7 +111,7 @@ def _shorten_middle(text: str, most: int) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail} …]\n{text[len(text) - tail :]}"
 
 
-def render_scores(
+def render_scores_html(
     title: str, results: Sequence[EvaluationResult], problems: Sequence[ProblemAnswers], *, made_at: str
 ) -> str:
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.
@@ -120,7 +120,7 @@ def render_scores(
     `made_at` is ISO 8601 in UTC.
     """
     template, text = load_page_template("scores.html.j2", shorten=_shorten_middle), ""
-    known: dict[str, Any] = {"w": load_english_page_labels(), "title": remove_controls(title), "made_at": made_at}
+    known: dict[str, Any] = {"w": load_english_page_labels(), "title": sanitize_for_terminal(title), "made_at": made_at}
     known |= {"rows": [_build_score_row(result, suite) for result in results for suite in result.scores]}
     known |= {"locks": sorted({result.lock.digest_without_weights for result in results})}
     ranks = sorted(range(len(problems)), key=lambda at: not problems[at].solved_by_some_checkpoints_only)
@@ -137,7 +137,7 @@ def render_scores(
 def _build_score_row(result: EvaluationResult, suite: str) -> dict[str, Any]:
     scores = result.scores[suite]
     return {
-        "checkpoint": remove_controls(result.name),
+        "checkpoint": sanitize_for_terminal(result.name),
         "suite": suite,
         "problems": scores.get("problems", ""),
         "accepted": _format_share(scores, ACCEPTED),

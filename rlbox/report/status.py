@@ -11,9 +11,9 @@ from rlbox.amounts import duration_text
 from rlbox.job.names import STATUS_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.state import EVENTS_FILE, RunState
-from rlbox.system.json_files import parse_json_objects
+from rlbox.system.json_files import parse_valid_json_objects
 from rlbox.system.safe_files import read_bytes, replace_file
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 _MOST, _LONGEST = 20, 300
 
@@ -54,6 +54,6 @@ def _lines(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Itera
 
 def _met(run_dir: Path) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        for event in parse_json_objects(read_bytes(run_dir / EVENTS_FILE).splitlines()):
+        for event in parse_valid_json_objects(read_bytes(run_dir / EVENTS_FILE).splitlines()):
             if event.get("cause"):
-                yield remove_controls(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]
+                yield sanitize_for_terminal(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]

@@ -104,7 +104,7 @@ class Backend(Protocol):
         """Raise what `rlbox run` refuses; without `need_disk_gib` the disk must have what the target asks for."""
 
 
-def load_backend(place: str, options: RunOptions) -> Backend:
+def create_backend(place: str, options: RunOptions) -> Backend:
     """Raises `SpecError` when there is none: a run's record was written by an rlbox that has more."""
     module, name = _require_known(place)
     backend: Backend = getattr(importlib.import_module(module), name)(options)
@@ -113,7 +113,7 @@ def load_backend(place: str, options: RunOptions) -> Backend:
 
 def open_container_runtime(ref: ContainerRef) -> RuntimeHandle:
     _require_known(ref.backend or DEFAULT_PLACE)
-    runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").open_container(ref)
+    runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").connect_to_run_container(ref)
     return runtime
 
 

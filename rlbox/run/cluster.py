@@ -36,23 +36,23 @@ from rlbox.cluster.plan import (
 from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
 from rlbox.cluster.status import NodeMonitor, find_status
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.data_disk import ensure_data_dir_creating_default
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.image.context import find_outdated_reason
+from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
 from rlbox.image.plan import load_image_plan
 from rlbox.job.cluster_job import ClusterParams, ResolvedJob, replace_ray_by_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import ClusterRun, NodePlan
+from rlbox.job.plan import NodePlan, RunCluster
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, locate_local_run_store
-from rlbox.run.docker import PreparedDocker, relative_bytecode_dir, require_devices_and_choose_gpus
-from rlbox.ssh.tunnel import describe_tunnel
+from rlbox.run.docker import PreparedDocker, bytecode_dir_relative_to_data_disk, require_devices_and_choose_gpus
+from rlbox.ssh.tunnel import probe_engine_tunnel
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -102,7 +102,7 @@ class ClusterBackend:
         head = self._head(app, target)
         if head is None:  # the dry run has said so
             name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
-            return ResolvedJob(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
+            return ResolvedJob(job=job, values=values, cluster=RunCluster(name=name, closed="", nodes=()))
         plan = head.plan
         gives = ClusterParams(
             head_address=plan.head.address,
@@ -116,12 +116,12 @@ class ClusterBackend:
         adapted = replace_ray_by_cluster(job, values, gives)
         return dataclasses.replace(adapted, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
-    def _run_on(self, target: str, plan: ClusterPlan) -> ClusterRun:
+    def _run_on(self, target: str, plan: ClusterPlan) -> RunCluster:
         port = plan.ports.of("node-manager")
         options = dataclasses.replace(self._name_cluster(target), data=plan.head.data)
         named = (("--nodes", options.nodes), ("--cluster", options.name), ("--data", options.data))
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
-        return ClusterRun(
+        return RunCluster(
             name=plan.name,
             closed=plan.authentication,
             nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
@@ -146,20 +146,20 @@ class ClusterBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=relative_bytecode_dir(target, {}),
-            say=app.print_status,
+            bytecode_dir_in_data=bytecode_dir_relative_to_data_disk(target, {}),
+            print_status=app.print_status,
             gpus=gpus,
             backend_name=CLUSTER,
         )
         if head is None or not head.image:  # a dry run from elsewhere
             return dataclasses.replace(ready, will_start_on_this_machine=False)
-        ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
+        ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {}
         with app.collecting_refusals_if_dry_run("image"):
             inspected = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         return dataclasses.replace(
             ready,
-            bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
+            bytecode_dir_in_data=bytecode_dir_relative_to_data_disk(target, inspected),
             gpu_access=require_devices_and_choose_gpus(app, image, gpus, inspected),
             image_ref=head.image,
             extra_env=ray_env(head.plan, head.plan.head, image.container.disk_mount),
@@ -168,7 +168,7 @@ class ClusterBackend:
 
 
 def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
-    for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
+    for row in connect_engine().list_all_containers_with_label(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
@@ -181,7 +181,7 @@ def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
 
 
 def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Mapping[str, Any]:
-    if why := find_outdated_reason(image, dict(found)):
+    if why := find_image_outdated_reason(image, dict(found)):
         raise EngineError(
             _(
                 "cluster {plan} was started with an image of {target} that is out of date ({why}): take it "
@@ -229,7 +229,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
 
     What happens to nodes meanwhile is said, and is laid beside the evidence of a run that failed.
     """
-    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+    from rlbox.engine.remote_helper import HelperContainerSpec, run_helper_and_fetch_files
 
     parsed = click.get_current_context().params
     run_id = parsed.get("run") or create_run_id(str(parsed.get("name")))
@@ -241,7 +241,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         plan = cluster.plan
         logs_command = format_head_run_command(plan, "logs", run_id)
         app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
-        helper = HelperContainer(
+        helper = HelperContainerSpec(
             target=plan.target,
             image=cluster.instances[head.name].image,
             data_dir=plan.head.data,
@@ -253,7 +253,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
             try:
                 engine = head.engine_unix_url_forwarding_if_remote
-                tunnel = describe_tunnel(engine, head.machine.engine_socket, head.run_shell)
+                tunnel = probe_engine_tunnel(engine, head.machine.engine_socket, head.run_shell)
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
@@ -290,7 +290,9 @@ def _find_evidence_directory(head: Node, run: str) -> str:
     with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
         names = head.call("list_disk_directory_or_empty", disk=disk, path="runs")
         (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
-        record = parse_json(str(head.call("read_disk_text_or_empty", disk=disk, path=f"runs/{name}/run.json")))
+        record = parse_untrusted_json(
+            str(head.call("read_disk_text_or_empty", disk=disk, path=f"runs/{name}/run.json"))
+        )
         (stage, *__) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
         return f"runs/{name}/{stage['directory']}/evidence"
     return ""

@@ -26,9 +26,9 @@ from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.env_file import parse_env_with_problems
-from rlbox.secrets.lookup import ENV_FILE, find_weakness
+from rlbox.secrets.lookup import ENV_FILE, explain_secret_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
-from rlbox.system.identity import get_user_name
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -36,7 +36,7 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_store_existing_if_named_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
+def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk for a command that looks at what is there; `NodeError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.
@@ -53,33 +53,35 @@ def open_store_existing_if_named_or_exec_remotely(app: App, target: str, data_op
 
 
 def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
-    return RunStore(data_dir=resolve_data_dir(app, target, data_option), open_runtime=open_container_runtime)
+    return RunStore(data_dir=resolve_data_dir_or_default(app, target, data_option), open_runtime=open_container_runtime)
 
 
-def resolve_data_dir(app: App, target: str, data_option: str | None) -> Path:
+def resolve_data_dir_or_default(app: App, target: str, data_option: str | None) -> Path:
     return resolve_nonsystem_data_dir(load_target(app.project, target).target.disk.host, data_option)
 
 
-def create_lock_owner(action: str) -> LockOwner:
-    return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname(), since=utc_now())
+def create_own_lock_owner(action: str) -> LockOwner:
+    return LockOwner(
+        what=action, user=get_user_name_or_uid(), uid=os.getuid(), host=socket.gethostname(), since=utc_now()
+    )
 
 
-def reconcile_runs(app: App, run_store: RunStore) -> RunsNotReconciled:
-    found = run_store.clean_up_dead_runs_unless_disk_locked(create_lock_owner("the ends of runs"))
+def clean_up_dead_runs(app: App, run_store: RunStore) -> RunsNotReconciled:
+    found = run_store.clean_up_dead_runs_unless_disk_locked(create_own_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.print_status(_("run {run_id} {why}").format(run_id=run, why=why))
     return found
 
 
-def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
+def load_run_secret_masker(app: App, run_dir: Path) -> SecretMasker:
     try:
         named = load_plan_file(run_dir).secrets
     except RlboxError:
         named = ()
-    return load_masks_from_environ_and_dotenv(app, named, {})
+    return load_environ_and_dotenv_masker(app, named, {})
 
 
-def load_masks_from_environ_and_dotenv(
+def load_environ_and_dotenv_masker(
     app: App, env_var_names: Sequence[str], secrets: Mapping[str, Secret]
 ) -> SecretMasker:
     """Return masks for what the environment and `.env` say now, for `env_var_names`, and for `secrets`."""
@@ -87,7 +89,7 @@ def load_masks_from_environ_and_dotenv(
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_with_problems((app.project.folder / ENV_FILE).read_bytes()).values)
     # A weak value would be masked wherever ordinary text says the same.
-    strong = (name for name, value in values.items() if not find_weakness(value))
+    strong = (name for name, value in values.items() if not explain_secret_weakness(value))
     names = ",".join((*env_var_names, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     given = {name: secret.reveal() for name, secret in secrets.items()}
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
@@ -113,7 +115,7 @@ def run_remotely_and_exit_if_engine_is_remote(
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
     from rlbox.engine.connection import require_image
-    from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+    from rlbox.engine.remote_helper import HelperContainerSpec, run_helper_and_fetch_files
     from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
     from rlbox.ssh.tunnel import open_engine_tunnel
 
@@ -130,7 +132,7 @@ def run_remotely_and_exit_if_engine_is_remote(
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )
     env = {"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag_or_empty(image.tag)[1]}
-    helper = HelperContainer(
+    helper = HelperContainerSpec(
         target=target,
         image=image.tag,
         data_dir=folder,

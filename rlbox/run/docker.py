@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import SupervisorExit, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_local_gpus
-from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, open_engine_tunnel_if_remote
+from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
     ACTIVE_STATES,
@@ -24,11 +24,11 @@ from rlbox.engine.container import (
     NetworkKind,
     plan_container,
 )
-from rlbox.engine.data_disk import ensure_data_dir_creating_default, report_and_require_local_devices
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, report_and_require_local_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, EngineUnavailable, NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.context import find_outdated_reason
+from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.cluster_job import ResolvedJob
 from rlbox.job.job import Job
@@ -42,11 +42,11 @@ from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import IsRunningCheck, RunOptions
 from rlbox.run.data_disk import locate_local_run_store, run_remotely_and_exit_if_engine_is_remote
-from rlbox.run.exposure import remove_published_ports_from_plan
+from rlbox.run.exposure import drop_taken_published_ports_adding_notes
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_uid_gid
-from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.system.safe_files import list_directory_empty_if_missing, remove_tree
 from rlbox.values import Mount, Secret
 
@@ -78,7 +78,7 @@ class DockerBackend:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_data_disk_local:
-            ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
+            ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals_if_dry_run("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
@@ -91,10 +91,10 @@ class DockerBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode_dir_in_data=relative_bytecode_dir(target, inspected),
+            bytecode_dir_in_data=bytecode_dir_relative_to_data_disk(target, inspected),
             gpus=self._options.gpus,
             gpu_access=access,
-            say=app.print_status,
+            print_status=app.print_status,
         )
 
 
@@ -107,16 +107,16 @@ def require_devices_and_choose_gpus(app: App, image: ImagePlan, gpus: str, inspe
     return access
 
 
-def relative_bytecode_dir(target: str, inspected: Mapping[str, Any]) -> Path:
+def bytecode_dir_relative_to_data_disk(target: str, image_inspection: Mapping[str, Any]) -> Path:
     """Return the folder of a data disk for what an image compiles.
 
     The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
     stamps in an image are all alike, so the folder is named after the image.
     """
-    return Path("cache/bytecode", target, str(inspected.get("Id", "")).rpartition(":")[2][:16])
+    return Path("cache/bytecode", target, str(image_inspection.get("Id", "")).rpartition(":")[2][:16])
 
 
-def open_container(ref: ContainerRef) -> RunContainer:
+def connect_to_run_container(ref: ContainerRef) -> RunContainer:
     from rlbox.engine.docker import DockerEngine
 
     return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
@@ -167,11 +167,11 @@ class RunContainer:
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
 
-    def stop(self, grace_s: int) -> None:
+    def stop_if_own(self, grace_s: int) -> None:
         if self._is_own():
             self.engine.stop_container(self.ref.name, grace_s)
 
-    def remove(self) -> None:
+    def remove_if_own(self) -> None:
         if self._is_own():
             self.engine.remove_container_and_network(self.ref.name)
 
@@ -200,7 +200,7 @@ class PreparedDocker:
     run_store: RunStore
     image: ImagePlan
     bytecode_dir_in_data: Path
-    say: Callable[[str], None]
+    print_status: Callable[[str], None]
     gpus: str = ""
     gpu_access: GpuAccess = NO_GPUS
     backend_name: str = _NAME
@@ -229,13 +229,13 @@ class PreparedDocker:
         ref = ContainerRef(
             run=plan.run_id,
             name=plan.container,
-            engine_address=open_engine_tunnel_if_remote(),
+            engine_address=resolve_engine_address_opening_tunnel(),
             backend=self.backend_name,
         )
         engine = connect_engine()
         plan = self._start_container(engine, ref, plan, run_dir, secrets)
         for name, port in plan.published.items():
-            self.say(f"port {name} is published: {LOOPBACK}:{port}")
+            self.print_status(f"port {name} is published: {LOOPBACK}:{port}")
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
@@ -265,7 +265,7 @@ class PreparedDocker:
             },
             data_dir=str(self.run_store.data_dir),
             caller_uid_gid=format_uid_gid(),
-            ca_bundle=find_custom_ca_bundle() if is_engine_on_unix_socket() else "",
+            ca_bundle=find_custom_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
             gpus=self.gpu_access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),
@@ -282,18 +282,18 @@ class PreparedDocker:
             self.run_store.update_host_record(ref, plan)
             try:
                 ports = tuple(plan.published.values())
-                engine.start_container(dataclasses.replace(container, published_ports=ports), secrets)
+                engine.create_and_start_container(dataclasses.replace(container, published_ports=ports), secrets)
                 return plan
             except PortTakenError as error:
-                told, plan = len(plan.notes), remove_published_ports_from_plan(plan, error.ports)
+                told, plan = len(plan.notes), drop_taken_published_ports_adding_notes(plan, error.ports)
                 write_run_plan(run_dir, plan)
                 for note in plan.notes[told:]:
-                    self.say(note)
+                    self.print_status(note)
 
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     inspected = require_image(image.tag, image.target)
-    if reason := find_outdated_reason(image, inspected):
+    if reason := find_image_outdated_reason(image, inspected):
         what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=reason)
         raise EngineError(what, next_step=f"rlbox build {image.target}")
     return inspected

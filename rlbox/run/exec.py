@@ -18,12 +18,12 @@ from rlbox.doctor.components import (
     results_to_json,
     run_component_checks,
 )
-from rlbox.doctor.stack import find_local_stack, find_named_or_local_stack, get_rlbox_files_dir
+from rlbox.doctor.stack import find_local_stack, get_rlbox_files_dir, require_named_or_local_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
-from rlbox.provision.probe import read_record
+from rlbox.provision.probe import read_install_record
 from rlbox.run.host import require_applied_layout_even_outdated, run_rlbox_in_layout
 from rlbox.values import OWN, Command
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlbox.run.backend import SingleMachinePlace
 
 
-def open_shell_in_new_container(
+def run_shell_or_command_in_new_container(
     app: App, target: str, command_instead_of_shell: tuple[str, ...], data_option: str | None, gpus: str = ""
 ) -> int:
     from rlbox.doctor.gpu_choice import choose_container_gpu_access
@@ -40,11 +40,11 @@ def open_shell_in_new_container(
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.run.exposure import format_engine_has_no_bridge_note
     from rlbox.system.command import run_in_foreground
-    from rlbox.system.network_settings import find_custom_ca_bundle
+    from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 
     image = load_image_plan(app.project, target)
     folder = data_disk.resolve_nonsystem_data_dir(image.container.disk_host_dir, data_option)
-    data_disk.ensure_data_dir_creating_default(app, folder, image.container, 0.0)
+    data_disk.ensure_usable_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
         data_disk.report_and_require_local_devices(app, image.container)
     wants_gpus = gpus or image.container.gpus or GPUS_VARIABLE in os.environ
@@ -63,7 +63,7 @@ def open_shell_in_new_container(
         labels={container.TARGET_LABEL: target, container.OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_custom_ca_bundle() if address.is_engine_on_unix_socket() else "",
+        ca_bundle=find_custom_ca_bundle_or_empty() if address.is_engine_on_unix_socket() else "",
         gpus=access,
     )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -76,20 +76,20 @@ def open_shell_in_new_container(
     with app.collecting_refusals_if_dry_run("image"):
         require_image(image.tag, image.target)
     if app.dry_run:
-        before, after = container.format_network_commands_if_own(plan)
+        before, after = container.build_own_network_commands_or_empty(plan)
         lines = (f"{shlex.join(before)} >/dev/null", shlex.join(argv), f"{shlex.join(after)} >/dev/null")
         data = {"target": target, "command": argv, "before": before, "after": after}
         text = "\n".join(lines) if before else shlex.join(argv)
-        return app.print_plan(data, text, f"start a container of {plan.image}")
-    with connect_engine().create_temporary_network(plan):
-        client_env = {"DOCKER_HOST": address.open_engine_tunnel_if_remote()}
+        return app.print_dry_run(data, text, f"start a container of {plan.image}")
+    with connect_engine().create_temporary_network_if_own(plan):
+        client_env = {"DOCKER_HOST": address.resolve_engine_address_opening_tunnel()}
         code = run_in_foreground(Command(argv=argv, env=client_env))
     return code if code >= 0 else 128 - code
 
 
-def run_component_tests(app: App, python: str, timeout_s: float) -> int:
+def run_and_print_component_tests(app: App, python: str, timeout_s: float) -> int:
     began = time.monotonic()
-    stack = find_named_or_local_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
+    stack = require_named_or_local_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
     parts: list[ComponentResult] = []
     for part in run_component_checks(stack, dict(os.environ), timeout_s):
         parts.append(part)
@@ -102,7 +102,7 @@ def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
 
-def is_inside_target_or_raise(target: str) -> bool:
+def is_inside_target_or_raise_if_in_other(target: str) -> bool:
     """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
     here = find_local_stack()
     if here and here.requirements.target != target:
@@ -120,7 +120,7 @@ def run_component_tests_in_target(
     args = ("components", f"--timeout={timeout_s:g}", *app.json_language_verbosity_options)
     if place == "here":
         return run_rlbox_in_layout(app, require_applied_layout_even_outdated(app, target, data_option), args, gpus)
-    return open_shell_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
+    return run_shell_or_command_in_new_container(app, target, (f"{OWN}/bin/rlbox", *args), data_option, gpus)
 
 
 def find_layout_around_shell_or_require_applied(
@@ -132,7 +132,7 @@ def find_layout_around_shell_or_require_applied(
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return require_applied_layout_even_outdated(app, target, data_option)
     layout = Layout(prefix=get_rlbox_files_dir(os.environ).removesuffix(OWN), data_dir="/")
-    if (record := read_record(layout)) is None:
+    if (record := read_install_record(layout)) is None:
         return None
     if target and target != record.target:
         raise NodeError(

@@ -39,14 +39,14 @@ def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: 
     )
 
 
-def remove_published_ports_from_plan(plan: RunPlan, taken: Container[int]) -> RunPlan:
+def drop_taken_published_ports_adding_notes(plan: RunPlan, taken_ports: Container[int]) -> RunPlan:
     """Return the plan without the ports that are taken on the engine's machine, and with a note for each."""
     notes = (
         f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
         for name, port in plan.published.items()
-        if port in taken
+        if port in taken_ports
     )
-    published = {name: port for name, port in plan.published.items() if port not in taken}
+    published = {name: port for name, port in plan.published.items() if port not in taken_ports}
     return dataclasses.replace(plan, published=published, notes=(*plan.notes, *notes))
 
 

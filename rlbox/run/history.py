@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.amounts import iso_to_unix
+from rlbox.amounts import zoned_iso_to_unix
 from rlbox.app import App
 from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints_by_parent
@@ -13,13 +13,13 @@ from rlbox.planner.fit import StageMeasurement
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RemovalCandidate, RunsNotReconciled, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
-from rlbox.run.data_disk import locate_local_run_store, reconcile_runs
+from rlbox.run.data_disk import clean_up_dead_runs, locate_local_run_store
 
 _OF_NO_JOB = "?"
 
 
-def reconcile_and_list_candidates(run_store: RunStore, app: App, run_dirs: Iterable[Path]) -> list[RemovalCandidate]:
-    found = reconcile_runs(app, run_store)
+def clean_up_and_list_removable(run_store: RunStore, app: App, run_dirs: Iterable[Path]) -> list[RemovalCandidate]:
+    found = clean_up_dead_runs(app, run_store)
     return [_facts(run_store, folder, found) for folder in run_dirs]
 
 
@@ -31,14 +31,14 @@ def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> Remov
         run=run,
         job=state.job if state else _OF_NO_JOB,
         state=state.state if state else "",
-        started_unix_s=(iso_to_unix(state.started_at) or 0.0) if state else 0.0,
+        started_unix_s=(zoned_iso_to_unix(state.started_at) or 0.0) if state else 0.0,
         size_bytes=sum_file_sizes(folder),
-        may_be_running=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
+        may_be_running=holder or run in found.alive or run in found.unresolved or run_store.is_running_or_starting(run),
         checkpoint_paths=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
     )
 
 
-def load_passed_durations(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
+def load_passed_stage_times(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
     try:
         run_store = locate_local_run_store(app, target, data_option)
         return tuple(
@@ -61,6 +61,6 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
 def _state(run_store: RunStore, folder: Path) -> RunState | None:
     try:
         load_plan_file(folder)  # a torn plan raises
-        return run_store.load_state_checked_with_host_record(folder)
+        return run_store.load_state_marked_failed_if_tampered(folder)
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn

@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
 from rlbox.engine.container import NetworkKind
-from rlbox.engine.data_disk import ensure_data_dir_creating_default
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -24,14 +24,14 @@ from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPaths, RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout
-from rlbox.provision.probe import read_record
-from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, make_stage_environment
+from rlbox.provision.probe import read_install_record
+from rlbox.provision.provision import StageEnvironment, ensure_host_at_lock, make_stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import LOG_FILE
 from rlbox.run.backend import IsRunningCheck, RunOptions
-from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir
-from rlbox.secrets.handover import send_secrets
+from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir_or_default
+from rlbox.secrets.handover import try_send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command
 from rlbox.system.safe_files import open_regular_fd
@@ -56,19 +56,19 @@ class HostBackend:
         image = load_image_plan(app.project, target)
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
-        ensure_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
+        ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         chosen = make_visible_gpus_env(app, self._options.gpus)
         app.print_status(
             _("no container: the stages run directly on this machine, as you; they can change the run's own record")
         )
-        environment = bring_host_to_lock(app, image, run_store.data_dir, chosen)
+        environment = ensure_host_at_lock(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
 def require_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
-    layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data_option))
-    if read_record(layout) is None:
+    layout = find_applied_or_default_layout(target, resolve_data_dir_or_default(app, target, data_option))
+    if read_install_record(layout) is None:
         raise NodeError(
             _("target {target} was not applied to this machine").format(target=target),
             next_step=f"rlbox apply {target}",
@@ -81,7 +81,7 @@ def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: s
     environment = make_stage_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
-    return run_in_foreground(Command(argv=argv), environ=environment.env)
+    return run_in_foreground(Command(argv=argv), base_env=environment.env)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class PreparedHost:
         with os.fdopen(open_regular_fd(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             watchdog = start_command(
                 Command(argv=(*self.environment.argv_prefix, *argv), cwd="/"),  # where Python looks for modules first
-                environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
+                base_env={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -118,5 +118,5 @@ class PreparedHost:
             )
         if watchdog.stdin:
             with contextlib.suppress(BrokenPipeError), watchdog.stdin as pipe:  # the log of a dead watchdog says why
-                send_secrets(pipe.write, secrets)
+                try_send_secrets(pipe.write, secrets)
         return lambda: watchdog.poll() is None

@@ -26,18 +26,18 @@ from rlbox.job.job import Job, SourceTable
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path_or_empty
+from rlbox.job.plan import RunPaths, RunPlan, container_source_path_or_empty, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source_record, probe_source_tree
 from rlbox.run.backend import format_run_command_without_params
-from rlbox.run.data_disk import resolve_data_dir
-from rlbox.system.identity import get_user_name
+from rlbox.run.data_disk import resolve_data_dir_or_default
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
 
 
-def collect_specs_and_fix_signatures(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
+def collect_spec_texts_by_path(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
     lock = app.project.own_or_shipped_lock_file(target)
     if lock.exists():
@@ -46,8 +46,8 @@ def collect_specs_and_fix_signatures(app: App, job: Job, target: str, fixes: Ite
     return texts | {SIGNATURES_FILE: render_signatures_json(fixes)}
 
 
-def compute_specs_digest(files: Mapping[str, str]) -> str:
-    specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
+def compute_specs_digest(text_by_path: Mapping[str, str]) -> str:
+    specs = {name: text for name, text in text_by_path.items() if name.startswith(SPEC)}
     return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
 
 
@@ -67,11 +67,11 @@ def load_secrets_from_environ_and_files(
     """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked."""
     if not (job.secrets or job.optional_secrets or env_file):
         return {}
-    from rlbox.fixes.catalogue import load_fixes
-    from rlbox.fixes.render import list_secret_aliases
+    from rlbox.fixes.catalogue import load_fix_catalogue
+    from rlbox.fixes.render import list_secret_alias_groups
     from rlbox.secrets.lookup import find_secrets
 
-    folders = (app.project.folder, resolve_data_dir(app, target, data_option))
+    folders = (app.project.folder, resolve_data_dir_or_default(app, target, data_option))
     with app.collecting_refusals_if_dry_run("secrets"):
         return find_secrets(
             job.secrets,
@@ -79,11 +79,11 @@ def load_secrets_from_environ_and_files(
             overriding_env_file=Path(env_file) if env_file else None,
             fallback_env_file_dirs=folders,
             environ=os.environ,
-            aliases=list_secret_aliases(load_fixes(app.project)),
+            aliases=list_secret_alias_groups(load_fix_catalogue(app.project)),
             logged_texts=(
                 *(str(value) for value in params_that_logs_show.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
-                *(get_user_name(), socket.gethostname()),
+                *(get_user_name_or_uid(), socket.gethostname()),
             ),
         )
     return {}
@@ -93,7 +93,7 @@ def plan_container_run(
     job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secret_names: tuple[str, ...] = ()
 ) -> RunPlan:
     folder = f"{mount}/runs/{run_id}"
-    source = source_mount_path_or_empty(str(values.params[SOURCE_PARAM])) if job.source else ""
+    source = container_source_path_or_empty(str(values.params[SOURCE_PARAM])) if job.source else ""
     paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secret_names)
 

@@ -21,18 +21,18 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import DiskLock, LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, find_readable_run_state, find_run_cause
+from rlbox.record.state import RunState, find_run_cause, load_run_state_or_none
 from rlbox.record.supervisor_file import (
     SupervisorInfo,
     is_host_supervisor_alive,
     load_supervisor_info,
     write_first_stop_request,
 )
-from rlbox.report.run_view import format_stage_gates_and_notes, open_run_view
+from rlbox.report.run_view import format_stage_table_and_notes, open_run_view
 from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import DEFAULT_TARGET, PreparedBackend, format_resume_command
-from rlbox.run.data_disk import create_lock_owner, resolve_data_dir
-from rlbox.system.identity import get_user_name
+from rlbox.run.data_disk import create_own_lock_owner, resolve_data_dir_or_default
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.run_processes import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
 from rlbox.values import Secret
@@ -44,7 +44,7 @@ _SETTLE_S = 20.0
 _PAUSE_S = 0.05
 
 
-def stop_run(
+def stop_or_kill_run(
     run_store: RunStore, run_dir: Path, plan: RunPlan, *, user: str, via: str, grace_s: float = GRACE_S
 ) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
@@ -55,7 +55,7 @@ def stop_run(
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_first_stop_request(run_dir, user, via)
     if container := run_store.find_container_runtime(plan.run_id):
-        container.stop(int(grace_s))
+        container.stop_if_own(int(grace_s))
         return
     asked = killed = 0.0
     begun = time.monotonic()
@@ -126,10 +126,10 @@ def start_and_follow(
         is_alive = _make_liveness_check(run_store, plan.run_id, is_process_alive)
         if detach_once_running and not interrupt.name:
             return _detach(app, run_store, plan, is_alive)
-        show_progress(app, run_dir, lambda: not interrupt.name and is_alive())
+        show_progress_to_end(app, run_dir, lambda: not interrupt.name and is_alive())
         if interrupt.name:
             app.print_status(_("stopping the run"))
-            stop_run(run_store, run_dir, plan, user=get_user_name(), via=interrupt.name)
+            stop_or_kill_run(run_store, run_dir, plan, user=get_user_name_or_uid(), via=interrupt.name)
     code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=plan.run_id)
@@ -150,7 +150,7 @@ def _clean_up_dead_runs(app: App, run_store: RunStore, lock: DiskLock) -> None:
 def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[], bool]) -> int:
     run_id, run_dir = plan.run_id, run_store.run_dir(plan.run_id)
     while is_alive():
-        state = find_readable_run_state(run_dir)
+        state = load_run_state_or_none(run_dir)
         if state and state.attempt >= plan.attempt and state.state == "running":
             app.output({"run": run_id, "folder": str(run_dir), "state": state.state}, run_id)
             app.print_status(
@@ -158,7 +158,7 @@ def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[],
             )
             return 0
         time.sleep(_PAUSE_S)
-    return reconcile_and_print_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
+    return reconcile_and_print_result(app, run_store, run_dir, plan, create_own_lock_owner("the end of a run"))
 
 
 def _make_liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
@@ -185,13 +185,13 @@ def catch_stop_signals() -> Iterator[StopSignal]:
     asked = StopSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.request("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        asked.record_first_reason("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
     with handle_stop_signals(note):
         yield asked
 
 
-def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> None:
+def show_progress_to_end(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> None:
     """A terminal that is gone ends the showing, not the run."""
     try:
         with open_run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
@@ -203,7 +203,7 @@ def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> 
 def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
     asked = 0.0
     while True:
-        state = find_readable_run_state(run_dir)
+        state = load_run_state_or_none(run_dir)
         if state:
             show(state)
         if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
@@ -216,7 +216,7 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
 def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner) -> int:
     """Return rlbox's exit code; `WorkFailed`: the run left nothing that tells how it ended, or did not even begin."""
     found = run_store.clean_up_dead_runs_unless_disk_locked(lock_as)
-    state = run_store.load_state_checked_with_host_record(run_dir)
+    state = run_store.load_state_marked_failed_if_tampered(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = _("run {run_id} did not begin").format(run_id=plan.run_id)
@@ -225,7 +225,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         raise WorkFailed(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
     stages = [dataclasses.asdict(stage) for stage in state.stages]
     result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
-    app.output(result, format_stage_gates_and_notes(state))
+    app.output(result, format_stage_table_and_notes(state))
     cause = find_run_cause(state)
     if cause:
         app.print_status(_format_cause(cause))
@@ -261,7 +261,7 @@ def _resume_command(app: App, run_store: RunStore, plan: RunPlan) -> str:
 def _data_option(app: App, run_store: RunStore, plan: RunPlan) -> str:
     """Return ` --data DIR`, or nothing where commands find the run without it."""
     with contextlib.suppress(SpecError, NodeError):
-        if plan.cluster or resolve_data_dir(app, DEFAULT_TARGET, None) == run_store.data_dir:
+        if plan.cluster or resolve_data_dir_or_default(app, DEFAULT_TARGET, None) == run_store.data_dir:
             return ""
     return f" --data {shlex.quote(str(run_store.data_dir))}"
 

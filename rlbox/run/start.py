@@ -12,21 +12,21 @@ from pathlib import Path
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.doctor.gpu_choice import get_gpus_option_or_env
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import list_lines_of_benign_prefixed_fixes, list_secret_aliases
+from rlbox.fixes.catalogue import load_fix_catalogue
+from rlbox.fixes.render import list_rules_of_benign_prefixed_fixes, list_secret_alias_groups
 from rlbox.gate.gate import GateChecker
 from rlbox.i18n import _
-from rlbox.job.cluster_job import ResolvedJob, require_cluster
+from rlbox.job.cluster_job import ResolvedJob, require_cluster_table
 from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
 from rlbox.job.params import (
     ParamValues,
-    build_undated_start_entry,
+    build_undated_overrides_entry,
     format_param_lines,
-    map_params_to_units,
+    get_unit_by_param,
     resolve_default_params,
     resolve_params,
 )
@@ -35,13 +35,13 @@ from rlbox.planner.fit import (
     FitResult,
     RunCommand,
     check_fit,
+    format_needs_lines,
     load_declared_capacity,
-    needs_json,
-    needs_lines,
+    needs_to_json,
     replace_declared_by_measured_capacity,
     require_fit,
     require_resume_fit_except_disk,
-    require_user_paths_on_disk,
+    require_set_param_paths_on_data_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.record.reconcile import FINISHED_STATES
@@ -55,7 +55,7 @@ from rlbox.record.run_dir import (
 )
 from rlbox.record.run_store import RunStore
 from rlbox.record.source_tree import SourceTree
-from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_unpassed_stage
+from rlbox.record.state import RunState, compute_attempts_of_stages_to_run, find_first_unpassed_unskipped_stage
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
@@ -64,14 +64,14 @@ from rlbox.run.backend import (
     Backend,
     PreparedBackend,
     RunOptions,
+    create_backend,
     format_run_command_without_params,
-    load_backend,
 )
-from rlbox.run.data_disk import load_masks_from_environ_and_dotenv, open_store_existing_if_named_or_exec_remotely
+from rlbox.run.data_disk import load_environ_and_dotenv_masker, open_existing_store_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
-    collect_specs_and_fix_signatures,
+    collect_spec_texts_by_path,
     compute_specs_digest,
     find_job_programs_dir,
     load_secrets_from_environ_and_files,
@@ -80,7 +80,7 @@ from rlbox.run.inputs import (
     require_matching_source,
 )
 from rlbox.run.launch import start_and_follow
-from rlbox.system.identity import get_user_name
+from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.safe_files import (
     ensure_dir,
     is_regular_file,
@@ -93,15 +93,15 @@ from rlbox.system.safe_files import (
 from rlbox.values import Secret
 
 
-def start_run(app: App, name: str, options: RunOptions) -> int:
+def start_run(app: App, job_name: str, options: RunOptions) -> int:
     """Start a new run and follow it; return rlbox's exit code. A dry run ends before it is made."""
-    job = shift_ports(load_job(app.project, name), options.shift_ports)
+    job = shift_ports(load_job(app.project, job_name), options.shift_ports)
     target = options.target or job.target
     gpus = get_gpus_option_or_env(options.gpus)
-    backend = load_backend(options.place, dataclasses.replace(options, gpus=gpus))
+    backend = create_backend(options.place, dataclasses.replace(options, gpus=gpus))
     values = resolve_params(job, options.profiles, options.param_settings)
     if options.place == CLUSTER:
-        require_cluster(job)
+        require_cluster_table(job)
     forced = require_consistent_stack_or_forced_conflict(app, target, force=options.force)
     is_local_run = backend.is_data_disk_local and options.place != CLUSTER
     tree = require_matching_source(app, job, values, is_local_run=is_local_run, accept_other_version=options.force)
@@ -114,21 +114,21 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     fit = _check_fit(app, job, values, target, run_store, backend, options)
     need_disk_gib = fit.required_free_disk_gib_zero_if_short if fit and not options.force else None
     prepared = backend.prepare(app, target, run_store, need_disk_gib)
-    fixes = load_fixes(app.project)
-    files = {**collect_specs_and_fix_signatures(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
+    fixes = load_fix_catalogue(app.project)
+    files = {**collect_spec_texts_by_path(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
         _set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
         digest=compute_specs_digest(files),
         cluster=resolved.cluster,
-        benign=list_lines_of_benign_prefixed_fixes(fixes),
-        aliases=list_secret_aliases(fixes),
+        benign=list_rules_of_benign_prefixed_fixes(fixes),
+        aliases=list_secret_alias_groups(fixes),
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
     plan = plan_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
-        require_user_paths_on_disk(job, values, plan.paths)
+        require_set_param_paths_on_data_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
         skipped = _list_stages_before(plan, options.first_stage)
         _require_stages_passed(skipped, options, format_run_command_without_params(plan))
@@ -141,7 +141,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
             require_free_ports(app, plan)
         return _show_new_run(app, job, plan, fit)
     files[OVERRIDES_FILE] = add_entry_to_overrides_json(
-        build_undated_start_entry(
+        build_undated_overrides_entry(
             values,
             options.param_settings,
             previous_params=resolve_default_params(job),
@@ -162,11 +162,11 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 
 
 def _set_owner_to_caller(plan: RunPlan) -> RunPlan:
-    return dataclasses.replace(plan, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
+    return dataclasses.replace(plan, user=get_user_name_or_uid(), uid=os.getuid(), host=socket.gethostname())
 
 
 def _render_source_files(app: App, tree: SourceTree | None, secrets: Mapping[str, Secret]) -> dict[str, str]:
-    return tree.render_record_files(load_masks_from_environ_and_dotenv(app, (), secrets)) if tree else {}
+    return tree.render_record_texts_by_filename(load_environ_and_dotenv_masker(app, (), secrets)) if tree else {}
 
 
 def _check_fit(
@@ -187,16 +187,16 @@ def _check_fit(
             settings=options.param_settings,
             option_words=tuple(word for option, value in given.items() if value for word in (option, value)),
         )
-        require_fit(app, job, fit, command, force=options.force)
+        require_fit(app, job, fit, command, warn_only=options.force)
     return fit
 
 
 def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, map_params_to_units(job))]
+    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, get_unit_by_param(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
-    lines += [f"# {line}" for line in needs_lines(fit.needs, fit.capacity)] if fit else []
+    lines += [f"# {line}" for line in format_needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
         if stage.name in plan.skipped:
             lines += ["", f"# stage {stage.name}: left out"]
@@ -204,11 +204,11 @@ def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> i
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.kind_and_rule}" for rule in GateChecker(stage).states()]
+        lines += [f"#   gate: {rule.kind_and_rule}" for rule in GateChecker(stage).copy_rule_states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
-    needs = {"needs": needs_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
+    needs = {"needs": needs_to_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
     stages = counted(len(plan.stages) - len(plan.skipped), "stage", "stages")
-    return app.print_plan(
+    return app.print_dry_run(
         {"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}"
     )
 
@@ -219,7 +219,7 @@ def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     if name and name not in names:
         raise SpecError(
             _("job {job} has no stage {name!r}{hint}").format(
-                job=plan.job, name=name, hint=suggest_similar(name, names)
+                job=plan.job, name=name, hint=did_you_mean_hint(name, names)
             ),
             next_step=_("choose one of: {names}").format(names=", ".join(names)),
         )
@@ -236,22 +236,22 @@ def _require_stages_passed(skipped: tuple[str, ...], options: RunOptions, comman
         )
 
 
-def resume_run(app: App, name: str, options: RunOptions) -> int:
+def resume_run(app: App, run_name: str, options: RunOptions) -> int:
     """Take up a run from the first stage that has not passed; return rlbox's exit code.
 
     `SpecError`: there is nothing to resume, or `--force` is missing for specs that changed or a stage that is left out.
     """
     target = options.target or DEFAULT_TARGET
-    if options.place == CLUSTER and not (head := load_backend(CLUSTER, options)).is_data_disk_local:
+    if options.place == CLUSTER and not (head := create_backend(CLUSTER, options)).is_data_disk_local:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
-    with app.collecting_refusals_if_dry_run(f"run {name}"):
-        run_store = open_store_existing_if_named_or_exec_remotely(app, target, options.data)
+    with app.collecting_refusals_if_dry_run(f"run {run_name}"):
+        run_store = open_existing_store_or_exec_remotely(app, target, options.data)
     if run_store is None:
-        return app.print_plan({}, "", f"look for run {name}")
-    run_dir = run_store.find_run_or_latest(name)
+        return app.print_dry_run({}, "", f"look for run {run_name}")
+    run_dir = run_store.find_run_dir_or_latest(run_name)
     plan = _set_owner_to_caller(run_store.load_plan_preferring_host_record(run_dir))
-    backend = load_backend(
+    backend = create_backend(
         plan.place,
         dataclasses.replace(
             options,
@@ -267,7 +267,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
     prepared = backend.prepare(app, plan.target, run_store, 0.0 if job.fits else None)
-    files = collect_specs_and_fix_signatures(app, resolved.job, plan.target, load_fixes(app.project))
+    files = collect_spec_texts_by_path(app, resolved.job, plan.target, load_fix_catalogue(app.project))
     resumed = _ResumedRun(
         app=app,
         run_store=run_store,
@@ -327,7 +327,7 @@ class _ResumedRun:
                 outcome = "left out" if stage.name in next_plan.skipped else "has passed"
                 lines += ["", f"# stage {stage.name}: {outcome}"]
         data = {"plan": next_plan.as_json(), "attempts": attempts}
-        return app.print_plan(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
+        return app.print_dry_run(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
         network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
@@ -337,16 +337,18 @@ class _ResumedRun:
         return plan
 
     def _load_state(self) -> RunState | None:
-        return self.run_store.load_state_checked_with_host_record(self.run_dir)
+        return self.run_store.load_state_marked_failed_if_tampered(self.run_dir)
 
     def _list_attempts(self, state: RunState) -> dict[str, int]:
-        return compute_attempts_of_stages_to_run(state, self.options.first_stage or find_first_unpassed_stage(state))
+        return compute_attempts_of_stages_to_run(
+            state, self.options.first_stage or find_first_unpassed_unskipped_stage(state)
+        )
 
     def write(self) -> RunPlan:
         options = self.options
         plan, forced = self._plan_next_attempt()
         plan = self._check_exposure_and_ports(plan)
-        entry = build_undated_start_entry(
+        entry = build_undated_overrides_entry(
             ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins),
             options.param_settings,
             previous_params=self.plan.params,
@@ -400,11 +402,11 @@ class _ResumedRun:
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
             with app.collecting_refusals_if_dry_run("memory"):
-                require_resume_fit_except_disk(app, job, plan, options.param_settings, force=options.force)
+                require_resume_fit_except_disk(app, job, plan, options.param_settings, warn_only=options.force)
             with app.collecting_refusals_if_dry_run("parameters"):
-                require_user_paths_on_disk(job, values, plan.paths)
+                require_set_param_paths_on_data_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else None) or ""
+        begin_at = options.first_stage or (find_first_unpassed_unskipped_stage(state) if state else None) or ""
         plan = dataclasses.replace(plan, digest=digest, begin_at=begin_at, skipped=skipped, secrets=self.secrets)
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
@@ -418,7 +420,7 @@ def _require_unfinished(app: App, plan: RunPlan, state: RunState, options: RunOp
                 next_step="rlbox runs",
             )
         app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
-    if not options.first_stage and find_first_unpassed_stage(state) is None:
+    if not options.first_stage and find_first_unpassed_unskipped_stage(state) is None:
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(

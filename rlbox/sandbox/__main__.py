@@ -16,9 +16,9 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.foreign import parse_digits, parse_json
+from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.sandbox.plan import LAYERS
-from rlbox.sandbox.request import RequestLimits, parse_request
+from rlbox.sandbox.request import RequestLimits, parse_program_request
 from rlbox.sandbox.response import build_error_response
 from rlbox.sandbox.sandbox import Sandbox
 from rlbox.sandbox.worker import serve_plans
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     limits = RequestLimits(cpu_s=args.cpu_s, compile_s=args.cpu_s, memory_mb=args.memory_mb)
     sandbox = Sandbox(args.python, limits, scratch=args.scratch, layers=args.layers.split(","))
     with contextlib.closing(sandbox):
-        report = sandbox.probe_isolation()
+        report = sandbox.probe_isolation_layers()
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
         if report["wrong"]:
@@ -87,8 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "Not Found"})
             return
         try:
-            document = parse_json(content, allow_surrogates=True)
-            request = parse_request(document, self.sandbox.limits, has_tests=_HAS_TESTS[self.path])
+            document = parse_untrusted_json(content, allow_surrogates=True)
+            request = parse_program_request(document, self.sandbox.limits, has_tests=_HAS_TESTS[self.path])
         except ValueError as error:
             self._send(422, {"detail": f"no request: {error}"})
             return

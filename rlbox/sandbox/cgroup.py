@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from rlbox.system.limits import PROCS_FILE, find_own_cgroups, parse_table
-from rlbox.system.process_table import read_text
+from rlbox.system.limits import PROCS_FILE, find_own_cgroups, parse_name_number_lines
+from rlbox.system.process_table import read_text_or_empty
 
 _HIERARCHIES = ("", "memory", "cpuacct")
 """The first is version 2."""
@@ -48,7 +48,7 @@ class ReusedMemoryCpuCgroup:
                 self._memory_file, self._error = None, str(error)
         self._cpu_s_before, self._kills_before = self._read_total_cpu_s(), self._count_kills()
 
-    def enter(self) -> str:
+    def enter_and_explain_missing_limits(self) -> str:
         """Put this process into it; return what it does not cover, or why this failed, or an empty text."""
         try:
             for folder in self._folders:
@@ -59,10 +59,10 @@ class ReusedMemoryCpuCgroup:
         lacking = [resource for resource, file in files.items() if not file]
         return f"{', '.join(lacking)}: {self._error}" if lacking else ""
 
-    def bounds_memory(self) -> bool:
+    def can_bound_memory(self) -> bool:
         return self._memory_file is not None
 
-    def read_cpu_s(self) -> float:
+    def read_request_cpu_s(self) -> float:
         """Return the seconds of processor time of all that was in it for this request; 0 where nobody counts."""
         return self._read_total_cpu_s() - self._cpu_s_before
 
@@ -73,14 +73,14 @@ class ReusedMemoryCpuCgroup:
         if not self._cpu_file:
             return 0.0
         if self._cpu_file.name == "cpu.stat":
-            return parse_table(read_text(self._cpu_file)).get("usage_usec", 0) / 1e6
-        return int(read_text(self._cpu_file) or 0) / 1e9
+            return parse_name_number_lines(read_text_or_empty(self._cpu_file)).get("usage_usec", 0) / 1e6
+        return int(read_text_or_empty(self._cpu_file) or 0) / 1e9
 
     def _count_kills(self) -> int:
         if not self._memory_file:
             return 0
         name = "memory.events" if self._memory_file.name == "memory.max" else "memory.oom_control"
-        return parse_table(read_text(self._memory_file.parent / name)).get("oom_kill", 0)
+        return parse_name_number_lines(read_text_or_empty(self._memory_file.parent / name)).get("oom_kill", 0)
 
 
 def format_cgroup_name(server_pid: int, worker_pid: int) -> str:

@@ -48,7 +48,7 @@ class StartError(Exception):
     """A program could not be started behind walls; says nothing about the program."""
 
 
-def start_program(
+def start_isolated_program(
     plan: Plan, program_index: int, child_fds: Sequence[int], program_dir: Path, cgroup: ReusedMemoryCpuCgroup
 ) -> StartedProgram:
     """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on."""
@@ -78,7 +78,7 @@ def _become_program(
     try:
         faults: dict[str, str] = {}  # of each layer; empty where it is there
         if CGROUP in plan.wanted_layers:  # before all else, so that all else is counted in it
-            faults[CGROUP] = cgroup.enter()
+            faults[CGROUP] = cgroup.enter_and_explain_missing_limits()
         report = _move_fds(fds, report)
         is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
         home = "/" if is_checker else str(folder)
@@ -125,7 +125,7 @@ def _add_walls(plan: Plan, writable: Sequence[str], report: socket.socket, fault
     def add_filter() -> None:  # it also refuses what an older Landlock does not govern
         signal_pid = None if landlock_version >= _SIGNALS_VERSION else os.getpid()
         allow_truncate = landlock_version >= _TRUNCATE_VERSION
-        seccomp.install_filter(seccomp.build_filter(signal_pid=signal_pid, allow_truncate=allow_truncate))
+        seccomp.install_filter(seccomp.build_syscall_filter(signal_pid=signal_pid, allow_truncate=allow_truncate))
 
     for layer, add in ((LANDLOCK, add_landlock), (FORKS, add_fork_filter), (SECCOMP, add_filter)):
         if layer in plan.wanted_layers:

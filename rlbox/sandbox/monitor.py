@@ -18,14 +18,14 @@ from pathlib import Path
 from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup
 from rlbox.sandbox.plan import StopReason
 from rlbox.sandbox.request import RequestLimits
-from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
+from rlbox.sandbox.seccomp import answer_fork_request, receive_fork_request
 from rlbox.system.process_table import (
-    list_children,
+    list_child_pids,
     list_thread_dirs,
-    probe_resident_bytes,
-    read_memory_file,
+    probe_resident_bytes_or_0,
+    read_proc_file_of_live_thread,
     read_stat_fields_or_empty,
-    read_text,
+    read_text_or_empty,
 )
 
 INTERVAL_S = 0.02
@@ -76,7 +76,7 @@ class ProcessMonitor:
             limit = "disk"
         self.limit = self.limit or limit
 
-    def answer_fork(self, listener: int) -> None:
+    def allow_or_deny_next_fork(self, listener: int) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
             number = receive_fork_request(listener)
@@ -85,7 +85,7 @@ class ProcessMonitor:
             if self._tasks + self._new_tasks >= self._limits.tasks:
                 self.limit = self.limit or "tasks"
             self._new_tasks += 1
-            answer_fork(listener, number, allow=not self.limit)
+            answer_fork_request(listener, number, allow=not self.limit)
 
     def _check_time(self, pids: Iterable[int]) -> int:
         """Add up the processor time, note whether all sleep, reap orphans; return how many tasks live."""
@@ -112,14 +112,14 @@ class ProcessMonitor:
 
     def _add_up(self, living_s: float) -> None:
         """Set the processor time: the group's count, or what was seen where a parent ignored the end of its child."""
-        seen_s, counted_s = sum(self._seen_cpu_s.values()), self._cgroup.read_cpu_s()
+        seen_s, counted_s = sum(self._seen_cpu_s.values()), self._cgroup.read_request_cpu_s()
         self.cpu_s = max(self.cpu_s, self._ended_cpu_s + living_s, seen_s, counted_s)
 
     def _is_over_memory(self, pids: set[int]) -> bool:
-        if self._cgroup.bounds_memory():
+        if self._cgroup.can_bound_memory():
             return self._cgroup.has_run_out_of_memory()
         limit = self._limits.memory_mb << 20
-        total = sum(probe_resident_bytes(pid) for pid in pids)
+        total = sum(probe_resident_bytes_or_0(pid) for pid in pids)
         if total > limit:  # what several processes share is counted once
             total = sum(_read_proportional_bytes(pid) for pid in pids - _find_vfork_children(pids))
         self.peak_bytes = max(self.peak_bytes, total)
@@ -131,7 +131,7 @@ class ProcessMonitor:
         if now - self._disk_checked < _DISK_INTERVAL_S:
             return False
         self._disk_checked = now
-        return measure_bytes(self._folder, pids, limit) > limit
+        return measure_disk_bytes_capped(self._folder, pids, limit) > limit
 
     def _reap(self, pid: int) -> int:
         """Wait for a child (-1: any); return its id, or 0 where none has ended; ChildProcessError: there is none."""
@@ -142,7 +142,7 @@ class ProcessMonitor:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
         return pid
 
-    def kill_all(self) -> bool:
+    def kill_all_and_wait(self) -> bool:
         """Kill everything below this process, and wait for it; return False if something is left after 20 s.
 
         No leader was reaped before, so that no other process can have the id of its group.
@@ -166,7 +166,7 @@ class ProcessMonitor:
 
 
 def _list_descendants(pid: int) -> Iterator[int]:
-    for child in list_children(pid):
+    for child in list_child_pids(pid):
         yield child
         yield from _list_descendants(child)
 
@@ -181,18 +181,18 @@ def _read_cpu_s(pid: int) -> float:
 def _is_asleep(pid: int) -> bool:
     """Return whether all threads sleep; waiting for a disk is no sleep, waiting for a child of vfork is."""
     awake = {_read_state(thread) for thread in list_thread_dirs(pid)} - set("STZX")
-    return not awake or (awake == {"D"} and bool(_find_vfork_children(list_children(pid))))
+    return not awake or (awake == {"D"} and bool(_find_vfork_children(list_child_pids(pid))))
 
 
 def _read_state(thread: str) -> str:
-    return read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
+    return read_text_or_empty(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
 
 
 def _read_proportional_bytes(pid: int) -> int:
-    for line in read_memory_file(pid, "smaps_rollup").splitlines():
+    for line in read_proc_file_of_live_thread(pid, "smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
-    return probe_resident_bytes(pid)
+    return probe_resident_bytes_or_0(pid)
 
 
 def _find_vfork_children(pids: Iterable[int]) -> set[int]:
@@ -205,13 +205,13 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
         _, fields = read_stat_fields_or_empty(pid)
         if fields and int(fields[_FLAGS]) & _NEVER_EXECUTED:
             parent = int(fields[_PARENT])
-            same_memory = read_text(f"/proc/{pid}/statm") == read_text(f"/proc/{parent}/statm")
+            same_memory = read_text_or_empty(f"/proc/{pid}/statm") == read_text_or_empty(f"/proc/{parent}/statm")
             if same_memory and "D" in map(_read_state, list_thread_dirs(parent)):
                 children[parent] = pid
     return set(children.values())
 
 
-def measure_bytes(folder: Path, pids: Iterable[int], limit: int) -> int:
+def measure_disk_bytes_capped(folder: Path, pids: Iterable[int], limit: int) -> int:
     """Return the bytes on disk below `folder`, with deleted files that these processes hold open.
 
     A number above `limit` also stands for too many entries, and for a folder or a process that hides what it holds:
@@ -245,7 +245,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
             try:
                 fds = os.listdir(f"{thread}/fd")
             except PermissionError:
-                if read_text(f"{thread}/statm").startswith("0 "):
+                if read_text_or_empty(f"{thread}/statm").startswith("0 "):
                     continue  # it is ending
                 raise
             except OSError:
@@ -262,7 +262,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
-    rows = (line.split(maxsplit=5) for line in read_memory_file(pid, "maps").splitlines())
+    rows = (line.split(maxsplit=5) for line in read_proc_file_of_live_thread(pid, "maps").splitlines())
     return {
         int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }

@@ -54,7 +54,7 @@ class ProgramExit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PlanOutcome:
     """How the programs of a plan ended.
 
     `verdict` is the checker's last line, without the number that proves it; `files` has what was fetched, in base64.
@@ -73,7 +73,7 @@ class Outcome:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def encode_json_line(message: Plan | Outcome) -> bytes:
+def encode_json_line(message: Plan | PlanOutcome) -> bytes:
     return json.dumps(asdict(message)).encode() + b"\n"
 
 
@@ -82,6 +82,6 @@ def decode_plan(line: bytes) -> Plan:
     return Plan(**{**values, "limits": RequestLimits(**values["limits"])})
 
 
-def decode_outcome(line: bytes) -> Outcome:
+def decode_outcome(line: bytes) -> PlanOutcome:
     values = json.loads(line)
-    return Outcome(**{**values, "programs": [ProgramExit(**program) for program in values["programs"]]})
+    return PlanOutcome(**{**values, "programs": [ProgramExit(**program) for program in values["programs"]]})

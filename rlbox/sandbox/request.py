@@ -62,7 +62,7 @@ class RequestLimits:
         )
 
 
-def compute_wall_limit(cpu_s: float) -> float:
+def compute_wall_limit_s(cpu_s: float) -> float:
     """Return the seconds after which programs end that neither sleep nor get a processor, or hide what they use."""
     return 20 * cpu_s + 10
 
@@ -75,7 +75,7 @@ def _lower(limit: float, requested: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRequest:
-    """A program to run, or with a `check`, whose keys are those of `Plan.check`, to be tested by functions."""
+    """A program to run, or with a `check`, whose keys are those of `SandboxPlan.check`, to be tested by functions."""
 
     code: str
     limits: RequestLimits
@@ -86,7 +86,7 @@ class ProgramRequest:
     check: Mapping[str, Any] | None = None
 
 
-def parse_request(document: object, limits: RequestLimits, *, has_tests: bool = False) -> ProgramRequest:
+def parse_program_request(document: object, limits: RequestLimits, *, has_tests: bool = False) -> ProgramRequest:
     """Return a request from its JSON, which can lower the limits; unknown keys are ignored, as SandboxFusion does.
 
     Raises ValueError, whose text says which field is wrong.

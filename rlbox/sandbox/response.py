@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlbox.sandbox.plan import Outcome, format_layers_or_limits_only
+from rlbox.sandbox.plan import PlanOutcome, format_layers_or_limits_only
 
 VERSION = 3
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
@@ -22,7 +22,7 @@ _FAILURES = ("start", "cancelled")
 """Ends that say nothing about a program."""
 
 
-def build_run_response(outcome: Outcome, *, build: Outcome | None = None) -> dict[str, Any]:
+def build_run_response(outcome: PlanOutcome, *, build: PlanOutcome | None = None) -> dict[str, Any]:
     """Return the answer to `/run_code`; `outcome` is `build`, the compiler's own, where that failed."""
     if outcome.limit in _FAILURES:
         return build_error_response(outcome.message or "the sandbox was stopped")
@@ -32,7 +32,7 @@ def build_run_response(outcome: Outcome, *, build: Outcome | None = None) -> dic
     return _build_response(outcome, succeeded, {**results, "executor_pod_name": None, "files": outcome.files})
 
 
-def build_verdict_response(outcome: Outcome) -> dict[str, Any]:
+def build_verdict_response(outcome: PlanOutcome) -> dict[str, Any]:
     """Return the answer to `/check`: `verdict` is accepted, wrong, failed or timeout, and `detail` says why.
 
     Accepted is the checker's own last line and nothing else: neither how the program ended nor what it printed.
@@ -59,7 +59,7 @@ def build_error_response(message: str) -> dict[str, Any]:
     return {"status": "SandboxError", "message": message, **empty}
 
 
-def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
+def _build_command_result(outcome: PlanOutcome, number: int = 0) -> dict[str, Any]:
     """Return the result of one program; `execution_time` is processor time."""
     program, limit = outcome.programs[number], outcome.limit
     over_time = limit in _TIME_LIMITS
@@ -74,7 +74,7 @@ def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
     }
 
 
-def _build_response(outcome: Outcome, succeeded: bool, fields: dict[str, Any]) -> dict[str, Any]:
+def _build_response(outcome: PlanOutcome, succeeded: bool, fields: dict[str, Any]) -> dict[str, Any]:
     isolation = {
         "version": VERSION,
         "strength": format_layers_or_limits_only(outcome.layers),

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.project import PACKAGE
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.sandbox.cgroup import format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import CHECKER_FOLDER
-from rlbox.sandbox.plan import Outcome, Plan, decode_outcome, encode_json_line, format_layers_or_limits_only
-from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit
+from rlbox.sandbox.plan import Plan, PlanOutcome, decode_outcome, encode_json_line, format_layers_or_limits_only
+from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit_s
 from rlbox.sandbox.response import build_error_response, build_run_response, build_verdict_response
-from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
+from rlbox.system.command import DEVNULL, run_command_or_raise, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
-from rlbox.system.process_table import list_children
+from rlbox.system.process_table import list_child_pids
 from rlbox.system.safe_files import remove_tree
 from rlbox.values import Command
 
@@ -87,7 +87,7 @@ class Sandbox:
         plan = replace(plan, concurrent_programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
         return build_run_response(self._run_plan(plan), build=build)
 
-    def probe_isolation(self) -> dict[str, Any]:
+    def probe_isolation_layers(self) -> dict[str, Any]:
         """Run a small program; return its layers, and under `wrong` why it did not run well, or an empty text."""
         plan = self._make_plan({}, self.limits)
         plan = replace(plan, concurrent_programs=[[self._python, "-c", "print(1 + 1)"]])
@@ -107,14 +107,14 @@ class Sandbox:
             wanted_layers=list(self._layers),
         )
 
-    def _run_plan(self, plan: Plan) -> Outcome:
+    def _run_plan(self, plan: Plan) -> PlanOutcome:
         """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
         worker = self._take_worker()
         try:
             outcome = worker.run(plan)
         except (OSError, ValueError) as error:
             message = f"the worker that ran the program ended: {error or 'killed'}"
-            outcome = Outcome(limit="start", message=message, has_live_processes=True)
+            outcome = PlanOutcome(limit="start", message=message, has_live_processes=True)
         if outcome.has_live_processes:
             self._remove_worker(worker)
         else:
@@ -138,7 +138,7 @@ class Sandbox:
         worker.end(timeout_s)
         with self._lock:
             self._workers.discard(worker)
-            while orphans := set(list_children(os.getpid())) - {worker.process.pid for worker in self._workers}:
+            while orphans := set(list_child_pids(os.getpid())) - {worker.process.pid for worker in self._workers}:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(os.getpgid(pid), signal.SIGKILL)  # a program's group, or its worker's
@@ -163,11 +163,11 @@ class _WorkerProcess:
             cwd="/",
         )
         with worker_end:
-            self.process = start_command(command, environ={}, stdin=worker_end.fileno(), stdout=DEVNULL, stderr=None)
+            self.process = start_command(command, base_env={}, stdin=worker_end.fileno(), stdout=DEVNULL, stderr=None)
 
-    def run(self, plan: Plan) -> Outcome:
+    def run(self, plan: Plan) -> PlanOutcome:
         """Return how a plan ended; raises OSError or ValueError where the worker does not answer."""
-        self._connection.settimeout(compute_wall_limit(plan.limits.cpu_s) + _SPARE_S)
+        self._connection.settimeout(compute_wall_limit_s(plan.limits.cpu_s) + _SPARE_S)
         self._connection.sendall(encode_json_line(replace(plan, scratch=str(self.scratch))))
         return decode_outcome(self._replies.readline())
 
@@ -182,9 +182,11 @@ class _WorkerProcess:
 def _list_python_folders(python: str) -> list[str]:
     """Return what an interpreter must be able to read: its own, and of each link to it, as to a venv's."""
     command = Command(argv=(python, "-I", "-c", _PRINT_PREFIXES), timeout_s=_PROBE_S)
-    outcome = check_command(command, _("{python} does not run").format(python=python), _("name one with --python"))
+    outcome = run_command_or_raise(
+        command, _("{python} does not run").format(python=python), _("name one with --python")
+    )
     path = Path(python)
-    folders = {*parse_json(outcome.stdout), str(path.parent), str(path.resolve().parent)}
+    folders = {*parse_untrusted_json(outcome.stdout), str(path.parent), str(path.resolve().parent)}
     while path.is_symlink():
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
         folders.add(str(path.parent))

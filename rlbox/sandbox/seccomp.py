@@ -84,7 +84,7 @@ def receive_fork_request(listener: int) -> int:
     return int(struct.unpack_from("=Q", notification)[0])
 
 
-def answer_fork(listener: int, notification_id: int, *, allow: bool) -> None:
+def answer_fork_request(listener: int, notification_id: int, *, allow: bool) -> None:
     """Let the process or thread be made (SECCOMP_USER_NOTIF_FLAG_CONTINUE), or fail with EAGAIN."""
     answer = struct.pack("=QqiI", notification_id, 0, *((0, 1) if allow else (-errno.EAGAIN, 0)))
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)
@@ -113,7 +113,7 @@ def build_fork_notify_filter() -> bytes:
     return _build({number: [_ASK_LISTENER] for number in _FORKS.values()}, _LOAD_CALL)
 
 
-def build_filter(*, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
+def build_syscall_filter(*, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     `signal_pid`: only this process can be sent signals, where Landlock does not keep them inside (before version 6).

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.sandbox.cgroup import ReusedMemoryCpuCgroup, format_cgroup_name, remove_cgroup_if_empty
-from rlbox.sandbox.isolation import StartedProgram, StartError, start_program
+from rlbox.sandbox.isolation import StartedProgram, StartError, start_isolated_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
-from rlbox.sandbox.plan import CGROUP, Outcome, Plan, ProgramExit, decode_plan, encode_json_line
-from rlbox.sandbox.request import compute_wall_limit
+from rlbox.sandbox.plan import CGROUP, Plan, PlanOutcome, ProgramExit, decode_plan, encode_json_line
+from rlbox.sandbox.request import compute_wall_limit_s
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.safe_files import read_bytes, remove_tree
 
@@ -45,14 +45,14 @@ def serve_plans(connection: socket.socket) -> None:
         remove_cgroup_if_empty(cgroup_name)
 
 
-def _run_plan(plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int) -> Outcome:
+def _run_plan(plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int) -> PlanOutcome:
     """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
     began, folder = time.monotonic(), Path(plan.scratch)
     try:
         _make_folder(folder, plan.files)
         return _run_in(folder, plan, cgroup, control, began)
     except OSError as error:
-        return Outcome(limit="start", message=f"no folder could be made for a program: {error}")
+        return PlanOutcome(limit="start", message=f"no folder could be made for a program: {error}")
     finally:
         with contextlib.suppress(OSError):  # the server tries again at its end
             remove_tree(folder)
@@ -67,7 +67,7 @@ def _make_folder(folder: Path, files: Mapping[str, str]) -> None:
         path.chmod(0o755)
 
 
-def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int, began: float) -> Outcome:
+def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: int, began: float) -> PlanOutcome:
     cgroup.start_request((plan.limits.memory_mb + plan.limits.disk_mb) << 20)  # files in memory count, too
     monitor = ProcessMonitor(plan.limits, folder, cgroup)
     started: StartedProgram | None = None
@@ -77,7 +77,7 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: in
         stack.callback(streams.close)
         try:
             for number, fds in enumerate(streams.child_fds):
-                started = start_program(plan, number, fds, folder, cgroup)
+                started = start_isolated_program(plan, number, fds, folder, cgroup)
                 monitor.leaders.append(started.pid)
                 if started.fork_listener is not None:
                     stack.callback(os.close, started.fork_listener)
@@ -85,15 +85,15 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: in
             streams.close_child_fds()
             first = os.pidfd_open(monitor.leaders[0])
             stack.callback(os.close, first)
-            _wait(monitor, streams, first, control, began + compute_wall_limit(plan.limits.cpu_s))
+            _wait(monitor, streams, first, control, began + compute_wall_limit_s(plan.limits.cpu_s))
         except (StartError, OSError) as error:
             monitor.limit, message = "start", str(error)
-        has_ended = monitor.kill_all()
+        has_ended = monitor.kill_all_and_wait()
         for reader in streams.reader_fds:
             streams.read_available(reader)
         if streams.is_full:  # since the last look, by a program that has ended
             monitor.limit = monitor.limit or "output"
-    return Outcome(
+    return PlanOutcome(
         limit=monitor.limit,
         message=message,
         cpu_s=round(monitor.cpu_s, 4),
@@ -124,7 +124,7 @@ def _wait(monitor: ProcessMonitor, streams: _ProgramStreams, first: int, control
             if fd == control:
                 monitor.limit = "cancelled"
             elif fd in monitor.listeners and event & select.POLLIN:
-                monitor.answer_fork(fd)
+                monitor.allow_or_deny_next_fork(fd)
             elif fd in monitor.listeners or not streams.read_available(fd):
                 poll.unregister(fd)
         if time.monotonic() >= due:

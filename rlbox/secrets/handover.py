@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 
 from rlbox.errors import Interrupted, SpecError, TimedOut
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.secrets.mask_stream import MASK
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -28,7 +28,7 @@ def encode_secrets_as_json_line(secrets: Mapping[str, Secret]) -> bytes:
     return json.dumps({name: secret.reveal() for name, secret in secrets.items()}).encode("ascii") + b"\n"
 
 
-def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]) -> None:
+def try_send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]) -> None:
     """Send `secrets` by `write`, which takes bytes and sends all of them: `file.write`, `socket.sendall`.
 
     Nothing is sent for a run without secrets, whose supervisor does not listen. A supervisor that has died already
@@ -58,7 +58,7 @@ def receive_secrets(
 
     Raises Interrupted: the run was stopped before the line came.
     Raises TimedOut: the line did not come whole within `timeout_s`.
-    Raises SpecError: it is not what `send_secrets` sends, or a name is missing in it; the message holds no value.
+    Raises SpecError: it is not what `try_send_secrets` sends, or a name is missing in it; the message holds no value.
     """
     if not names:
         return {}
@@ -93,7 +93,7 @@ def _read_line(fd: int, until: float, is_stopped: Callable[[], bool]) -> bytes |
 
 def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
     try:
-        data = parse_json(line)
+        data = parse_untrusted_json(line)
     except ValueError:  # its text would quote the line
         data = None
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):

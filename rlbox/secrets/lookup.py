@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.config.schema import suggest_similar
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.secrets.env_file import parse_env_with_problems
@@ -67,7 +67,7 @@ def find_secrets(
         if place is None:
             missing += [_describe_missing(names, places)] if name in required else []
             continue
-        reason = find_weakness(value)
+        reason = explain_secret_weakness(value)
         if not reason and any(value.strip().casefold() in text for text in logged_texts):
             reason = _("a word of the run's own names or parameters")
         if reason:
@@ -91,7 +91,7 @@ def _describe_missing(names: tuple[str, ...], places: list[_Place]) -> str:
         if any(name in place.values for name in names):
             note = _(" (empty there)")
         elif place.title != ENVIRONMENT:
-            note = note or suggest_similar(names[0], list(place.values))
+            note = note or did_you_mean_hint(names[0], list(place.values))
         seen.append(join("", (place.title, note)))
     also = _(" (or {names})").format(names=", ".join(names[1:])) if names[1:] else ""
     return _("secret {name}{also} is missing; looked in {seen}").format(name=names[0], also=also, seen=join(", ", seen))
@@ -135,7 +135,7 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*/?")
 _PATH = re.compile(r"(?:~|\.{1,2})?/\D*")
 
 
-def find_weakness(value: str) -> str | None:
+def explain_secret_weakness(value: str) -> str | None:
     """Return why a value is too weak for a secret, in words that go on after "it is"; None when it is strong enough.
 
     What services make is strong: it has digits and letters.

@@ -112,14 +112,14 @@ class SecretMasker:
         texts = {text for value in self.values for text in _pieces(value)}
         return MaskPatterns({form for text in texts for form in _encodings(text)})
 
-    def open_secrets_only_stream(self) -> MaskStream:
+    def create_secrets_only_mask_stream(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
         return MaskStream(self._patterns if self.values else None)
 
     def mask_text(self, text: str) -> str:
         if self.values:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
-            stream, data = self.open_secrets_only_stream(), text.encode("utf-8", lone)
+            stream, data = self.create_secrets_only_mask_stream(), text.encode("utf-8", lone)
             text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
         return mask_url_and_header_credentials(text)
 
@@ -137,10 +137,10 @@ class SecretMasker:
         }
 
     def _hides(self, name: str) -> bool:
-        return name in self._named or is_secret_name(name)
+        return name in self._named or name_looks_like_secret(name)
 
 
-def is_secret_name(name: str) -> bool:
+def name_looks_like_secret(name: str) -> bool:
     return name != SECRETS_VARIABLE and bool(_SECRET_NAME.search(name))
 
 

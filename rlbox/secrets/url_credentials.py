@@ -41,7 +41,7 @@ _STARTED = re.compile(
 )
 
 
-def compile_with_re2(pattern: bytes) -> re.Pattern[bytes]:
+def compile_re2_bytes(pattern: bytes) -> re.Pattern[bytes]:
     """Return an expression of RE2, which searches bytes at memory speed where Python's own looks at each of them."""
     import re2  # who has no log and no secret does not pay for it
 
@@ -60,7 +60,7 @@ class UrlAndHeaderMaskStream:
     """
 
     def __init__(self) -> None:
-        self._in_url = compile_with_re2(_IN_URL)
+        self._in_url = compile_re2_bytes(_IN_URL)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:

@@ -108,13 +108,13 @@ class SshConnection:
     def is_open(self) -> bool:
         return self._master is not None and self._master.poll() is None
 
-    def read_ssh_stderr(self) -> str:
+    def read_master_stderr_or_empty(self) -> str:
         try:
             return (self._directory / _ERRORS).read_text("utf-8", "replace")
         except OSError:
             return ""
 
-    def forward(self, local: str, remote: str) -> None:
+    def forward_socket(self, local: str, remote: str) -> None:
         argv = ("-S", self._socket, "-O", "forward", "-L", f"{local}:{remote}", "--", self.address.ssh_destination)
         outcome = run_command(
             Command(argv=(*self.address.to_argv_before_destination("StreamLocalBindMask=0177"), *argv))
@@ -184,7 +184,7 @@ class SshConnection:
         return SshConnectionFailed(
             _("ssh to {name} failed: {error}").format(name=self.ssh_destination, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
-            output=self.read_ssh_stderr(),
+            output=self.read_master_stderr_or_empty(),
         )
 
     def _close(self) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rlbox.amounts import decimal_size_text
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, SshConnection, SshConnectionFailed
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
@@ -104,7 +104,7 @@ class RemoteFile:
     mtime: int
     sha256: str = ""
 
-    def is_unchanged(self, earlier: RemoteFile | None) -> bool:
+    def is_unchanged_since(self, earlier: RemoteFile | None) -> bool:
         return earlier is not None and (self.path, self.size, self.mtime) == (earlier.path, earlier.size, earlier.mtime)
 
 
@@ -115,20 +115,20 @@ class Listing(NamedTuple):
     errors: tuple[str, ...]
 
 
-def list_files(shell: SshConnection, base: str, roots: Iterable[str], *, with_sums: bool = False) -> Listing:
+def list_remote_files(shell: SshConnection, base: str, roots: Iterable[str], *, with_sha256: bool = False) -> Listing:
     """Return the regular files below `base/ROOT` for each root; symbolic links are left out."""
-    mode = "sums" if with_sums else "times"
+    mode = "sums" if with_sha256 else "times"
     command = f"python3 -c {shlex.quote(_LIST_PROGRAM)} {shlex.quote(base)} {mode}"
     error = "the files there cannot be listed"
-    return parse_listing(shell.check_output(command, error, "\n".join(roots), timeout_s=_LONG_COMMAND_S))
+    return parse_remote_file_listing(shell.check_output(command, error, "\n".join(roots), timeout_s=_LONG_COMMAND_S))
 
 
-def parse_listing(text: str) -> Listing:
+def parse_remote_file_listing(json_lines: str) -> Listing:
     """Return what the list program printed; `WorkFailed` for a path that leads out of the base directory."""
     files, errors = [], []
-    for line in text.splitlines():
+    for line in json_lines.splitlines():
         try:
-            record = parse_json(line)
+            record = parse_untrusted_json(line)
             path, error = str(record["path"]), record.get("trouble")
             file = RemoteFile(
                 path=path,
@@ -237,7 +237,7 @@ class DownloadDirectory:
 
     def _has(self, file: RemoteFile) -> bool:
         path = self.path / file.path
-        unchanged = file.is_unchanged(self._verified.get(file.path))
+        unchanged = file.is_unchanged_since(self._verified.get(file.path))
         return unchanged and path.is_file() and path.stat().st_size == file.size
 
     def fetch_verified(self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
@@ -275,8 +275,8 @@ class DownloadDirectory:
         write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.path), "files": files}) + "\n")
 
 
-def sync_file_resuming_verified(shell: SshConnection, path: Path, remote: str, report: ReportBytes) -> None:
-    """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays."""
+def resume_verified_upload(shell: SshConnection, path: Path, remote: str, report: ReportBytes) -> None:
+    """Send a file to the path `remote` there, continuing what an earlier call sent; an equal one stays."""
     sha256, size = compute_file_sha256(path), path.stat().st_size
     part, parent, goal = (shlex.quote(name) for name in (remote + _PART, os.path.dirname(remote), remote))
     sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"

@@ -36,7 +36,7 @@ class EngineTunnel:
     remote_state_directory: str
 
 
-def describe_tunnel(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnel:
+def probe_engine_tunnel(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnel:
     """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
     uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
     return EngineTunnel(
@@ -67,9 +67,9 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     try:
         connection.__enter__()
         atexit.register(connection.__exit__)
-        connection.forward(str(local), socket)
+        connection.forward_socket(str(local), socket)
         error_text = _("the engine's socket is not found")
-        return describe_tunnel(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
+        return probe_engine_tunnel(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
     except SshClientMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     except NodeError as error:

@@ -70,7 +70,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     from rlbox.record.disk_lock import acquire_disk_lock
     from rlbox.record.run_dir import create_lock_owner_from_plan
-    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info_or_refuse
+    from rlbox.record.supervisor_file import describe_stop_requester, write_supervisor_info_or_refuse
 
     if not inherited:
         data = Path(plan.paths.data).resolve()
@@ -83,8 +83,8 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
             attempt=plan.attempt,
             watchdog_pid=os.getppid() if inherited else 0,
         )
-    if read_stop_requester(run_dir):
-        interrupt.request("SIGTERM")
+    if describe_stop_requester(run_dir):
+        interrupt.record_first_reason("SIGTERM")
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ def _run_watchdog(run_dir: Path, lock_handle: int) -> int:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
     code = supervisor.wait()
-    if code < 0 or processes.list_members():
+    if code < 0 or processes.list_living_members():
         processes.stop_all_and_list_survivors()
     _write_end_of_supervisor(run_dir, code)
     return 128 - code if code < 0 else code
@@ -147,14 +147,14 @@ def _run_watchdog(run_dir: Path, lock_handle: int) -> int:
 
 def _write_end_of_supervisor(run_dir: Path, code: int) -> None:
     from rlbox.diagnose.cause import make_killed_or_ended_exit_info
-    from rlbox.record.reconcile import write_final_state
+    from rlbox.record.reconcile import ensure_final_state_is_written
     from rlbox.record.run_dir import load_plan_file
     from rlbox.record.supervisor_file import LOG_FILE
-    from rlbox.system.tail import read_last_whole_lines
+    from rlbox.system.tail import read_tail_lines_or_empty
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
-        said = read_last_whole_lines(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        write_final_state(run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said))
+        said = read_tail_lines_or_empty(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        ensure_final_state_is_written(run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Selection(NamedTuple):
     skipped: list[SkippedFile]
 
 
-def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
+def select_bundle_files(run_dir: Path, *, whole_logs: bool) -> Selection:
     taken, left = list[_SelectedFile](), list[SkippedFile]()
     for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
         size = facts.st_size
@@ -115,7 +115,7 @@ def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:
     require_writable_file(out, "--out")
 
 
-def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
+def build_summary_and_errors_by_name(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
     names = [taken.name for taken in selection.taken]
     errors = [_read_error(run_dir, name, state) for name in names if _is_log(name)]
     for name in names:
@@ -216,7 +216,7 @@ class _MaskedArchive:
 
 def _mask_blocks(source: IO[bytes], masks: SecretMasker) -> Iterator[bytes]:
     """Yield the bytes of a file with secrets masked, in blocks of whole lines: half a URL would not be masked."""
-    stream, rest = masks.open_secrets_only_stream(), b""
+    stream, rest = masks.create_secrets_only_mask_stream(), b""
     while block := source.read(_BLOCK):
         rest += stream.feed(block)
         end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _BLOCK else 0)

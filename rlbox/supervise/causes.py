@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from rlbox.amounts import decimal_size_text, duration_text, exact_duration_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
-from rlbox.gate.files import FileCheck
-from rlbox.gate.line_rules import ForbiddenLine, RequiredLineTracker, Violation
+from rlbox.gate.files import FileCheckResult
+from rlbox.gate.line_rules import ForbiddenLineMatch, RequiredLineTracker, RuleViolation
 from rlbox.job.gate import FileRule, MetricRule, ProbeRule
-from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
+from rlbox.job.plan import NodePlan, RayPlan, RunCluster, ServicePlan, StagePlan
 from rlbox.supervise.ray_jobs import RayJobInfo
 
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 
 
-def explain_violation(stage: StagePlan, violation: Violation) -> Cause:
+def explain_violation(stage: StagePlan, violation: RuleViolation) -> Cause:
     rule, line = violation.rule, violation.line
     where = get_service_or_stage_log_path(stage, rule.log)
     if isinstance(rule, MetricRule):
@@ -30,7 +30,7 @@ def explain_violation(stage: StagePlan, violation: Violation) -> Cause:
     )
 
 
-def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
+def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLineMatch) -> Cause:
     rule, line = forbidden.rule, forbidden.line
     pattern = f"/{rule.pattern}/{_in_brackets(rule.why)}"
     return Cause(
@@ -55,16 +55,16 @@ def explain_line_missing_after_exit_0(stage: StagePlan, missing: RequiredLineTra
     )
 
 
-def explain_failed_probe(stage: StagePlan, probe: ProbeRule, answer: str) -> Cause:
+def explain_failed_probe(stage: StagePlan, probe: ProbeRule, problem: str) -> Cause:
     request = f"{probe.describe()}{_in_brackets(probe.why)}"
     return Cause(
         kind="probe",
-        what=f"stage {stage.name} ended well, but {request} was not answered as told: {answer}",
+        what=f"stage {stage.name} ended well, but {request} was not answered as told: {problem}",
         next_step="send the same request by hand while the service runs, and read its log",
     )
 
 
-def explain_needed_file(stage: StagePlan, need: FileRule, check: FileCheck) -> Cause:
+def explain_unusable_needed_file(stage: StagePlan, need: FileRule, check: FileCheckResult) -> Cause:
     return Cause(
         kind="need",
         what=f"stage {stage.name} needs {need.path}{_in_brackets(need.why)}: {check.problem}",
@@ -73,7 +73,7 @@ def explain_needed_file(stage: StagePlan, need: FileRule, check: FileCheck) -> C
     )
 
 
-def explain_missing_file(stage: StagePlan, file: FileRule, check: FileCheck) -> Cause:
+def explain_unusable_output_file(stage: StagePlan, file: FileRule, check: FileCheckResult) -> Cause:
     what = f"stage {stage.name} exited 0, but {file.path}{_in_brackets(file.why)}: {check.problem}"
     return Cause(kind="file", what=what, where=file.path)
 
@@ -85,17 +85,17 @@ def explain_wrong_exit_code(stage: StagePlan, returncode: int) -> Cause:
     return Cause(kind="exit", what=what, where=get_stage_log_path(stage))
 
 
-def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor_command: str) -> Cause:
-    more = f" ({others} more do not hold either)" if others else ""
+def explain_failed_fix(fix_id: str, seen: str, remedy: str, other_failed_count: int, doctor_command: str) -> Cause:
+    more = f" ({other_failed_count} more do not hold either)" if other_failed_count else ""
     return Cause(
         kind="fix",
         what=f"fix {fix_id} does not hold in this container: {seen}{more}",
-        next_step=f"{remedy} (`rlbox {doctor_command}` tells all)" if others else remedy,
+        next_step=f"{remedy} (`rlbox {doctor_command}` tells all)" if other_failed_count else remedy,
     )
 
 
-def explain_failed_start(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
-    who = f"stage {stage.name}" if part == "main" else f"service {part} of stage {stage.name}"
+def explain_failed_start(stage: StagePlan, service_or_main: str, program: str, reason: str) -> Cause:
+    who = f"stage {stage.name}" if service_or_main == "main" else f"service {service_or_main} of stage {stage.name}"
     return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
 
 
@@ -107,21 +107,21 @@ def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when
     )
 
 
-def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
+def explain_slow_service_start(stage: StagePlan, service: ServicePlan, last_problem: str, took_s: float) -> Cause:
     took = f"{duration_text(took_s)} (limit {exact_duration_text(service.start_s)})"
     return Cause(
         kind="ready",
-        what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {answer}",
+        what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {last_problem}",
         where=get_service_or_stage_log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )
 
 
-def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
+def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, last_problem: str) -> Cause:
     return Cause(
         kind="silence",
         what=f"service {service.name} has not answered for {exact_duration_text(service.answer_s)} while stage "
-        f"{stage.name} was running: {service.ready.describe()}: {answer}",
+        f"{stage.name} was running: {service.ready.describe()}: {last_problem}",
         where=get_service_or_stage_log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
     )
@@ -139,7 +139,7 @@ def explain_failed_ray_job(stage: StagePlan, ray: RayPlan, info: RayJobInfo) -> 
 
 
 def explain_lost_node(
-    stage: StagePlan, node: NodePlan, problem: str, cluster: ClusterRun, run_id: str, consequence: str = ""
+    stage: StagePlan, node: NodePlan, problem: str, cluster: RunCluster, run_id: str, consequence: str = ""
 ) -> Cause:
     then = f"; then {consequence}" if consequence else ""
     return Cause(
@@ -151,16 +151,16 @@ def explain_lost_node(
     )
 
 
-def explain_undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, port: int) -> Cause:
-    who = f"stage {stage.name}" if part in ("main", "other") else f"service {part}"
+def explain_undeclared_listener(stage: StagePlan, service_or_main: str, process: str, address: str, port: int) -> Cause:
+    who = f"stage {stage.name}" if service_or_main in ("main", "other") else f"service {service_or_main}"
     return Cause(
         kind="listens",
-        what=f"{holder} of {who} listens on {address}, which the job does not declare",
+        what=f"{process} of {who} listens on {address}, which the job does not declare",
         next_step=f'have it listen on 127.0.0.1; if others are to reach it: listens = ["{port}"] of {who} in the job',
     )
 
 
-def explain_exceeded_total(stage: StagePlan) -> Cause:
+def explain_exceeded_total_time(stage: StagePlan) -> Cause:
     return Cause(
         kind="total",
         what=f"stage {stage.name} ran longer than {exact_duration_text(stage.total_s)} and was stopped",

@@ -30,20 +30,20 @@ from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
 from rlbox.system.files import free_bytes_or_0
-from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
-from rlbox.system.identity import get_user_name
-from rlbox.system.json_files import read_last_file_lines_forward
+from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
+from rlbox.system.identity import get_user_name_or_uid
+from rlbox.system.json_files import read_whole_lines_from_tail
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.system.process_table import (
     Process,
-    find_process_owner,
-    probe_command_line,
+    find_process_owner_or_uid_or_empty,
     probe_processes,
-    probe_resident_bytes,
+    probe_resident_bytes_or_0,
+    read_cmdline_or_empty,
 )
 from rlbox.system.safe_files import read_bytes
-from rlbox.system.tail import read_last_whole_lines
+from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.values import Command
 
 _SHARED_MEMORY = Path("/dev", "shm")
@@ -69,7 +69,7 @@ class MachineSnapshot:
     ray: Mapping[str, Any] = field(default_factory=dict)
 
 
-def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> MachineSnapshot:
+def take_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> MachineSnapshot:
     ports = {name: number for service in stage.services for name, number in service.ports.items()}
     return MachineSnapshot(
         taken_at=utc_now(),
@@ -78,15 +78,15 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
                 pid=process.pid,
                 parent=process.parent_pid,
                 state=process.state,
-                resident_bytes=probe_resident_bytes(process.pid),
-                command=probe_command_line(process.pid) or process.name,
+                resident_bytes=probe_resident_bytes_or_0(process.pid),
+                command=read_cmdline_or_empty(process.pid) or process.name,
             )
             for process in processes
         ),
         memory=probe_cgroup_memory(),
         free_bytes={str(path): free_bytes_or_0(path) for path in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": describe_port_holder_unless_free(number) or "" for name, number in ports.items()},
-        gpus=query_nvml_or_empty(),
+        gpus=query_gpus_or_empty(),
         ray=fetch_ray_state_or_error(stage.ray) if stage.ray else {},
     )
 
@@ -117,7 +117,7 @@ PART_BYTES = 1 << 20
 Collector = Callable[[], str]
 
 
-class PartUnavailableError(Exception):
+class NoEvidenceError(Exception):
     """What a part would hold is not on this machine, or may not be read; the message says why."""
 
 
@@ -127,8 +127,8 @@ class CollectedTexts:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTexts:
-    """Return what all `parts`, by name, gave within `limit_s`; one that hangs in the kernel is left behind."""
+def collect_texts_within_time(collectors: Mapping[str, Collector], limit_s: float) -> CollectedTexts:
+    """Return what all `collectors`, by name, gave within `limit_s`; one that hangs in the kernel is left behind."""
     found, why = dict[str, str](), dict[str, str]()
 
     def run(name: str, collect: Collector) -> None:
@@ -139,9 +139,9 @@ def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTe
                 text = f"{kept}... cut here: {len(text) - len(kept)} more characters\n"
             found[name] = text
         except Exception as error:  # whatever a collector runs into, the others and the cause go on
-            why[name] = str(error) if isinstance(error, PartUnavailableError) else f"{type(error).__name__}: {error}"
+            why[name] = str(error) if isinstance(error, NoEvidenceError) else f"{type(error).__name__}: {error}"
 
-    threads = [threading.Thread(target=run, args=part, daemon=True) for part in parts.items()]
+    threads = [threading.Thread(target=run, args=part, daemon=True) for part in collectors.items()]
     until = time.monotonic() + limit_s
     for thread in threads:
         thread.start()
@@ -150,8 +150,8 @@ def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTe
     late = f"not done after {exact_duration_text(limit_s)}"
     texts, missing = dict(found), dict(why)
     return CollectedTexts(
-        texts={name: texts[name] for name in parts if name in texts},
-        missing={name: missing.get(name, late) for name in parts if name not in texts},
+        texts={name: texts[name] for name in collectors if name in texts},
+        missing={name: missing.get(name, late) for name in collectors if name not in texts},
     )
 
 
@@ -195,8 +195,8 @@ def _collect_process_text() -> str:
 
 
 def _process_row(process: Process) -> tuple[int, str]:
-    owner, size = find_process_owner(process.pid), probe_resident_bytes(process.pid)
-    command = probe_command_line(process.pid) if owner == get_user_name() else ""
+    owner, size = find_process_owner_or_uid_or_empty(process.pid), probe_resident_bytes_or_0(process.pid)
+    command = read_cmdline_or_empty(process.pid) if owner == get_user_name_or_uid() else ""
     if len(command) > _COMMAND_CHARS:  # cut between two words: half a secret would not be masked
         command = f"{command[:_COMMAND_CHARS].rpartition(' ')[0]} ..."
     shown = f"{process.state:5} {command or f'[{process.name}]'}"
@@ -233,7 +233,7 @@ def _collect_system_text() -> str:
 def _collect_package_text(python: str) -> str:
     text = _tool(python, "-c", _LIST_PACKAGES)
     if not text.strip():
-        raise PartUnavailableError(f"{python} lists no packages")
+        raise NoEvidenceError(f"{python} lists no packages")
     return text
 
 
@@ -241,12 +241,12 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage":{json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        lines = (row.decode("utf-8", "replace") for row in read_last_file_lines_forward(run_dir / RESOURCES_FILE))
+        lines = (row.decode("utf-8", "replace") for row in read_whole_lines_from_tail(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row)
     except OSError as error:
-        raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
+        raise NoEvidenceError(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
-        raise PartUnavailableError("the stage ended before its first sample")
+        raise NoEvidenceError("the stage ended before its first sample")
     return "".join(rows)
 
 
@@ -256,24 +256,24 @@ def _collect_ray_log_text(ray: RayPlan) -> str:
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:
-        raise PartUnavailableError(f"{folder}: {error.strerror}") from error
+        raise NoEvidenceError(f"{folder}: {error.strerror}") from error
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and find_first_fatal(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    ends = ((path.name, read_last_whole_lines(path, _RAY_TAIL)) for path in chosen[:_RAY_FILES])
+    ends = ((path.name, read_tail_lines_or_empty(path, _RAY_TAIL)) for path in chosen[:_RAY_FILES])
     return "\n".join(f"==> {name} <==\n{end.decode('utf-8', 'replace')}" for name, end in ends)
 
 
 def _tool(*words: str) -> str:
     if not shutil.which(words[0]):
-        raise PartUnavailableError(f"no {words[0]} here")
+        raise NoEvidenceError(f"no {words[0]} here")
     try:
         outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
     except (RlboxError, OSError) as error:
-        raise PartUnavailableError(str(error)) from error
+        raise NoEvidenceError(str(error)) from error
     if not outcome.ok:
         last = " ".join((outcome.stderr or outcome.stdout).strip().splitlines()[-1:])
-        raise PartUnavailableError(f"{words[0]}: exit code {outcome.exit_code}: {last}")
+        raise NoEvidenceError(f"{words[0]}: exit code {outcome.exit_code}: {last}")
     return outcome.stdout
 
 
@@ -281,7 +281,7 @@ def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
-def list_collectors(failure: StageFailure) -> dict[str, Collector]:
+def list_evidence_collectors(failure: StageFailure) -> dict[str, Collector]:
     """Return the parts that are gathered once the stage is stopped, what matters most first."""
     plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
     folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
@@ -306,7 +306,7 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
     return parts
 
 
-def describe_failure(failure: StageFailure, cause: Cause) -> dict[str, Any]:
+def failure_to_json(failure: StageFailure, cause: Cause) -> dict[str, Any]:
     """Return what `REPORT.json` and `facts.json` both say."""
     stage, state, plan = failure.stage, failure.state, failure.plan
     return {
@@ -326,9 +326,9 @@ def describe_failure(failure: StageFailure, cause: Cause) -> dict[str, Any]:
     }
 
 
-def describe_failure_and_environment(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+def failure_and_environment_to_json(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
     return {
-        **describe_failure(failure, cause),
+        **failure_to_json(failure, cause),
         "params": dict(failure.plan.params),
         "services": [dataclasses.asdict(service) for service in failure.state.services],
         "gate": [dataclasses.asdict(rule) for rule in failure.state.gate],
@@ -353,10 +353,10 @@ def _read(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8", "replace")
     except OSError as error:
-        raise PartUnavailableError(f"{path.name}: {error.strerror}") from error
+        raise NoEvidenceError(f"{path.name}: {error.strerror}") from error
 
 
 def _ray_status(failure: StageFailure) -> str:
     if failure.snapshot and failure.snapshot.ray:
         return _json(failure.snapshot.ray)
-    raise PartUnavailableError("the head was not asked")
+    raise NoEvidenceError("the head was not asked")

@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import decimal_size_text, gpu_memory_text
+from rlbox.amounts import decimal_size_text, gpu_gib_or_mib_text
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
-    find_earliest_related_failure_or_read_last_line,
-    find_known_signature,
+    find_best_graded_failure_or_read_last_line,
+    find_failure_signature_of_line,
     format_excerpt,
-    format_utc,
+    format_utc_iso_seconds,
     read_log_failure,
-    read_stored_run_signatures,
+    read_run_signatures_or_empty,
     sort_failures_by_time_services_first,
 )
 from rlbox.hang.evidence import write_hang_markdown_if_hung
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
-from rlbox.record.state import read_events
+from rlbox.record.state import read_last_events
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import (
     CollectedTexts,
     MachineSnapshot,
     StageFailure,
-    collect_texts,
-    describe_failure,
-    describe_failure_and_environment,
-    list_collectors,
+    collect_texts_within_time,
+    failure_and_environment_to_json,
+    failure_to_json,
+    list_evidence_collectors,
 )
 from rlbox.system.files import compute_file_sha256, is_enospc_or_edquot
 from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file, walk_files
@@ -50,14 +50,14 @@ _BY_SIGNATURE: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "read
 """Causes that say what ended, not why."""
 
 
-def build_report(
+def build_failure_report_json(
     failure: StageFailure, cause: Cause, fatals: Sequence[LogFailure], gathered: CollectedTexts
 ) -> dict[str, Any]:
     """Return what `REPORT.json` holds: `story` and `fatals` by time, `looked_at` what the answer rests on."""
     masks = failure.masks
     broken = [rule for rule in failure.state.gate if rule.state == "broken"]
     return {
-        **describe_failure(failure, cause),
+        **failure_to_json(failure, cause),
         "place": failure.plan.place,
         "directory": failure.stage.directory,
         "known_title": next((f.known.title for f in fatals if f.known and f.known.fix == cause.known), ""),
@@ -75,7 +75,7 @@ def _describe_fatal(fatal: LogFailure, masks: SecretMasker) -> dict[str, Any]:
         "log": fatal.log,
         "number": fatal.number,
         "text": _shown(fatal.text, masks),
-        "at": format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
+        "at": format_utc_iso_seconds(fatal.time_unix) if fatal.time_unix is not None else "",
         "grade": fatal.grade,
         "known": fatal.known.fix if fatal.known else "",
         "before": [_shown(text, masks) for text in fatal.before[-_NEAR:]],
@@ -90,14 +90,14 @@ def _shown(text: str, masks: SecretMasker) -> str:
 def _tell_story(failure: StageFailure, fatals: Iterable[LogFailure]) -> list[dict[str, str]]:
     moments = [
         {"at": event["t"], "what": what, "where": ""}
-        for event in read_events(failure.run_dir)
+        for event in read_last_events(failure.run_dir)
         if event.get("stage") == failure.stage.name
         and str(event.get("t", "")) >= failure.started_at
         and (what := _describe_event(event))
     ]
     moments += [
         {
-            "at": format_utc(fatal.time_unix),
+            "at": format_utc_iso_seconds(fatal.time_unix),
             "what": _shown(fatal.text, failure.masks),
             "where": f"{fatal.log}:{fatal.number}",
         }
@@ -142,7 +142,7 @@ def _describe_machine(snapshot: MachineSnapshot | None) -> list[str]:
     for gpu in snapshot.gpus:
         others = [str(pid) for pid in gpu.processes if pid not in own]
         also = f"; also used by {', '.join(others)}" if others else ""
-        used = f"{gpu_memory_text(gpu.memory_bytes)} of {gpu_memory_text(gpu.total_bytes)}"
+        used = f"{gpu_gib_or_mib_text(gpu.memory_bytes)} of {gpu_gib_or_mib_text(gpu.total_bytes)}"
         rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
     if snapshot.ray:
         rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")
@@ -151,7 +151,7 @@ def _describe_machine(snapshot: MachineSnapshot | None) -> list[str]:
 
 def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: CollectedTexts) -> list[str]:
     names = ["stage.log", *(f"{service.name}.log" for service in failure.stage.services)]
-    known = len(read_stored_run_signatures(failure.run_dir).signatures)
+    known = len(read_run_signatures_or_empty(failure.run_dir).signatures)
     return [
         f"logs: {', '.join(names)}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
@@ -258,7 +258,7 @@ class FailureAnalysis:
     quoted: LogFailure | None = None
 
 
-def explain_failure(failure: StageFailure) -> FailureAnalysis:
+def analyze_failure_logs(failure: StageFailure) -> FailureAnalysis:
     """Return the cause with the line that shows it quoted as `where:NUMBER`, and the fatal lines of all logs.
 
     A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
@@ -269,9 +269,9 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     )
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = find_earliest_related_failure_or_read_last_line(cause, fatals, failure.run_dir)
+        quoted = find_best_graded_failure_or_read_last_line(cause, fatals, failure.run_dir)
     if quoted is None:  # the catalogue may know the line that the cause itself quotes
-        known = find_known_signature(cause.line, failure.run_dir) if cause.line else None
+        known = find_failure_signature_of_line(cause.line, failure.run_dir) if cause.line else None
         if known:
             cause = dataclasses.replace(cause, known=known.fix, next_step=cause.next_step or known.remedy)
         return FailureAnalysis(cause=cause, fatals=fatals)
@@ -293,15 +293,15 @@ def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis)
     `OSError` when not even that could be written.
     """
     folder = make_directories_replacing_non_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
-    gathered = collect_texts(list_collectors(failure), GATHER_S)
-    report = build_report(failure, explained.cause, explained.fatals, gathered)
+    gathered = collect_texts_within_time(list_evidence_collectors(failure), GATHER_S)
+    report = build_failure_report_json(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
         REPORT_PAGE: "\n".join(_render_markdown_lines(report)) + "\n",
         "REPORT.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(
-            describe_failure_and_environment(failure, explained.cause, gathered), indent=1, ensure_ascii=False
+            failure_and_environment_to_json(failure, explained.cause, gathered), indent=1, ensure_ascii=False
         )
         + "\n",
         **gathered.texts,
@@ -310,7 +310,7 @@ def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis)
     problems = write_texts_and_list_problems_after_first(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_markdown_if_hung(folder, explained.cause)
-        write_manifest(folder, {**gathered.missing, **problems}, failure.masks)
+        write_evidence_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 
 def write_texts_and_list_problems_after_first(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
@@ -336,7 +336,7 @@ def write_texts_and_list_problems_after_first(folder: Path, texts: Mapping[str, 
     return problems
 
 
-def write_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker) -> None:
+def write_evidence_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker) -> None:
     rows = []
     for name, facts in sorted(walk_files(folder)):
         last = name.rpartition("/")[2]

@@ -23,7 +23,13 @@ from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.supervise.causes import explain_undeclared_listener
 from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.supervise.stage_watch import StageWatch
-from rlbox.system.ports import LOOPBACK, TcpSocket, list_tcp_sockets, read_default_gateway, read_ephemeral_ports
+from rlbox.system.ports import (
+    LOOPBACK,
+    TcpSocket,
+    list_tcp_sockets,
+    read_default_gateway_or_empty,
+    read_ephemeral_ports_or_default,
+)
 
 _EVERY_S = 1.0
 
@@ -66,26 +72,26 @@ class PortAuditor:
             self._known |= {each.inode for each in new}
 
     def _judge(self, new: Sequence[TcpSocket]) -> None:
-        members = {process.pid: process.name for process in self._context.processes.list_members()}
+        members = {process.pid: process.name for process in self._context.processes.list_living_members()}
         pids = {each.inode: each.find_holder_pid(members) for each in new}
         parts = self._context.processes.reap_orphans_and_list_pids_by_part()
-        still, ports = _listening(), read_ephemeral_ports()
+        still, ports = _listening(), read_ephemeral_ports_or_default()
         shared = self._context.plan.network == "host"  # with processes that are none of the run's
         for each in new:
             pid = pids[each.inode]
             if not pid and (shared or each not in still):
                 continue
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
-            if is_port_declared(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
+            if is_port_declared(self._declared.get(part, self._declared[_OTHER]), each.local_port, ports):
                 continue
             holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
             address = each.local_host_port
             self._gate.set_broken(self._gate.outcomes.listens, f"{holder} listens on {address}")
-            raise StageAborted(explain_undeclared_listener(self._stage, part, holder, address, each.port))
+            raise StageAborted(explain_undeclared_listener(self._stage, part, holder, address, each.local_port))
 
 
 def _listening() -> list[TcpSocket]:
-    return [each for each in list_tcp_sockets() if each.is_listening and not each.is_loopback]
+    return [each for each in list_tcp_sockets() if each.is_listening and not each.is_local_address_loopback]
 
 
 def _declared(stage: StagePlan) -> Mapping[str, tuple[str, ...]]:
@@ -110,11 +116,11 @@ class PublishedPortRelay:
     def __init__(self, ports: Mapping[str, int], gateway: str = "", address: str = "") -> None:
         self.inodes: set[int] = set()
         self._ports = ports
-        self._gateway = gateway or (read_default_gateway() if ports else "")
+        self._gateway = gateway or (read_default_gateway_or_empty() if ports else "")
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
         self._servers: list[_Server] = []
 
-    def relay_published_ports(self, service: ServicePlan) -> None:
+    def start_relaying_published_ports(self, service: ServicePlan) -> None:
         for name, port in service.ports.items():
             if name in self._ports and self._address:
                 with contextlib.suppress(OSError):  # a service that listens on all addresses needs no help

@@ -43,12 +43,12 @@ class RayJobInfo:
     message: str = ""
 
 
-class RayJob:
-    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
+class SubmittedRayJob:
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], shell_prefix: str = "") -> None:
         self._plan = plan
         self._submission: RayJobInfo | None = None
         self._body = {
-            "entrypoint": before + shlex.join(argv),
+            "entrypoint": shell_prefix + shlex.join(argv),
             "submission_id": plan.submission_id,
             "runtime_env": {"env_vars": dict(env)},
         }
@@ -77,21 +77,21 @@ class RayJob:
         with contextlib.suppress(NoFullResponseError), create_ray_client(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
-            while time.monotonic() < until and query_job(self._plan, _STOP_S).status not in _ENDED:
+            while time.monotonic() < until and _query_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
 
     def _ask(self) -> RayJobInfo:
         if self._submission is None:
             self._submission = _submit(self._plan, self._body)
             return self._submission
-        return query_job(self._plan)
+        return _query_job(self._plan)
 
 
 def find_driver_log_path(plan: RayPlan) -> Path:
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def write_secrets_script_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) -> str:
+def write_secrets_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs.
@@ -104,7 +104,7 @@ def write_secrets_script_and_get_exec_prefix(file: Path, secrets: Mapping[str, s
     return f". {name} && rm -f {name} && exec "
 
 
-def query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
+def _query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)

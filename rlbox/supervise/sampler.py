@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlbox.amounts import utc_now
-from rlbox.record.resources import RESOURCES_FILE, create_sample
+from rlbox.record.resources import RESOURCES_FILE, create_resource_sample
 from rlbox.record.state import RunState
 from rlbox.system.counters import ActivitySample, probe_machine_and_process_activity, probe_pressure
 from rlbox.system.files import free_bytes_or_0
@@ -19,7 +19,7 @@ from rlbox.system.limits import count_usable_cores
 _PAUSE_S = 5.0
 
 
-class Sampler:
+class ResourceSampler:
     """Samples every five seconds, and at once when the stage, its state or its phase changes.
 
     A full disk or a removed directory only costs the rows of that time. `list_pids_by_part()` are the ids of the run's
@@ -36,11 +36,11 @@ class Sampler:
         self._activity = ("", "", "")
         self._due_s = 0.0
 
-    def sample_if_due_or_changed(self) -> None:
+    def append_sample_if_due_or_changed(self) -> None:
         if time.monotonic() >= self._due_s or self._activity != self._find_activity():
-            self.sample()
+            self.append_sample()
 
-    def sample(self) -> None:
+    def append_sample(self) -> None:
         self._activity, self._due_s = self._find_activity(), time.monotonic() + _PAUSE_S
         with contextlib.suppress(OSError, ValueError):
             self._rows.append(self._create_row())
@@ -53,11 +53,11 @@ class Sampler:
         parts = self._list_pids_by_part()
         before, self._before = self._before, probe_machine_and_process_activity(sorted(set().union(*parts.values())))
         stage, _, phase = self._activity
-        sample = create_sample(
+        sample = create_resource_sample(
             before,
             self._before,
-            parts=parts,
-            t=utc_now(),
+            part_pids=parts,
+            timestamp=utc_now(),
             stage=stage,
             phase=phase,
             disk_free_bytes=free_bytes_or_0(self._run_dir),

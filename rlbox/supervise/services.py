@@ -106,7 +106,7 @@ class RunningService:
     def has_been_ready(self) -> bool:
         return self._good_at is not None and not self._line_missing
 
-    def look_for_ready_line(self, texts: LineBlock) -> None:
+    def record_ready_line_if_present(self, texts: LineBlock) -> None:
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) is not None:
             fits = compile_re2(line).search
@@ -130,7 +130,7 @@ class RunningService:
         return bool(self.plan.answer_s) and time.monotonic() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
-    def last_answer_description(self) -> str:
+    def last_problem_or_no_answer(self) -> str:
         return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
 
     def stop_probing(self) -> None:

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_path, make_port_conflict_cause
-from rlbox.doctor.ray_state import read_ray_auth_headers
-from rlbox.gate.files import FileSnapshot, check_file
-from rlbox.gate.http_probe import wait_for_expected_response
-from rlbox.hang.nccl import make_ras_environment
+from rlbox.doctor.ray_state import read_ray_auth_headers_or_empty
+from rlbox.gate.files import FileSnapshot, check_file_rule
+from rlbox.gate.http_probe import wait_for_expected_response_or_problem
+from rlbox.hang.nccl import make_ras_address_env_unless_set
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise import causes
-from rlbox.supervise.evidence import MachineSnapshot, StageFailure, probe_snapshot
+from rlbox.supervise.evidence import MachineSnapshot, StageFailure, take_snapshot
 from rlbox.supervise.ports import PortAuditor, PublishedPortRelay
-from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, find_driver_log_path, write_secrets_script_and_get_exec_prefix
+from rlbox.supervise.ray_jobs import SUCCEEDED, SubmittedRayJob, find_driver_log_path, write_secrets_and_get_exec_prefix
 from rlbox.supervise.services import ActivityExtendedStartLimit, RunningService
 from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
@@ -34,7 +34,7 @@ def stop_retained_services(context: StageContext) -> None:
         context.processes.stop(kept.service.child)
         if kept.output_fd is not None:
             os.close(kept.output_fd)
-        context.journal.record_service_change(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
+        context.journal.update_and_log_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
     context.retained.clear()
 
 
@@ -51,18 +51,18 @@ class _StageServices:
             for name, number in service.ports.items():
                 rule = self._gate.outcomes.ports[service.name, name]
                 holder = "" if service.name in self._context.retained else describe_port_holder_unless_free(number)
-                self._gate.set_by_problem(rule, f"taken by {holder}" if holder else "", "free")
+                self._gate.set_broken_if_problem_else_held(rule, f"taken by {holder}" if holder else "", "free")
                 if holder:
                     raise StageAborted(make_port_conflict_cause(name, number, holder))
 
-    def start_and_wait_until_ready(self, plan: ServicePlan) -> None:
+    def start_or_take_over_and_wait_until_ready(self, plan: ServicePlan) -> None:
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
         self._watch.record_service(service, state="starting", started_at=utc_now())
         rule = self._gate.outcomes.services[plan.name]
         limit = ActivityExtendedStartLimit(
-            plan.start_s, lambda: self._context.processes.list_attached_tree_pids(service.child)
+            plan.start_s, lambda: self._context.processes.list_tree_and_session_pids(service.child)
         )
         while not service.has_been_ready:
             self._watch.poll_and_raise_on_failure()
@@ -72,7 +72,7 @@ class _StageServices:
                 raise StageAborted(
                     self._watch.hang.write_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
                 )
-        self._watch.reset_fatals(plan.name)
+        self._watch.forget_fatals_so_far(plan.name)
         self._gate.set_held_unless_broken(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())
 
@@ -81,9 +81,9 @@ class _StageServices:
         # a job's driver and workers have the head's environment; Ray would write what `runtime_env` holds into its logs
         given = self._context.grants.make_environment((*plan.secrets, *(self._stage.secrets if ray else ())))
         command = Command(argv=plan.argv, env={**self._context.plan.env, **plan.env, **given}, cwd=str(self._folder))
-        headers = read_ray_auth_headers({**os.environ, **command.env}) if ray else {}
+        headers = read_ray_auth_headers_or_empty({**os.environ, **command.env}) if ray else {}
         with self._watch.pump.open_pipe(plan.name, self._folder / plan.log) as output:
-            return self._context.start_part_or_abort(
+            return self._context.start_or_abort_stage(
                 self._stage,
                 plan.name,
                 plan.argv,
@@ -114,7 +114,7 @@ class _StageServices:
         wanted = [plan for stage in following for plan in stage.services if plan.keep]
         return [s for s in self._watch.services if s.plan in wanted and s.child.poll() is None]
 
-    def stop(self, keep: Sequence[RunningService]) -> None:
+    def stop_all_except(self, keep: Sequence[RunningService]) -> None:
         for service in reversed([service for service in self._watch.services if service not in keep]):
             self._context.processes.stop(service.child)
             self._record_stopped(service)
@@ -192,8 +192,8 @@ class _StageRun:
         )
 
     def _look_around(self) -> MachineSnapshot:
-        members = self._context.processes.list_members()
-        return probe_snapshot(self._context.plan, self._stage, self._context.run_dir, members)
+        members = self._context.processes.list_living_members()
+        return take_snapshot(self._context.plan, self._stage, self._context.run_dir, members)
 
     def _attempt(self, step: Callable[[], None]) -> Cause | None:
         try:
@@ -212,17 +212,17 @@ class _StageRun:
             self._before = FileSnapshot([file.path for file in self._due])
         self._services.require_free_ports()
         for service in self._stage.services:
-            self._services.start_and_wait_until_ready(service)
-            self._published.relay_published_ports(service)
+            self._services.start_or_take_over_and_wait_until_ready(service)
+            self._published.start_relaying_published_ports(service)
         self._audit.raise_on_undeclared_listener()
         self._run_main()
 
     def _check_needs(self) -> None:
         for need, rule in zip(self._stage.needs, self._gate.outcomes.needs, strict=True):
-            fact = check_file(need, self._context.raise_if_stopped_or_unrecordable)
-            self._gate.set_by_problem(rule, fact.problem, f"{fact.total_bytes} bytes")
+            fact = check_file_rule(need, self._context.raise_if_stopped_or_unrecordable)
+            self._gate.set_broken_if_problem_else_held(rule, fact.problem, f"{fact.total_bytes} bytes")
             if fact.problem:
-                raise StageAborted(causes.explain_needed_file(self._stage, need, fact))
+                raise StageAborted(causes.explain_unusable_needed_file(self._stage, need, fact))
 
     def _lost_need(self, cause: Cause) -> Cause:
         lost = self._attempt(self._check_needs)
@@ -236,12 +236,12 @@ class _StageRun:
             return cause
         interrupt = self._context.interrupt
         return (
-            self._context.nodes.probe_and_find_lost_node(self._stage, cause.what, lambda: bool(interrupt.name)) or cause
+            self._context.nodes.wait_for_lost_node_cause(self._stage, cause.what, lambda: bool(interrupt.name)) or cause
         )
 
     def _run_main(self) -> None:
         self._context.raise_if_stopped_or_unrecordable()
-        main = self._watch.main = self._context.start_part_or_abort(
+        main = self._watch.main = self._context.start_or_abort_stage(
             self._stage, MAIN, self._stage.argv, self._start_main
         )
         self._watch.start_rule_timers_and_liveness()
@@ -249,14 +249,14 @@ class _StageRun:
         while (code := main.poll()) is None:
             self._watch.poll_and_raise_on_failure()
             self._watch.raise_on_unresponsive_service()
-            self._watch.raise_on_hang()
+            self._watch.write_evidence_and_raise_on_hang()
             self._audit.raise_on_undeclared_listener_if_due()
         self._end_main(code)
 
-    def _start_main(self) -> ChildProcess | RayJob:
+    def _start_main(self) -> ChildProcess | SubmittedRayJob:
         stage = self._stage
         plan = self._context.plan
-        environment = {**make_ras_environment(plan.run_id), **plan.env, **stage.env}
+        environment = {**make_ras_address_env_unless_set(plan.run_id), **plan.env, **stage.env}
         given = self._context.grants.make_environment(stage.secrets)
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_env_marks(stage.name)}
@@ -264,46 +264,46 @@ class _StageRun:
                 STAGE_LOG, find_driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE
             )
             # a head of the run's own was started with the secrets
-            before = "" if stage.ray.service else write_secrets_script_and_get_exec_prefix(self._secrets, given)
-            return RayJob(stage.ray, stage.argv, {**environment, **marks}, before)
+            before = "" if stage.ray.service else write_secrets_and_get_exec_prefix(self._secrets, given)
+            return SubmittedRayJob(stage.ray, stage.argv, {**environment, **marks}, before)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.open_pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             return self._context.processes.start(command, output, stage=stage.name, part=MAIN)
 
     def _end_main(self, code: int) -> None:
         self._watch.read_outputs_to_end_and_fail_late_rules()
-        self._watch.record_gate_events_and_fatals()
+        self._watch.record_new_gate_events_and_fatals()
         self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes
         job, ended = self._watch.main, describe_exit(code)
-        if isinstance(job, RayJob) and job.last_polled_info.exit_code is None:
+        if isinstance(job, SubmittedRayJob) and job.last_polled_info.exit_code is None:
             ended = f"{job.last_polled_info.status}, Ray tells no code"
-        self._gate.set_by_problem(self._gate.outcomes.exit, "" if good else ended, ended)
+        self._gate.set_broken_if_problem_else_held(self._gate.outcomes.exit, "" if good else ended, ended)
         job_cause = self._job_cause()
         self._watch.record_stage_and_gate(exit_code=code)
         failed = bool(job_cause or not good)
         self._watch.raise_on_dead_service(TOLD_TO_STOP if failed else ())
-        self._watch.raise_on_violation()
+        self._watch.raise_on_forbidden_line_or_violation()
         if failed:
-            self._watch.raise_if_service_dies_within(_SETTLE_S)
+            self._watch.wait_and_raise_if_service_dies(_SETTLE_S)
             raise StageAborted(job_cause or causes.explain_wrong_exit_code(self._stage, code))
         self._audit.raise_on_undeclared_listener()
         self._probe_work()
 
     def _probe_work(self) -> None:
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
-            problem = wait_for_expected_response(probe, self._watch.poll_and_raise_on_failure)
-            self._gate.set_by_problem(rule, problem, "as told")
+            problem = wait_for_expected_response_or_problem(probe, self._watch.poll_and_raise_on_failure)
+            self._gate.set_broken_if_problem_else_held(rule, problem, "as told")
             if problem:
                 raise StageAborted(causes.explain_failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.outcomes.ray
-        if not isinstance(job, RayJob) or not ray or not rule:
+        if not isinstance(job, SubmittedRayJob) or not ray or not rule:
             return None
         info = job.last_polled_info
         succeeded = info.status == SUCCEEDED
-        self._gate.set_by_problem(rule, "" if succeeded else info.status, info.status)
+        self._gate.set_broken_if_problem_else_held(rule, "" if succeeded else info.status, info.status)
         self._watch.record_stage_and_gate(ray_status=info.status)
         return None if succeeded else causes.explain_failed_ray_job(self._stage, ray, info)
 
@@ -316,12 +316,12 @@ class _StageRun:
         for service in self._watch.services:
             service.stop_probing()
         if not self._context.interrupt.name:
-            if isinstance(main, RayJob):
+            if isinstance(main, SubmittedRayJob):
                 main.stop()
                 remove_file(self._secrets)
             elif main:
                 processes.stop(main)
-            self._services.stop(keep)
+            self._services.stop_all_except(keep)
         left = processes.stop_all_and_list_survivors([service.child for service in keep])
         if left:
             self._context.journal.record_event(self._stage.name, "left-running", pids=[process.pid for process in left])
@@ -334,16 +334,16 @@ class _StageRun:
     def _judge(self) -> None:
         missing = self._gate.list_waiting_required_lines()
         self._gate.decide_waiting_rules()
-        self._watch.raise_on_violation()
+        self._watch.raise_on_forbidden_line_or_violation()
         found = [
             causes.explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))
             for line in missing
         ]
         for file, rule in zip(self._stage.files, self._gate.outcomes.files, strict=True):
             before = self._before if file in self._due else None
-            fact = check_file(file, self._context.raise_if_stopped_or_unrecordable, earlier_snapshot=before)
-            self._gate.set_by_problem(rule, fact.problem, "complete")
+            fact = check_file_rule(file, self._context.raise_if_stopped_or_unrecordable, earlier=before)
+            self._gate.set_broken_if_problem_else_held(rule, fact.problem, "complete")
             if fact.problem:
-                found.append(causes.explain_missing_file(self._stage, file, fact))
+                found.append(causes.explain_unusable_output_file(self._stage, file, fact))
         if found:
             raise StageAborted(found[0])

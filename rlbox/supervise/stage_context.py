@@ -19,12 +19,12 @@ from rlbox.diagnose.cause import (
 )
 from rlbox.hang.evidence import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
-from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
+from rlbox.job.plan import NodePlan, RunCluster, RunPlan, StagePlan
 from rlbox.record.journal import Journal, explain_write_error
-from rlbox.record.supervisor_file import read_stop_requester
+from rlbox.record.supervisor_file import describe_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
-from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.sampler import ResourceSampler
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
@@ -48,7 +48,7 @@ class _NodeProbe:
         self._refused = self._silent = 0
         self._bad_at = 0.0
 
-    def connect(self) -> None:
+    def try_connection(self) -> None:
         begun = time.monotonic()
         try:
             socket.create_connection((self.node.address, self.node.port), _CONNECT_S).close()
@@ -72,14 +72,14 @@ class _NodeProbe:
 
 
 class NodeMonitor:
-    def __init__(self, run: str, cluster: ClusterRun | None) -> None:
+    def __init__(self, run: str, cluster: RunCluster | None) -> None:
         self._run, self._cluster = run, cluster
         self._nodes = tuple(map(_NodeProbe, cluster.nodes if cluster else ()))
         self._pollers = [
-            Poller(partial(_NodeProbe.connect, probe), _PAUSE_S, lambda answer: False) for probe in self._nodes
+            Poller(partial(_NodeProbe.try_connection, probe), _PAUSE_S, lambda answer: False) for probe in self._nodes
         ]
 
-    def find_lost_node(self, stage: StagePlan, consequence: str = "") -> Cause | None:
+    def find_lost_node_cause(self, stage: StagePlan, consequence: str = "") -> Cause | None:
         """Return the node that is gone, of several the one that was last heard of first."""
         gone = [(probe.good_at, probe.node, problem) for probe in self._nodes if (problem := probe.find_problem())]
         if not gone or self._cluster is None:
@@ -87,15 +87,15 @@ class NodeMonitor:
         _, node, problem = min(gone, key=lambda entry: entry[0])
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
-    def probe_and_find_lost_node(
+    def wait_for_lost_node_cause(
         self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]
     ) -> Cause | None:
         begun = time.monotonic()
         while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
-            if (cause := self.find_lost_node(stage, consequence)) or is_stopped():
+            if (cause := self.find_lost_node_cause(stage, consequence)) or is_stopped():
                 return cause
             time.sleep(_LOOK_S)
-        return self.find_lost_node(stage, consequence)
+        return self.find_lost_node_cause(stage, consequence)
 
     def close(self) -> None:
         for poller in self._pollers:
@@ -135,16 +135,16 @@ class StageContext:
     interrupt: StopSignal
     grants: SecretGrants
     nodes: NodeMonitor
-    sampler: Sampler
+    sampler: ResourceSampler
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
     def create_hang_watch_context(self, stage: StagePlan) -> WatchContext:
         return WatchContext(
             stage=stage,
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
-            list_process_names=lambda: {process.pid: process.name for process in self.processes.list_members()},
+            list_process_names=lambda: {process.pid: process.name for process in self.processes.list_living_members()},
             record_event=partial(self.journal.record_event, stage.name),
-            record_phase=lambda phase: self.journal.record_stage_change(stage.name, phase=phase),
+            record_phase=lambda phase: self.journal.update_and_log_stage(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,
             may_continue=lambda: not self.interrupt.name,
         )
@@ -153,38 +153,38 @@ class StageContext:
         if self.interrupt.name:
             raise StageAborted(self.create_stop_cause())
         problem = self.journal.problem
-        if not self.journal.is_directory_unreplaced():
+        if not self.journal.was_run_dir_never_removed():
             raise StageAborted(self._make_removed_directory_cause())
         if problem:
             raise StageAborted(problem)
 
     def create_stop_cause(self) -> Cause:
-        return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
+        return make_interrupted_cause(describe_stop_requester(self.run_dir) or self.interrupt.name)
 
     def _make_removed_directory_cause(self) -> Cause:
         what = "the run directory was removed while the run went on; its logs went with it"
         return Cause(kind="disk", what=what, where=str(self.run_dir))
 
     def explain_disk_error(self, error: OSError) -> Cause:
-        if not self.journal.is_directory_unreplaced():
+        if not self.journal.was_run_dir_never_removed():
             return self._make_removed_directory_cause()
         return explain_write_error(str(error.filename or self.run_dir), error, self.run_dir)
 
-    def start_part_or_abort(
-        self, stage: StagePlan, part: str, argv_in_error: tuple[str, ...], start: Callable[[], T]
+    def start_or_abort_stage(
+        self, stage: StagePlan, service_or_main: str, argv_in_error: tuple[str, ...], start: Callable[[], T]
     ) -> T:
         try:
             return start()
         except OSError as error:
             reason = error.strerror or str(error)
-            cause = explain_failed_start(stage, part, argv_in_error[0], reason)
+            cause = explain_failed_start(stage, service_or_main, argv_in_error[0], reason)
             raise StageAborted(self.explain_disk_error(error) if is_enospc_or_edquot(error) else cause) from error
 
-    def refine_cause_by_memory_and_disk(self, cause: Cause, kills_before: int) -> Cause:
-        if cause.kind != "interrupted" and not self.journal.is_directory_unreplaced():
+    def refine_cause_by_memory_and_disk(self, cause: Cause, oom_kills_before: int) -> Cause:
+        if cause.kind != "interrupted" and not self.journal.was_run_dir_never_removed():
             return self._make_removed_directory_cause()
         memory = probe_cgroup_memory()
-        if cause.kind in _BY_MEMORY and memory.kills > kills_before:
+        if cause.kind in _BY_MEMORY and memory.kills > oom_kills_before:
             return explain_out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):
             if cause.kind in _BY_DISK and folder.is_dir() and free_bytes_or_0(folder) < _FULL_BYTES:

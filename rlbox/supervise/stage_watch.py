@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
-from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, read_stored_run_signatures
+from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, read_run_signatures_or_empty
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
@@ -18,7 +18,7 @@ from rlbox.logs.lines import LineBlock
 from rlbox.logs.patterns import find_matching_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise import causes
-from rlbox.supervise.ray_jobs import RayJob
+from rlbox.supervise.ray_jobs import SubmittedRayJob
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.system.run_processes import ChildProcess
@@ -40,7 +40,7 @@ class StageWatch:
     def __init__(self, context: StageContext, stage: StagePlan) -> None:
         self.gate = GateChecker(stage, context.plan.benign)
         self.services: list[RunningService] = []
-        self.main: ChildProcess | RayJob | None = None
+        self.main: ChildProcess | SubmittedRayJob | None = None
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangMonitor(context.create_hang_watch_context(stage))
@@ -51,7 +51,7 @@ class StageWatch:
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        catalogue = read_stored_run_signatures(context.run_dir)
+        catalogue = read_run_signatures_or_empty(context.run_dir)
         self._scanned = catalogue.line_prefilter_expressions
         self._finders = {
             name: FirstFatalFinder(partial(self.gate.is_harmless_line_so_far, name), catalogue) for name in names
@@ -69,34 +69,34 @@ class StageWatch:
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll_and_raise_on_failure(self) -> None:
-        self._context.sampler.sample_if_due_or_changed()
+        self._context.sampler.append_sample_if_due_or_changed()
         self.logs.dispatch_next_blocks()
         self._read_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
-        self.record_gate_events_and_fatals()
-        self.record_gate_if_changed()
+        self.record_new_gate_events_and_fatals()
+        self._record_gate_if_changed()
         self._context.raise_if_stopped_or_unrecordable()
         self.raise_on_log_write_error()
         self.raise_on_dead_service()
-        if lost := self._context.nodes.find_lost_node(self._stage):
+        if lost := self._context.nodes.find_lost_node_cause(self._stage):
             raise StageAborted(lost)
-        self.raise_on_violation()
+        self.raise_on_forbidden_line_or_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.set_broken(self.gate.outcomes.total, "passed")
             raise StageAborted(
-                self.hang.write_timeout_evidence(causes.explain_exceeded_total(self._stage), self._stage.total_s)
+                self.hang.write_timeout_evidence(causes.explain_exceeded_total_time(self._stage), self._stage.total_s)
             )
         if not self.logs.has_unread:
             self.pump.wait_for_growth(_LOOK_S)
 
-    def reset_fatals(self, log: str) -> None:
+    def forget_fatals_so_far(self, log: str) -> None:
         """Take nothing for fatal that was written so far: who wrote it lives with it."""
         self._finders[log].reset()
         self._told.pop(log, None)
 
-    def record_gate_events_and_fatals(self) -> None:
+    def record_new_gate_events_and_fatals(self) -> None:
         event, stage = self._context.journal.record_event, self._stage.name
         events = self.gate.events
         for name, lines in (("forbidden", events.forbidden), ("noted", events.warnings)):
@@ -115,7 +115,7 @@ class StageWatch:
         if self.pump.write_error:
             raise StageAborted(self._context.explain_disk_error(self.pump.write_error))
 
-    def raise_on_hang(self) -> None:
+    def write_evidence_and_raise_on_hang(self) -> None:
         cause = self.hang.find_hang_and_write_evidence(self.logs)
         if cause:
             self.gate.set_broken(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
@@ -127,7 +127,7 @@ class StageWatch:
             if code is None or code in tolerated_exit_codes:
                 continue
             self.logs.dispatch_everything_written()
-            self.raise_on_violation(service.plan.name)
+            self.raise_on_forbidden_line_or_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
@@ -137,23 +137,23 @@ class StageWatch:
     def raise_on_unresponsive_service(self) -> None:
         for service in self.services:
             if service.is_unresponsive:
-                plan, answer = service.plan, service.last_answer_description
+                plan, answer = service.plan, service.last_problem_or_no_answer
                 self._refuse(service, answer)
                 cause = causes.explain_unresponsive_service(self._stage, plan, answer)
                 what = f"answers of {plan.name}"
                 raise StageAborted(self.hang.write_timeout_evidence(cause, plan.answer_s, what))
 
-    def raise_on_violation(self, only_log: str = "") -> None:
+    def raise_on_forbidden_line_or_violation(self, only_log: str = "") -> None:
         forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
         if forbidden:
-            self.record_gate_if_changed()
+            self._record_gate_if_changed()
             first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
             if first.rule.log == STAGE_LOG:
-                self.raise_if_service_dies_within(_SETTLE_LINE_S)
+                self.wait_and_raise_if_service_dies(_SETTLE_LINE_S)
             raise StageAborted(causes.explain_forbidden_line(self._stage, first))
         for violation in self.gate.events.violations:
             if only_log in ("", violation.rule.log):
-                self.record_gate_if_changed()
+                self._record_gate_if_changed()
                 raise StageAborted(causes.explain_violation(self._stage, violation))
 
     def start_rule_timers_and_liveness(self) -> None:
@@ -173,7 +173,7 @@ class StageWatch:
         self.gate.close_logs_and_decide_lines()
         self._command_begun = None
 
-    def raise_if_service_dies_within(self, patience_s: float) -> None:
+    def wait_and_raise_if_service_dies(self, patience_s: float) -> None:
         """Wait for a service that is dying: its end counts before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
@@ -183,20 +183,20 @@ class StageWatch:
     def read_rest_and_close_logs(self) -> None:
         self.pump.drain_and_close_all_but_logs()
         self.logs.dispatch_remaining()
-        self.record_gate_events_and_fatals()
+        self.record_new_gate_events_and_fatals()
         for log in self.pump.logs.values():
             log.close_files()
 
     def record_stage_and_gate(self, **changes: object) -> None:
         self._recorded = self.gate.events.revision
-        self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
+        self._context.journal.update_and_log_stage(self._stage.name, gate=self.gate.copy_rule_states(), **changes)
 
-    def record_gate_if_changed(self) -> None:
+    def _record_gate_if_changed(self) -> None:
         if self.gate.events.revision != self._recorded:
             self.record_stage_and_gate()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
-        self._context.journal.record_service_change(self._stage.name, service.plan.name, **changes)
+        self._context.journal.update_and_log_service(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)
@@ -205,19 +205,19 @@ class StageWatch:
         has_grown = False
         for path, tail in self._metric_files.items():
             with contextlib.suppress(OSError):  # a file that cannot be read has no points, which the rule tells
-                if data := tail.read_up_to_block():
+                if data := tail.read_next_block_or_empty():
                     self.gate.feed(path, data)
                     has_grown = True
         return has_grown
 
     def _judge(self, log: str, texts: LineBlock) -> None:
         texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
-        self.gate.read_lines(log, texts)
+        self.gate.check_lines(log, texts)
 
     def _hear(self, log: str, texts: LineBlock) -> None:
         for service in self.services:
             if service.plan.name == log:
-                service.look_for_ready_line(texts)
+                service.record_ready_line_if_present(texts)
 
     def _find_fatal(self, log: str, texts: LineBlock) -> None:
         finder = self._finders[log]
@@ -225,4 +225,4 @@ class StageWatch:
         if finder.first_fatal and self.gate.is_model_text_or_followed_by_steps(
             log, finder.first_fatal.number, finder.first_fatal.text
         ):
-            self.reset_fatals(log)
+            self.forget_fatals_so_far(log)

@@ -23,7 +23,7 @@ from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
 from rlbox.supervise.evidence import StageFailure
-from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.sampler import ResourceSampler
 from rlbox.supervise.stage import run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.libc import set_child_subreaper
@@ -55,7 +55,7 @@ def supervise_run(
     set_child_subreaper()
     journal = Journal(run_dir, archive_rerun_stages_and_build_state(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
-    sampler = Sampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: journal.state)
+    sampler = ResourceSampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: journal.state)
     context = StageContext(
         plan=plan,
         run_dir=run_dir,
@@ -66,10 +66,10 @@ def supervise_run(
         nodes=NodeMonitor(plan.run_id, plan.cluster),
         sampler=sampler,
     )
-    journal.record_run_change("run", state="running", attempt=plan.attempt)
+    journal.update_and_log_run("run", state="running", attempt=plan.attempt)
     cause = _carry_out_stages_and_end_all(context)
     context.nodes.close()
-    sampler.sample()
+    sampler.append_sample()
     _write_end(context, cause)
     return get_run_exit_code(cause) if journal.saved else NodeError.exit_code
 
@@ -81,12 +81,12 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
         if not (run_dir / PLAN_FILE).exists():
             run_dir.mkdir(parents=True, exist_ok=True)
             write_run_plan(run_dir, context.plan)
-    journal.free_reserve_and_save_state()
+    journal.free_reserved_space_and_save_state()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
     state: RunStatus = "passed"
     if cause:
         state = "interrupted" if cause.kind == "interrupted" else "failed"
-    journal.record_run_change("run", state=state, ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own)
+    journal.update_and_log_run("run", state=state, ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own)
 
 
 def _carry_out_stages_and_end_all(context: StageContext) -> Cause | None:
@@ -109,7 +109,7 @@ def _carry_out_stages_and_end_all(context: StageContext) -> Cause | None:
 def _carry_out_stages(context: StageContext) -> Cause | None:
     waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
     if absent := _check_fixes(context) if waiting else None:
-        context.journal.record_stage_change(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        context.journal.update_and_log_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(context, absent)
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
@@ -147,20 +147,20 @@ def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
     failure = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if failure is None:
-        context.journal.record_stage_change(stage.name, state="passed", ended_at=utc_now(), seconds=took)
+        context.journal.update_and_log_stage(stage.name, state="passed", ended_at=utc_now(), seconds=took)
         return None
     state: StageStatus = "interrupted" if failure.cause.kind == "interrupted" else "failed"
     cause = failure.cause if state == "interrupted" else _write_evidence_and_find_cause(context, failure)
-    context.journal.record_stage_change(stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took)
+    context.journal.update_and_log_stage(stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took)
     return cause
 
 
 def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure) -> Cause:
-    from rlbox.supervise.failure_report import explain_failure, gather_and_write_evidence
+    from rlbox.supervise.failure_report import analyze_failure_logs, gather_and_write_evidence
 
     cause = failure.cause
     try:
-        explained = explain_failure(failure)
+        explained = analyze_failure_logs(failure)
         cause = explained.cause
         gather_and_write_evidence(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
@@ -172,6 +172,6 @@ def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure)
 def _end_stages(context: StageContext, cause: Cause) -> None:
     for state in context.journal.state.stages:
         if state.state == "waiting":
-            context.journal.record_stage_change(state.name, state="not started")
+            context.journal.update_and_log_stage(state.name, state="not started")
         elif state.state in ("starting", "running"):
-            context.journal.record_stage_change(state.name, state="failed", ended_at=utc_now(), cause=cause)
+            context.journal.update_and_log_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)

@@ -24,7 +24,7 @@ PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 def start_command(
     command: Command,
     *,
-    environ: Mapping[str, str] | None = None,
+    base_env: Mapping[str, str] | None = None,
     stdin: Stream = DEVNULL,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -34,22 +34,22 @@ def start_command(
 ) -> ProcessHandle:
     """Start `command` and return its process; its `timeout_s` is for the caller to mind.
 
-    `environ`: What `command.env` is added to, in place of the caller's environment.
+    `base_env`: What `command.env` is added to, in place of the caller's environment.
     `new_session`: Neither Ctrl-C nor a hang-up of the terminal reaches it.
     `die_with_parent`: It is told to end when the thread that started it ends, however this process dies.
     """
-    from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
+    from rlbox.system.libc import set_parent_death_sigterm  # before the fork, behind which nothing may be imported
 
     return subprocess.Popen(
         command.argv,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        env=_environment(command, environ),
+        env=_environment(command, base_env),
         cwd=command.cwd or None,
         start_new_session=new_session,
         pass_fds=tuple(pass_fds),
-        preexec_fn=functools.partial(set_parent_death_signal, os.getpid()) if die_with_parent else None,
+        preexec_fn=functools.partial(set_parent_death_sigterm, os.getpid()) if die_with_parent else None,
     )
 
 
@@ -74,16 +74,16 @@ def wait_for_exit(process: ProcessHandle, timeout_s: float) -> int | None:
         return None
 
 
-def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = None) -> int:
+def run_in_foreground(command: Command, *, base_env: Mapping[str, str] | None = None) -> int:
     """Give `command` this terminal until it ends, Ctrl-C with it, and return its exit code, negative for a signal."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)  # not SIG_IGN, which would be inherited
     try:
-        return start_command(command, environ=environ, stdin=None, new_session=False).wait()
+        return start_command(command, base_env=base_env, stdin=None, new_session=False).wait()
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str] | None = None) -> Outcome:
+def run_command(command: Command, stdin: str = "", *, base_env: Mapping[str, str] | None = None) -> Outcome:
     """Run `command` to its end and return what it left behind, whatever its exit code.
 
     Raises WorkFailed: the program is not there, or cannot be started.
@@ -96,7 +96,7 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            env=_environment(command, environ),
+            env=_environment(command, base_env),
             cwd=command.cwd or None,
             timeout=command.timeout_s,
             check=False,
@@ -112,7 +112,7 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def check_command(command: Command, failure_message: str, next_step: str = "") -> Outcome:
+def run_command_or_raise(command: Command, failure_message: str, next_step: str = "") -> Outcome:
     """Run `command` and return its outcome; a non-zero exit is a `WorkFailed` that quotes its last lines."""
     outcome = run_command(command)
     if not outcome.ok:
@@ -127,5 +127,5 @@ def check_command(command: Command, failure_message: str, next_step: str = "") -
     return outcome
 
 
-def _environment(command: Command, environ: Mapping[str, str] | None) -> dict[str, str]:
-    return {**(os.environ if environ is None else environ), **command.env}
+def _environment(command: Command, base_env: Mapping[str, str] | None) -> dict[str, str]:
+    return {**(os.environ if base_env is None else base_env), **command.env}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
-from rlbox.system.limits import CpuLimit, read_cpu_limit
-from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
+from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
+from rlbox.system.limits import CpuLimit, read_cgroup_cpu_limit
+from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text_or_empty
 
 BytesPerSecond = float
 ChangedBytesPerSecond = float
@@ -124,7 +124,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         max(0, getattr(later, field) - getattr(earlier, field))
         for field in ("received_bytes", "sent_bytes", "loopback_bytes")
     )
-    gpus = select_used_gpus_or_all(later.gpus, {process.pid for process in later.processes})
+    gpus = select_computing_gpus_or_all_if_unknown(later.gpus, {process.pid for process in later.processes})
     memory_change = sum(abs(now.resident_bytes - (before.resident_bytes if before else 0)) for before, now in pairs)
     return ActivityRates(
         seconds=seconds,
@@ -141,7 +141,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
     )
 
 
-def select_used_gpus_or_all(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+def select_computing_gpus_or_all_if_unknown(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
     every = list(gpus)
     if all(pids.isdisjoint(gpu.processes) for gpu in every):
         return every
@@ -231,10 +231,10 @@ def probe_machine_and_process_activity(
         received_bytes=received,
         sent_bytes=sent,
         loopback_bytes=loopback,
-        gpus=query_nvml_or_empty() if with_gpus else (),
+        gpus=query_gpus_or_empty() if with_gpus else (),
         processes=tuple(usage for pid in pids if (usage := probe_process_usage(pid))),
         machine_busy_s=_probe_machine_busy_s(),
-        cpu_limit=read_cpu_limit(),
+        cpu_limit=read_cgroup_cpu_limit(),
     )
 
 
@@ -242,7 +242,7 @@ def probe_process_usage(pid: int) -> ProcessUsage | None:
     name, fields = read_stat_fields_or_empty(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
-    lines = read_text(f"/proc/{pid}/io").split()
+    lines = read_text_or_empty(f"/proc/{pid}/io").split()
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
     return ProcessUsage(
         pid=pid,
@@ -263,20 +263,20 @@ def probe_process_usage(pid: int) -> ProcessUsage | None:
 
 def _probe_run_delay_s(pid: int) -> float:
     """Source: the kernel's sched-stats, "/proc/<pid>/schedstat": ns on a core, ns on a run queue, number of turns."""
-    fields = read_text(f"/proc/{pid}/schedstat").split()
+    fields = read_text_or_empty(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) == 3 else 0.0
 
 
 def _probe_machine_busy_s() -> float:
     """Source: proc(5), /proc/stat: user, nice, system, irq, softirq, steal."""
-    fields = read_text("/proc/stat").partition("\n")[0].split()
+    fields = read_text_or_empty("/proc/stat").partition("\n")[0].split()
     return sum(int(fields[at]) for at in (1, 2, 3, 6, 7, 8)) / _TICKS_PER_S if len(fields) > 8 else 0.0
 
 
 def _probe_network() -> tuple[int, int, int]:
     """Return received and sent bytes of all interfaces but loopback, then loopback's."""
     received = sent = loopback = 0
-    for line in read_text("/proc/net/dev").splitlines()[2:]:
+    for line in read_text_or_empty("/proc/net/dev").splitlines()[2:]:
         name, _, counters = line.partition(":")
         fields = counters.split()
         if name.strip() == "lo":
@@ -289,10 +289,10 @@ def _probe_network() -> tuple[int, int, int]:
 
 def probe_pressure(proc: Path = _PROC) -> Pressure:
     def read_percent(resource: str) -> float | None:
-        pressure = _PRESSURE.search(read_text(proc / "pressure" / resource))
+        pressure = _PRESSURE.search(read_text_or_empty(proc / "pressure" / resource))
         return float(pressure[1]) if pressure else None
 
-    load = read_text(proc / "loadavg").split()
+    load = read_text_or_empty(proc / "loadavg").split()
     return Pressure(
         load_average=float(load[0]) if load else None,
         cpu_some_avg10_pct=read_percent("cpu"),

@@ -37,13 +37,13 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     Raises OSError: it cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets
       and folders stay. A link to a regular file is replaced, not what it leads to.
     """
-    if is_folder_device_or_pipe(path):
+    if is_existing_non_regular_file(path):
         raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path.parent.resolve() / path.name, text.encode() if isinstance(text, str) else text, mode)
 
 
-def is_folder_device_or_pipe(path: Path) -> bool:
+def is_existing_non_regular_file(path: Path) -> bool:
     if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
         return True  # /dev/stdout, which may lead to a file
     return path.exists() and not path.is_file()
@@ -77,7 +77,7 @@ def compute_file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def link_or_copy_read_only(source: Path, destination: Path) -> None:
+def hard_link_or_copy_read_only(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)
     except OSError as error:
@@ -127,8 +127,8 @@ def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]
 
 
 def require_writable_file(path: Path, option_in_hint: str) -> None:
-    """Refuse a file that cannot be written or has no folder: a slip makes none. `alternative`: an option, `--out`."""
-    if is_folder_device_or_pipe(path):
+    """Refuse a file that cannot be written or has no folder: a slip makes none. `option_in_hint`: as `--out`."""
+    if is_existing_non_regular_file(path):
         raise NodeError(
             _("not a regular file; it is not replaced"),
             where=str(path),

@@ -105,12 +105,12 @@ class _Nvml:
 _nvml = _Nvml()
 
 
-def query_nvml_or_empty(timeout_s: float = _SAMPLE_TIMEOUT_S) -> tuple[GpuStatus, ...]:
+def query_gpus_or_empty(timeout_s: float = _SAMPLE_TIMEOUT_S) -> tuple[GpuStatus, ...]:
     """Return the GPUs by index; empty without a driver, or when it does not answer in time."""
     return _nvml.query(timeout_s)
 
 
-def query_nvml_or_raise() -> tuple[GpuStatus, ...]:
+def query_gpus_or_raise() -> tuple[GpuStatus, ...]:
     gpus = _nvml.query(FIRMWARE_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)
@@ -133,7 +133,7 @@ def probe_cuda_driver() -> GpuDriver:
     )
 
 
-def find_pcie_peer_bus_ids() -> set[str]:
+def find_pcie_p2p_gpu_bus_ids() -> set[str]:
     """Return the GPUs, as sysfs names them, that read another one's memory over PCIe, not NVLink; waits for NVML."""
     nvml: Any = importlib.import_module("pynvml")
     try:

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
 from rlbox.amounts import exact_duration_text
-from rlbox.foreign import parse_digits, parse_json
+from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings, read_netrc
 
@@ -106,7 +106,7 @@ class HttpResponse:
             return self._response.data
 
     def read_json(self) -> Any:
-        return parse_json(self.read_body())
+        return parse_untrusted_json(self.read_body())
 
 
 class HttpClient:
@@ -228,7 +228,7 @@ class HttpClient:
             return self._pools.setdefault((parts.scheme, proxy), pool)
 
 
-def create_client(
+def create_netrc_client(
     ca_bundle_from: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
     return HttpClient(

@@ -37,14 +37,14 @@ def read_boot_identity() -> BootIdentity:
     return BootIdentity(host=socket.gethostname(), boot_id=boot, init_start_ticks=first.start_ticks if first else 0)
 
 
-def get_user_name() -> str:
+def get_user_name_or_uid() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
 
 
-def is_in_image() -> bool:
+def is_in_rlbox_image() -> bool:
     return Path(LOCK_IN_IMAGE).is_file()
 
 

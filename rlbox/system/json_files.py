@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.system.safe_files import open_regular_fd, open_regular_file, read_bytes
 
 
-def parse_json_objects(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+def parse_valid_json_objects(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
     """Return the objects among `lines`; torn lines, as a kill leaves them, are passed over."""
     for line in lines:
         if line.isspace():
             continue
         try:
-            row = parse_json(line)
+            row = parse_untrusted_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -35,18 +35,18 @@ _LONGEST_LINE = 1 << 20
 def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
     """Return the object; empty when torn or anything else. `follow_links`: for files of this machine."""
     try:
-        data = parse_json(read_bytes(path, follow_links=follow_links))
+        data = parse_untrusted_json(read_bytes(path, follow_links=follow_links))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
 
 
-def read_last_json_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
+def read_valid_json_from_tail(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        yield from parse_json_objects(read_last_file_lines_forward(path, max_bytes))
+        yield from parse_valid_json_objects(read_whole_lines_from_tail(path, max_bytes))
 
 
-def read_last_file_lines_forward(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+def read_whole_lines_from_tail(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines among the last `max_bytes` of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
     with open_regular_file(path) as file:
         begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)

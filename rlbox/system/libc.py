@@ -10,21 +10,21 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 _DEATH_SIGNAL, _SET_DUMPABLE, _SUBREAPER = 1, 4, 36
 
 
-def check_result(name: str, result: int) -> int:
+def _raise_if_negative(call_name: str, result: int) -> int:
     """Return what a call returned; `OSError` with the kernel's number and the call's name where it failed."""
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
+        raise OSError(number, f"{call_name}: {os.strerror(number)}")
     return result
 
 
-def syscall(name: str, number: int, *args: object) -> int:
+def syscall(error_label: str, number: int, *args: object) -> int:
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
-    return check_result(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
+    return _raise_if_negative(error_label, int(LIBC.syscall(ctypes.c_long(number), *words)))
 
 
 def prctl(error_label: str, *args: int) -> None:
-    check_result(error_label, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
+    _raise_if_negative(error_label, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
 
 
 def set_child_subreaper() -> None:
@@ -39,11 +39,11 @@ def forbid_ptrace() -> None:
     prctl("guard memory", _SET_DUMPABLE, 0)
 
 
-def set_parent_death_signal(parent: int) -> None:
-    """Have this process told to end when the thread of process `parent` that started it ends.
+def set_parent_death_sigterm(expected_parent_pid: int) -> None:
+    """Have this process told to end when the thread of process `expected_parent_pid` that started it ends.
 
-    The kernel tells of what ends from now on alone: where `parent` has ended already, so does this process.
+    The kernel tells of what ends from now on alone: where that has ended already, so does this process.
     """
     prctl("end with parent", _DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:
+    if os.getppid() != expected_parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

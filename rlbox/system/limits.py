@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlbox.foreign import parse_digits
-from rlbox.system.process_table import read_text
+from rlbox.system.process_table import read_text_or_empty
 
 PROCS_FILE = "cgroup.procs"
 _ROOT = Path("/sys/fs/cgroup")
@@ -29,10 +29,10 @@ class OwnCgroup(NamedTuple):
 
 def find_own_cgroups(v1_controllers_or_empty_for_v2: Iterable[str]) -> Iterator[OwnCgroup]:
     paths: dict[str, str] = {}
-    for line in read_text("/proc/self/cgroup").splitlines():
+    for line in read_text_or_empty("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)
-    mounts = [_parse_mount(line) for line in read_text("/proc/self/mountinfo").splitlines()]
+    mounts = [_parse_mount(line) for line in read_text_or_empty("/proc/self/mountinfo").splitlines()]
     for controller in v1_controllers_or_empty_for_v2:
         own = paths.get(controller)
         for mount in mounts:
@@ -81,13 +81,13 @@ class CgroupMemory:
 def probe_cgroup_memory() -> CgroupMemory:
     if not (events := _read_cgroup_file("memory", "events", "oom_control")):
         return CgroupMemory()
-    stat = parse_table(_read_cgroup_file("memory", "stat", "stat"))
+    stat = parse_name_number_lines(_read_cgroup_file("memory", "stat", "stat"))
     # Version 1 counts what is in groups below this one under `total_`.
     cache = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("active_file", "inactive_file"))
     return CgroupMemory(
-        kills=parse_table(events).get("oom_kill", 0),
-        limit_bytes=read_cgroup_number("memory", "max", "limit_in_bytes"),
-        used_bytes=read_cgroup_number("memory", "current", "usage_in_bytes"),
+        kills=parse_name_number_lines(events).get("oom_kill", 0),
+        limit_bytes=read_cgroup_number_unless_unlimited("memory", "max", "limit_in_bytes"),
+        used_bytes=read_cgroup_number_unless_unlimited("memory", "current", "usage_in_bytes"),
         cache_bytes=cache,
     )
 
@@ -100,7 +100,7 @@ def get_available_memory_bytes() -> int:
     return max(min(machine, memory.limit_bytes - memory.used_bytes + memory.cache_bytes), 0)
 
 
-def get_machine_memory_bytes() -> int:
+def get_machine_total_memory_bytes() -> int:
     return _read_meminfo("MemTotal")
 
 
@@ -110,32 +110,32 @@ def _read_meminfo(name: str) -> int:
 
 
 def count_usable_cores() -> float:
-    cores, limit = len(os.sched_getaffinity(0)), read_cpu_limit()
+    cores, limit = len(os.sched_getaffinity(0)), read_cgroup_cpu_limit()
     return min(cores, limit.cores) if limit else cores
 
 
-def read_cpu_limit() -> CpuLimit | None:
+def read_cgroup_cpu_limit() -> CpuLimit | None:
     for directory in _visible_groups("cpu"):
-        words = read_text(directory / "cpu.max").split()  # version 2 has both numbers in one file
-        words = words or [read_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        words = read_text_or_empty(directory / "cpu.max").split()  # version 2 has both numbers in one file
+        words = words or [read_text_or_empty(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
         quota, period = (parse_digits(word) for word in words) if len(words) == 2 else (None, None)
         if quota is not None and period:
-            stat = parse_table(read_text(directory / "cpu.stat"))
+            stat = parse_name_number_lines(read_text_or_empty(directory / "cpu.stat"))
             throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
             return CpuLimit(cores=quota / period, throttled_s=throttled_s)
     return None
 
 
-def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | None:
+def read_cgroup_number_unless_unlimited(controller: str, v2_name: str, v1_name: str) -> int | None:
     """Return a number of this process' control group; None for no limit, or where the kernel does not tell."""
-    number = parse_digits(_read_cgroup_file(controller, v2_name, v1_name).strip(), most=20)
+    number = parse_digits(_read_cgroup_file(controller, v2_name, v1_name).strip(), max_digits=20)
     return number if number is not None and number < _UNLIMITED else None
 
 
 def _read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
     for directory in _visible_groups(controller):
         for name in (v2_name, v1_name):
-            if text := read_text(directory / f"{controller}.{name}"):
+            if text := read_text_or_empty(directory / f"{controller}.{name}"):
                 return text
     return ""
 
@@ -149,6 +149,8 @@ def _visible_groups(controller: str) -> Iterator[Path]:
     yield from (_ROOT / controller, _ROOT)
 
 
-def parse_table(text: str) -> dict[str, int]:
+def parse_name_number_lines(text: str) -> dict[str, int]:
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: number for row in rows if len(row) == 2 and (number := parse_digits(row[1], most=20)) is not None}
+    return {
+        row[0]: count for row in rows if len(row) == 2 and (count := parse_digits(row[1], max_digits=20)) is not None
+    }

@@ -74,11 +74,11 @@ class StatFields(NamedTuple):
 
 
 def read_stat_fields_or_empty(pid: int) -> StatFields:
-    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
+    head, _, tail = read_text_or_empty(f"/proc/{pid}/stat").rpartition(")")  # the name may hold blanks and brackets
     return StatFields(head.partition("(")[2], tail.split())
 
 
-def read_text(path: str | Path) -> str:
+def read_text_or_empty(path: str | Path) -> str:
     """Return a file of the kernel's, or a small one of a disk, as text; empty when it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
@@ -87,12 +87,12 @@ def read_text(path: str | Path) -> str:
         return ""
 
 
-def read_process_environment(pid: int) -> dict[str, str]:
-    words = read_text(f"/proc/{pid}/environ").split("\0")
+def read_environ_or_empty(pid: int) -> dict[str, str]:
+    words = read_text_or_empty(f"/proc/{pid}/environ").split("\0")
     return {name: value for name, found, value in (word.partition("=") for word in words) if found}
 
 
-def find_process_owner(pid: int) -> str:
+def find_process_owner_or_uid_or_empty(pid: int) -> str:
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -103,34 +103,32 @@ def find_process_owner(pid: int) -> str:
         return str(uid)
 
 
-def is_own_with_env(pid: int, variables: Mapping[str, str]) -> bool:
+def is_own_process_with_env(pid: int, variables: Mapping[str, str]) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
     except OSError:
         return False
-    words = read_text(f"/proc/{pid}/environ").split("\0")
+    words = read_text_or_empty(f"/proc/{pid}/environ").split("\0")
     return all(f"{name}={value}" in words for name, value in variables.items())
 
 
-def find_own_by_env(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
-    return {
-        process.pid for process in table.values() if not process.is_zombie and is_own_with_env(process.pid, variables)
-    }
+def find_own_pids_by_env(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
+    return {p.pid for p in table.values() if not p.is_zombie and is_own_process_with_env(p.pid, variables)}
 
 
-def probe_command_line(pid: int) -> str:
-    return read_text(f"/proc/{pid}/cmdline").rstrip("\0").replace("\0", " ")
+def read_cmdline_or_empty(pid: int) -> str:
+    return read_text_or_empty(f"/proc/{pid}/cmdline").rstrip("\0").replace("\0", " ")
 
 
-def probe_resident_bytes(pid: int) -> int:
-    fields = read_memory_file(pid, "statm").split()
+def probe_resident_bytes_or_0(pid: int) -> int:
+    fields = read_proc_file_of_live_thread(pid, "statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def read_memory_file(pid: int, name: str) -> str:
+def read_proc_file_of_live_thread(pid: int, file_name: str) -> str:
     """Return a file on the memory that all threads share; one that has ended shows none of it."""
-    texts = (read_text(f"{thread}/{name}") for thread in list_thread_dirs(pid))
+    texts = (read_text_or_empty(f"{thread}/{file_name}") for thread in list_thread_dirs(pid))
     return next((text for text in texts if text and not text.startswith("0 ")), "")
 
 
@@ -142,8 +140,8 @@ def list_thread_dirs(pid: int) -> list[str]:
         return []
 
 
-def list_children(pid: int) -> list[int]:
-    return [int(child) for thread in list_thread_dirs(pid) for child in read_text(f"{thread}/children").split()]
+def list_child_pids(pid: int) -> list[int]:
+    return [int(child) for task in list_thread_dirs(pid) for child in read_text_or_empty(f"{task}/children").split()]
 
 
 def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[int]) -> set[int]:
@@ -160,7 +158,7 @@ def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[in
     return found
 
 
-def find_root_sessions_and_trees(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_session_and_tree_pids(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
     shared = {process.pid for process in table.values() if process.session_id in roots or process.group_id in roots}
     return roots | shared | find_descendants_excluding_roots(table, roots | shared)

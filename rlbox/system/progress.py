@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -79,7 +79,7 @@ class _ItemPrinter:
             self._update_bars(self._bars, item)
         if item.mark and (item.key, item.mark) not in self._ended:
             self._ended.add((item.key, item.mark))
-            line = f"{item.mark} {remove_controls(item.title)}  {remove_controls(item.status_text)}"
+            line = f"{item.mark} {sanitize_for_terminal(item.title)}  {sanitize_for_terminal(item.status_text)}"
             sys.stderr.write(line.rstrip() + "\n")  # bars leave a place for it above them
             sys.stderr.flush()
 
@@ -90,7 +90,7 @@ class _ItemPrinter:
         if not item.mark:
             if item.key not in self._tasks:
                 self._tasks[item.key] = bars.add_task("")
-            title, total = remove_controls(item.title), item.total_bytes or None
+            title, total = sanitize_for_terminal(item.title), item.total_bytes or None
             bars.update(self._tasks[item.key], description=title, completed=item.done_bytes, total=total)
         elif item.key in self._tasks:
             bars.remove_task(self._tasks.pop(item.key))

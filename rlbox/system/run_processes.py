@@ -21,9 +21,9 @@ from rlbox.system.command import ProcessHandle, start_command
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
-    find_own_by_env,
-    find_root_sessions_and_trees,
+    find_own_pids_by_env,
     find_self_and_ancestors,
+    find_session_and_tree_pids,
     probe_process,
     probe_processes,
 )
@@ -65,18 +65,18 @@ class StopSignal:
         signal.signal(signal.SIGHUP, _stay)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
 
-    def request(self, name: str) -> None:
-        """Stop for `name`, as if its signal had come; the first reason stays."""
+    def record_first_reason(self, signal_name: str) -> None:
+        """Stop for `signal_name`, as if its signal had come; the first reason stays."""
         if not self.name:
             self._at = time.monotonic()
-            self.name = name
+            self.name = signal_name
 
-    def cap_deadline(self, planned: float) -> float:
-        """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
-        return min(planned, self._at + STOP_GRACE_S) if self.name else planned
+    def cap_deadline_if_stopping(self, planned_monotonic_s: float) -> float:
+        """Return the time (monotonic) until which to be patient: `planned_monotonic_s`, or sooner once asked to."""
+        return min(planned_monotonic_s, self._at + STOP_GRACE_S) if self.name else planned_monotonic_s
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.request(signal.Signals(number).name)
+        self.record_first_reason(signal.Signals(number).name)
 
 
 def _stay(number: int, frame: FrameType | None) -> None:
@@ -104,11 +104,11 @@ class ChildProcess:
     def poll(self) -> int | None:
         return self._popen.poll()
 
-    def find_tree(self, table: Mapping[int, Process]) -> set[int]:
+    def find_tree_pids(self, table: Mapping[int, Process]) -> set[int]:
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
         # of an id that was given to another process the session is empty, too
-        return set() if is_reused else find_root_sessions_and_trees(table, {self.pid})
+        return set() if is_reused else find_session_and_tree_pids(table, {self.pid})
 
 
 class RunProcesses:
@@ -125,12 +125,12 @@ class RunProcesses:
     def make_env_marks(self, stage: str) -> dict[str, str]:
         return {**self._marks, STAGE_MARK: stage}
 
-    def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
-        """Start `command` in a session of its own, both kinds of output going to the handle `output`."""
+    def start(self, command: Command, output_fd: int, *, stage: str, part: str) -> ChildProcess:
+        """Start `command` in a session of its own, both kinds of output going to the handle `output_fd`."""
         marks = {**self.make_env_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
-        child = ChildProcess(start_command(command, stdout=output, stderr=output), stage, part)
+        child = ChildProcess(start_command(command, stdout=output_fd, stderr=output_fd), stage, part)
         self._children.append(child)
         return child
 
@@ -144,21 +144,19 @@ class RunProcesses:
             lambda table: self._find_members(table).difference(*(self._find_child_members(table, c) for c in spared))
         )
 
-    def list_members(self) -> tuple[Process, ...]:
+    def list_living_members(self) -> tuple[Process, ...]:
         table = probe_processes()
         return _select_living(table, self._find_members(table))
 
-    def list_attached_tree_pids(self, child: ChildProcess) -> set[int]:
+    def list_tree_and_session_pids(self, child: ChildProcess) -> set[int]:
         table = probe_processes()
-        return child.find_tree(table) & table.keys()
+        return child.find_tree_pids(table) & table.keys()
 
     def reap_orphans_and_list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids by part, `other` for orphans, by the tree alone, which is cheap; reap orphans that ended."""
         table = probe_processes()
         self._reap_orphans(table)
-        parts = {
-            child.part: child.find_tree(table) & table.keys() for child in tuple(self._children) if child.pid in table
-        }
+        parts = {c.part: c.find_tree_pids(table) & table.keys() for c in tuple(self._children) if c.pid in table}
         parts["other"] = (self._find_own_trees(table) & table.keys()).difference(*parts.values())
         return {part: pids for part, pids in parts.items() if pids}
 
@@ -173,15 +171,15 @@ class RunProcesses:
 
     def _find_own_trees(self, table: dict[int, Process]) -> set[int]:
         own = {p.pid for p in table.values() if p.parent_pid == os.getpid() and p.key not in self._strangers}
-        return find_root_sessions_and_trees(table, own)
+        return find_session_and_tree_pids(table, own)
 
     def _find_members(self, table: dict[int, Process]) -> set[int]:
-        marked = find_own_by_env(table, self._marks)
-        return find_root_sessions_and_trees(table, self._find_own_trees(table) | marked)
+        marked = find_own_pids_by_env(table, self._marks)
+        return find_session_and_tree_pids(table, self._find_own_trees(table) | marked)
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_env_marks(child.stage), PART_MARK: child.part}
-        return child.find_tree(table) | find_own_by_env(table, marks)
+        return child.find_tree_pids(table) | find_own_pids_by_env(table, marks)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None
@@ -195,7 +193,7 @@ class RunProcesses:
             self._reap_orphans(table)
             living = _select_living(table, choose(table))
             now = time.monotonic()
-            deadline = self._interrupt.cap_deadline(begun + GRACE_S)
+            deadline = self._interrupt.cap_deadline_if_stopping(begun + GRACE_S)
             if not living or now > deadline + _KILL_S:
                 return living
             leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S

@@ -75,7 +75,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
     the old file is untouched and no draft is left.
     """
     draft = f".{path.name}.{os.getpid()}"
-    with open_directory_fd(path.parent) as folder:
+    with _open_directory_fd(path.parent) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
         try:
@@ -98,7 +98,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     with (
-        open_directory_fd(path.parent) as folder,
+        _open_directory_fd(path.parent) as folder,
         os.fdopen(os.open(path.name, _NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
     ):
         file.write(data)
@@ -106,7 +106,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def open_recreated_fd(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new file, open for reading and appending; what has its name, as a link, is removed."""
-    with open_directory_fd(path.parent) as folder:
+    with _open_directory_fd(path.parent) as folder:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=folder)
@@ -115,20 +115,20 @@ def open_recreated_fd(path: Path, mode: int = 0o644) -> int:
 
 
 def rename_path(source: Path, destination: Path) -> None:
-    with open_directory_fd(source.parent) as old, open_directory_fd(destination.parent) as new:
+    with _open_directory_fd(source.parent) as old, _open_directory_fd(destination.parent) as new:
         os.rename(source.name, destination.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def remove_file(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), open_directory_fd(path.parent) as folder:
+    with contextlib.suppress(FileNotFoundError), _open_directory_fd(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
 def ensure_dir(path: Path) -> None:
     """Make a folder in one that is there; it may be there already, a link may not."""
-    with open_directory_fd(path.parent) as folder, contextlib.suppress(FileExistsError):
+    with _open_directory_fd(path.parent) as folder, contextlib.suppress(FileExistsError):
         os.mkdir(path.name, dir_fd=folder)
-    with open_directory_fd(path):
+    with _open_directory_fd(path):
         return
 
 
@@ -145,7 +145,7 @@ def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
 
 def list_directory_empty_if_missing(path: Path) -> list[str]:
     try:
-        with open_directory_fd(path) as folder:
+        with _open_directory_fd(path) as folder:
             return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
@@ -156,7 +156,7 @@ def lstat_path(path: Path) -> os.stat_result | None:
     if "\0" in path.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     try:
-        with open_directory_fd(path.parent) as folder:
+        with _open_directory_fd(path.parent) as folder:
             return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
@@ -171,7 +171,7 @@ def is_regular_file(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def open_directory_fd(path: Path) -> Iterator[int]:
+def _open_directory_fd(path: Path) -> Iterator[int]:
     """Yield a handle of a folder; `OSError` when it is none, or a link is on the way to it."""
     handle = _open(path, _FOLDER, 0)
     try:
@@ -227,7 +227,7 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile
     The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
     a link, of what cannot be looked into, or of what lies below more than `max_depth` folders.
     """
-    with contextlib.suppress(OSError), open_directory_fd(path) as folder:
+    with contextlib.suppress(OSError), _open_directory_fd(path) as folder:
         for above, directories, names, handle in os.fwalk(".", dir_fd=folder):
             prefix = f"{above[2:]}/" if above != "." else ""
             entries: dict[str, os.stat_result] = {}
@@ -240,7 +240,7 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile
                 directories.clear()
 
 
-def find_files_named(path: Path, path_suffix: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
+def find_files_by_path_suffix(path: Path, path_suffix: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
     found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{path_suffix}"))
 
@@ -251,7 +251,7 @@ def remove_tree(path: Path) -> None:
     Raises OSError: it is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be
       removed.
     """
-    with contextlib.suppress(FileNotFoundError), open_directory_fd(path):
+    with contextlib.suppress(FileNotFoundError), _open_directory_fd(path):
         # rm, since a program can nest folders deeper than Python may call itself
         remove = Command(argv=("rm", "-rf", "--one-file-system", "--", str(path)))
         outcome = run_command(remove)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlbox.system.json_files import read_last_file_lines_forward
+from rlbox.system.json_files import read_whole_lines_from_tail
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 
 BLOCK = 1 << 20
@@ -21,10 +21,10 @@ _BACK_LIMIT = 8 << 20
 _LINE_END = re.compile(rb"\r+\n?|\n")
 
 
-def read_last_whole_lines(path: Path, max_bytes: int) -> bytes:
+def read_tail_lines_or_empty(path: Path, max_bytes: int) -> bytes:
     """Return the last `max_bytes` of a file, without the line that they begin in; empty when it cannot be read."""
     try:
-        return b"".join(read_last_file_lines_forward(path, max_bytes))
+        return b"".join(read_whole_lines_from_tail(path, max_bytes))
     except OSError:
         return b""
 
@@ -98,7 +98,7 @@ class FileFollower:
         self._handle = -1
         self._offset = 0
 
-    def read_up_to_block(self) -> bytes:
+    def read_next_block_or_empty(self) -> bytes:
         """Return the next bytes, at most `BLOCK`; empty when there is nothing new."""
         if self._handle < 0 and not self._open():
             return b""

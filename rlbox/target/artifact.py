@@ -123,13 +123,13 @@ def _package(package: Package, group: str) -> Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchGroup:
+class TorchWheelGroup:
     """Requirements (`name==version`) that come from one channel of the torch wheel index."""
 
     packages: tuple[str, ...]
     channel: str
 
 
-def list_torch_wheel_groups(target: Target) -> tuple[TorchGroup, ...]:
+def list_torch_wheel_groups(target: Target) -> tuple[TorchWheelGroup, ...]:
     found = (group for group in target.stack if group.source == "torch-wheels")
-    return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)
+    return tuple(TorchWheelGroup(packages=group.packages, channel=group.channel) for group in found)

@@ -94,7 +94,7 @@ class Compile(SpecModel):
         return errors
 
 
-def build_arch_env(archs: tuple[str, ...]) -> dict[str, str]:
+def make_arch_build_env(archs: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
     if not archs:
         return {}

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from rlbox.config.schema import SpecModel
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.target.compiled import Compile, build_arch_env
+from rlbox.target.compiled import Compile, make_arch_build_env
 from rlbox.target.target import Group, Sha256, Target
 
 LOCK_SCHEMA = 2
@@ -43,7 +43,7 @@ class Package:
     def is_wheel(self) -> bool:
         return self.file.endswith(".whl")
 
-    def requirement_line_with_hash(self) -> str:
+    def format_requirement_line_with_hash(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
@@ -116,7 +116,7 @@ class LockedGroup:
 
 
 def format_requirements(packages: Iterable[Package]) -> str:
-    return "".join(package.requirement_line_with_hash() for package in packages)
+    return "".join(package.format_requirement_line_with_hash() for package in packages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +163,11 @@ class Lock:
     def checksum(self) -> str:
         return hashlib.sha256(self.to_json_text().encode()).hexdigest()
 
-    def digest_without_target(self) -> str:
+    def digest_without_target_and_spec(self) -> str:
         """Return the sha256 of what the lock pins, whatever target has it: the name of a lock in docs/proof.md."""
         return replace(self, target="", spec="").checksum()
 
-    def list_packages(self) -> tuple[Package, ...]:
+    def list_python_packages(self) -> tuple[Package, ...]:
         """Return every Python package of the image: rlbox's own, build tools, then group by group."""
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
@@ -230,7 +230,7 @@ def _set_fields(model: SpecModel, *later: str) -> dict[str, Any]:
     return {key: value for key, value in fields_.items() if value or key not in later}
 
 
-def find_lock_fault(
+def explain_lock_fault(
     target: Target, lock: Lock | None, rlbox_requirements: tuple[str, ...], patch_texts: Mapping[str, str]
 ) -> str | None:
     """Return `missing`, or `stale` or `incomplete` with the reason; None for a lock that fits its spec.
@@ -251,7 +251,7 @@ def find_lock_fault(
     if waiting := lock.list_uncompiled_names():
         return _("incomplete: {names} not compiled yet").format(names=", ".join(waiting))
     changed = [
-        patch.name for patch in lock.patches if patch != hash_locked_patch(patch.name, patch_texts.get(patch.name, ""))
+        patch.name for patch in lock.patches if patch != make_locked_patch(patch.name, patch_texts.get(patch.name, ""))
     ]
     return _("stale: {names} changed since").format(names=", ".join(changed)) if changed else None
 
@@ -260,7 +260,7 @@ def choose_lock_or_compile_command(target_name: str, lock_fault: str) -> str:
     return f"rlbox compile {target_name}" if lock_fault.startswith("incomplete") else f"rlbox lock {target_name}"
 
 
-def hash_locked_patch(name: str, diff: str) -> LockedPatch:
+def make_locked_patch(name: str, diff: str) -> LockedPatch:
     return LockedPatch(name=name, sha256=hashlib.sha256(diff.encode()).hexdigest())
 
 
@@ -281,7 +281,7 @@ def load_lock(path: Path) -> Lock | None:
 def parse_lock(text: str | bytes, source: str, next_step: str = "") -> Lock:
     """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
     try:
-        data = parse_json(text)
+        data = parse_untrusted_json(text)
         if data["schema"] != LOCK_SCHEMA:
             raise SpecError(
                 _("{where}: schema {schema}, this rlbox reads {schema2}").format(
@@ -326,7 +326,7 @@ RECIPE_VERSION = 4
 """Number of the way rlbox compiles; another one when its programs or fixed settings make other bytes."""
 
 
-def compute_recipe_digest(
+def compute_compile_inputs_sha256(
     target: Target, entry: Compile, source: Package | GitTree, tools: Iterable[Package], toolchain: Iterable[Deb]
 ) -> str:
     """Return the sha256 of everything that decides a compiled wheel, hex."""
@@ -340,13 +340,13 @@ def compute_recipe_digest(
         "python": [target.python.version, target.python.platform],
         "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
-        "env": build_env_without_max_jobs(target, entry),
+        "env": make_compile_env_without_max_jobs(target, entry),
         "units": entry.units,
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def build_env_without_max_jobs(target: Target, entry: Compile) -> dict[str, str]:
+def make_compile_env_without_max_jobs(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
-    given = {**build_arch_env(entry.cuda_archs(target.hardware.arch)), **entry.env}
+    given = {**make_arch_build_env(entry.cuda_archs(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

@@ -23,10 +23,10 @@ from rlbox.config.schema import (
     SingleLine,
     SpecModel,
     ValidationProblems,
-    suggest_similar,
+    did_you_mean_hint,
     validate_spec,
 )
-from rlbox.config.toml_files import display_path, load_toml, merge_tables_and_named_lists, require_key_absent
+from rlbox.config.toml_files import format_spec_path, load_toml, merge_tables_and_named_lists, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.masks import value_looks_like_secret
@@ -414,15 +414,15 @@ class Target(SpecModel):
 
     def _compile_problems(self) -> list[str]:
         indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
-        names = [entry.distribution_name for __, entry in self.list_compile_entries]
+        names = [entry.distribution_name for __, entry in self.compile_entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [_("stack.compile: {name} is compiled twice").format(name=name) for name in twice]
         return problems + [
-            text for __, one in self.list_compile_entries for text in one.find_spec_errors(self.hardware.arch, indexed)
+            text for __, one in self.compile_entries for text in one.find_spec_errors(self.hardware.arch, indexed)
         ]
 
     @property
-    def list_compile_entries(self) -> tuple[CompileEntry, ...]:
+    def compile_entries(self) -> tuple[CompileEntry, ...]:
         return tuple(CompileEntry(group, entry) for group in self.stack for entry in group.compile)
 
     @property
@@ -459,7 +459,7 @@ def load_target(project: Project, target_name: str) -> LoadedTarget:
     target = validate_spec(
         Target,
         merge_tables_and_named_lists(load_toml(DEFAULTS), data),
-        display_path(files[0], project),
+        format_spec_path(files[0], project),
         extra_known_keys=("include",),
     )
     return LoadedTarget(target=target, files=(*files, DEFAULTS))
@@ -470,24 +470,24 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
     if name in above:
         raise SpecError(
             _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
-            where=display_path(path, project),
+            where=format_spec_path(path, project),
             next_step=_("include another target here, or none"),
         )
-    data = require_key_absent(load_toml(path, project), display_path(path, project), "name")
+    data = require_key_absent(load_toml(path, project), format_spec_path(path, project), "name")
     include = data.get("include")
     if include is None:
         return data, (path,)
     if not isinstance(include, str):
         raise SpecError(
             _("{path}: include: must be the name of one target (got {include!r})").format(
-                path=display_path(path, project), include=include
+                path=format_spec_path(path, project), include=include
             )
         )
     if include not in project.target_files():
-        near = suggest_similar(include, list(project.target_files()))
+        near = did_you_mean_hint(include, list(project.target_files()))
         raise SpecError(
             _("{path}: include: unknown target {include!r}{near}").format(
-                path=display_path(path, project), include=include, near=near
+                path=format_spec_path(path, project), include=include, near=near
             ),
             next_step=_("choose one of: {targets}").format(targets=", ".join(project.target_files())),
         )

@@ -26,7 +26,7 @@ class _TestedRun(NamedTuple):
 
 
 def _find_tested_runs(lock: Lock) -> list[_TestedRun]:
-    digest = lock.digest_without_target()
+    digest = lock.digest_without_target_and_spec()
     rows = [_TestedRun(**row) for row in json.loads(TESTED_RUNS.read_text("utf-8"))]
     return sorted((row for row in rows if row.lock == digest), key=lambda row: (row.date, row.gpus))
 

@@ -38,7 +38,7 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
 
 
-def run_job_agent(job_dir: Path) -> int:
+def run_job_agent_until_end_then_stop_if_asked(job_dir: Path) -> int:
     """Carry out the job of `job_dir` until its run has ended; return the run's exit code, 0 where another one keeps."""
     handle = open_lock_unless_held(job_dir / "lock", create_else_raise=True)  # held until this process ends
     if handle is None:
@@ -138,4 +138,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_job_agent(Path(sys.argv[1])))
+    raise SystemExit(run_job_agent_until_end_then_stop_if_asked(Path(sys.argv[1])))

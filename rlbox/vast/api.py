@@ -26,7 +26,7 @@ from rlbox.system.http import (
     explain_response_error,
     retry,
 )
-from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.vast.offers import OfferFilter
 
 _POLL_S = 10.0
@@ -45,7 +45,7 @@ LABEL_PREFIX = "rlbox-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreateRequest:
+class InstanceCreateRequest:
     """What creates an instance. `env` is the platform's object (variables, ports), `disk` in GB."""
 
     target: str
@@ -74,7 +74,7 @@ class Instance:
     port: int
 
     @property
-    def target_if_rlbox_made(self) -> str:
+    def target_name_from_label(self) -> str:
         return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
@@ -100,11 +100,11 @@ def _parse_instance(row: Mapping[str, Any]) -> Instance:
     )
 
 
-def search_offers(needs: OfferFilter) -> list[dict[str, Any]]:
-    return list(_ask("the search", "POST", "/api/v0/bundles/", needs.body()).get("offers") or ())
+def search_raw_offers(offer_filter: OfferFilter) -> list[dict[str, Any]]:
+    return list(_ask("the search", "POST", "/api/v0/bundles/", offer_filter.to_search_body()).get("offers") or ())
 
 
-def create_instance(offer: int, request: CreateRequest) -> int:
+def create_instance(offer_id: int, request: InstanceCreateRequest) -> int:
     """Accept an offer and return the id of the instance that it becomes.
 
     The request is sent once: what is not answered may have been carried out, so it is not repeated.
@@ -120,7 +120,7 @@ def create_instance(offer: int, request: CreateRequest) -> int:
         "runtype": _RUN_TYPES[request.mode],
     }
     step = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
-    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, step_if_unanswered=step)
+    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer_id}/", body, step_if_unanswered=step)
     if not answer.get("new_contract"):
         raise _refused(_CREATION, answer)
     return int(answer["new_contract"])
@@ -176,9 +176,9 @@ def request_instance_state(instance_id: int, state: Literal["running", "stopped"
 
 
 def wait_until_instance_runs(
-    instance_id: int, timeout_s: float, say: Callable[[str], None], *, restarted: bool = False
+    instance_id: int, timeout_s: float, print_state: Callable[[str], None], *, restarted: bool = False
 ) -> Instance:
-    """Wait until an instance runs and return it; `say` hears each change of its state.
+    """Wait until an instance runs and return it; `print_state` hears each change of its state.
 
     One that was stopped before (`restarted`) is `exited` until it gets its GPUs back, which others may have meanwhile.
     An error leaves it there and billed; its message says how to end it.
@@ -198,7 +198,7 @@ def wait_until_instance_runs(
         state = f"{instance.status} {instance.message}".strip()
         if state != last_state:
             last_state = state
-            say(f"instance {instance_id}: {state}")
+            print_state(f"instance {instance_id}: {state}")
         if instance.status == "running":
             return instance
         if instance.status in _DEAD_STATES and not restarted:
@@ -254,7 +254,7 @@ def _ask(
             raise _Busy(answer)
         return answer
 
-    with HttpClient(partial(create_tls_context, find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
+    with HttpClient(partial(create_tls_context, find_custom_ca_bundle_or_empty()), idle_timeout_s=_SILENT_S) as http:
         try:
             answer = retry(ask, (NoFullResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
         except _Busy as busy:

@@ -16,11 +16,11 @@ from rlbox.amounts import decimal_size_text, exact_duration_text
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
-from rlbox.foreign import parse_json
+from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
-from rlbox.ssh.files import DownloadDirectory, Listing, list_files, replace_remote_tree, sync_file_resuming_verified
+from rlbox.ssh.files import DownloadDirectory, Listing, list_remote_files, replace_remote_tree, resume_verified_upload
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import compute_file_sha256, state_path
 from rlbox.system.progress import show_byte_progress
@@ -36,7 +36,7 @@ from rlbox.vast.remote_job import (
     RemoteJob,
     format_job_agent_start_shell,
     format_rlbox_tool_assignment_shell,
-    list_runs_and_complete_checkpoints,
+    list_run_and_complete_checkpoint_dirs,
 )
 
 _POLL_S = 5.0
@@ -62,7 +62,7 @@ class RentedJob:
     timeout_s: float
 
 
-def ssh_address(instance: Instance) -> SshAddress:
+def require_ssh_address(instance: Instance) -> SshAddress:
     if not instance.ssh_command:
         raise NodeError(
             _("instance {id} has no address: it is {status}").format(id=instance.id, status=instance.status),
@@ -96,7 +96,7 @@ def wait_for_onstart(app: App, connection: SshConnection, data_disk: str, instan
         time.sleep(_POLL_S)
 
 
-def upload_and_start_job(app: App, connection: SshConnection, rented: RentedJob) -> str:
+def upload_job_and_start_run(app: App, connection: SshConnection, rented: RentedJob) -> str:
     """Bring all that a job needs, and start it, unless all that was done before; return its run.
 
     Raises
@@ -118,7 +118,7 @@ def upload_and_start_job(app: App, connection: SshConnection, rented: RentedJob)
     files = list(_list_uploads(rented.uploads))
     with show_byte_progress(app, "upload", sum(file.stat().st_size for file, __ in files)) as report_bytes:
         for file, goal in files:
-            sync_file_resuming_verified(connection, file, f"{job.disk}/{goal}", report_bytes)
+            resume_verified_upload(connection, file, f"{job.disk}/{goal}", report_bytes)
     if rented.env_file:
         command = f"umask 077; cat >{shlex.quote(job.disk)}/.env"
         connection.check_output(command, "the secrets cannot be sent", rented.env_file.read_text("utf-8"))
@@ -162,7 +162,7 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: S
             return
         app.print_status(f"instance {rented.instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
-        sync_file_resuming_verified(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
+        resume_verified_upload(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     if status.startswith(("failed", "ready")):
         connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
         _restart_onstart(connection, job, rented.onstart)
@@ -222,7 +222,7 @@ def _start_agent_and_await_run(connection: SshConnection, job: RemoteJob, instan
     )
 
 
-def start_agent_and_wait_for_run(app: App, connection: SshConnection, job: RemoteJob, run: str) -> Mapping[str, Any]:
+def start_agent_and_await_run_end(app: App, connection: SshConnection, job: RemoteJob, run: str) -> Mapping[str, Any]:
     """Wait until the agent says that a run has ended, say each new stage, and return what the agent says.
 
     While that goes on, and 2 minutes longer, the agent does not stop the instance.
@@ -245,7 +245,7 @@ def start_agent_and_wait_for_run(app: App, connection: SshConnection, job: Remot
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        row = parse_json(text)
+        row = parse_untrusted_json(text)
     except ValueError:  # it is written at this moment, or not there yet
         return {}
     return row if isinstance(row, dict) else {}
@@ -274,10 +274,10 @@ def _run_remote_rlbox(connection: SshConnection, disk: str, *words: str) -> dict
 def list_result_files(connection: SshConnection, disk: str) -> Listing:
     runs = _run_remote_rlbox(connection, disk, "runs")["runs"]
     series = _run_remote_rlbox(connection, disk, "ckpt", "ls")["series"]
-    return list_files(connection, disk, list_runs_and_complete_checkpoints(runs, series, disk))
+    return list_remote_files(connection, disk, list_run_and_complete_checkpoint_dirs(runs, series, disk))
 
 
-def choose_named_previous_or_default_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
+def choose_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)

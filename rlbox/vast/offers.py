@@ -32,7 +32,7 @@ class OfferFilter:
     ram_gb: float
     max_hourly_usd: float
 
-    def body(self) -> dict[str, Any]:
+    def to_search_body(self) -> dict[str, Any]:
         """Return the body of the platform's search, which counts memory in MB and prices the disk."""
         filters = {
             name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
@@ -49,7 +49,7 @@ class OfferFilter:
             "allocated_storage": self.disk_gb,
         }
 
-    def query(self) -> str:
+    def to_query(self) -> str:
         values = ((name + sign, f"{value:g}" if isinstance(value, float) else value)
                   for name, sign, value in self.conditions)  # fmt: skip
         return " ".join(f"{name}{value}".replace(" ", "_") for name, value in values)
@@ -80,8 +80,8 @@ class Offer:
         return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(self).items()}
 
 
-def make_offer_filter(target: Target, docker_options: Mapping[str, str], price: float = 0.0) -> OfferFilter:
-    """Return what a target needs of an offer; a `price` above 0, in dollars an hour, overrides its own limit.
+def make_offer_filter(target: Target, docker_options: Mapping[str, str], hourly_usd_limit: float = 0.0) -> OfferFilter:
+    """Return what a target needs of an offer; an `hourly_usd_limit` above 0 overrides its own limit.
 
     `docker_options` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram`
     is that of one card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b,
@@ -95,7 +95,7 @@ def make_offer_filter(target: Target, docker_options: Mapping[str, str], price: 
             where=f"images/{target.name}/target.toml: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    max_hourly_usd = price or target.vast.max_price
+    max_hourly_usd = hourly_usd_limit or target.vast.max_price
     conditions = (
         ("num_gpus", "=", hardware.gpus),
         ("gpu_name", "=", name),
@@ -156,13 +156,13 @@ def format_gb(size_gb: float) -> str:
     return decimal_size_text(size_gb * 1e9)
 
 
-def require_fitting_offers(rows: Sequence[Mapping[str, Any]], needs: OfferFilter) -> list[Offer]:
+def require_fitting_offers(raw_offers: Sequence[Mapping[str, Any]], needs: OfferFilter) -> list[Offer]:
     """Return the offers that fit, the cheapest first, among those that the platform's filter let through.
 
     That knows neither shares of memory nor the price with this disk. `WorkFailed` where none fits.
     """
     fitting, mismatches = [], []
-    for offer in (parse_offer(row, needs.disk_gb) for row in rows):
+    for offer in (parse_offer(row, needs.disk_gb) for row in raw_offers):
         if offer.ram < needs.ram_gb:
             share, need = format_gb(offer.ram), format_gb(needs.ram_gb)
             mismatches.append(f"  offer {offer.id}: {share} of memory in its share, {need} needed")
@@ -171,13 +171,13 @@ def require_fitting_offers(rows: Sequence[Mapping[str, Any]], needs: OfferFilter
         else:
             fitting.append(offer)
     if not fitting:
-        head = f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}"
+        head = f"no offer fits, of {len(raw_offers)} that vast.ai has for: {needs.to_query()}"
         step = _("raise --price, or try again later: offers change by the minute")
         raise WorkFailed("\n".join([head, *mismatches[:_MAX_NAMED]]), next_step=step)
     return sorted(fitting, key=lambda offer: offer.price)
 
 
-def format_offers(offers: Sequence[Offer]) -> str:
+def format_offer_table(offers: Sequence[Offer]) -> str:
     head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
     rows = [
         (

@@ -63,7 +63,7 @@ def format_job_agent_start_shell(data_disk: str) -> str:
     )
 
 
-def list_runs_and_complete_checkpoints(
+def list_run_and_complete_checkpoint_dirs(
     runs: Sequence[Mapping[str, Any]], checkpoint_series: Sequence[Mapping[str, Any]], disk: str
 ) -> tuple[str, ...]:
     """Return the directories below the disk that are fetched: every run, and every complete checkpoint.

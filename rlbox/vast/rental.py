@@ -21,10 +21,10 @@ from rlbox.i18n import _, join
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
 from rlbox.secrets.masks import value_looks_like_secret
-from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target, load_target
-from rlbox.vast.api import LABEL_PREFIX, CreateRequest, search_offers
+from rlbox.vast.api import LABEL_PREFIX, InstanceCreateRequest, search_raw_offers
 from rlbox.vast.offers import Offer, OfferFilter, format_gb, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import JOB_DIRECTORY, format_job_agent_start_shell
 
@@ -35,7 +35,7 @@ _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_vast_options(target: Target) -> dict[str, str]:
+def parse_vast_docker_options(target: Target) -> dict[str, str]:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -122,13 +122,13 @@ def _require_image_and_price(target: Target, image: str, needs: OfferFilter) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quote:
+class RentalQuote:
     """What is rented, from whom and at what price; no offer in a dry run that could not ask for one.
 
     `setup_summary` is what is done there before the job, empty for an image of the target's own.
     """
 
-    request: CreateRequest
+    request: InstanceCreateRequest
     needs: OfferFilter
     offer: Offer | None
     setup_summary: str = ""
@@ -138,11 +138,11 @@ class Quote:
         rows = [("image", request.image), *([("setup", self.setup_summary)] if self.setup_summary else [])]
         rows += [("disk", format_gb(request.disk)), ("label", request.label), ("mode", request.mode)]
         rows += [("env", f"{name}={value}") for name, value in request.env.items()]
-        rows += [("onstart", f"{len(request.onstart)} characters"), ("query", self.needs.query())]
-        rows += [("cost", line) for line in self.cost_lines()]
+        rows += [("onstart", f"{len(request.onstart)} characters"), ("query", self.needs.to_query())]
+        rows += [("cost", line) for line in self.format_cost_lines()]
         return "\n".join(f"{key:<8} {value}" for key, value in rows)
 
-    def cost_lines(self) -> list[str]:
+    def format_cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
             return [f"at most ${self.needs.max_hourly_usd:g} an hour (assumed: the ceiling)"]
         return [
@@ -162,7 +162,7 @@ class Quote:
             "created": False,
             "request": asdict(self.request),
             "setup": self.setup_summary,
-            "query": self.needs.query(),
+            "query": self.needs.to_query(),
             "offer": offer,
             "cost": cost,
         }
@@ -179,7 +179,7 @@ class RentalOptions:
     yes: bool
 
 
-def load_vast_target(app: App, name: str) -> Target:
+def load_and_require_vast_target(app: App, name: str) -> Target:
     target = load_target(app.project, name).target
     require_vast_target(target)
     return target
@@ -205,7 +205,7 @@ def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bo
 
 def search_offers_and_quote(
     app: App, target: Target, options: RentalOptions, job: str = "", *, force: bool = False
-) -> Quote:
+) -> RentalQuote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
@@ -214,10 +214,10 @@ def search_offers_and_quote(
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_cuda_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
-    env = parse_vast_options(target)
+    env = parse_vast_docker_options(target)
     needs = make_offer_filter(target, env, options.price)
     _require_image_and_price(target, image, needs)
-    request = CreateRequest(
+    request = InstanceCreateRequest(
         target=target.name,
         image=image,
         disk=needs.disk_gb,
@@ -230,8 +230,8 @@ def search_offers_and_quote(
         require_published_if_registry_answers(app, image)
     offer = None
     with app.collecting_refusals_if_dry_run("offers"):
-        offer = _choose_offer(require_fitting_offers(search_offers(needs), needs), options.offer)
-    return Quote(request=request, needs=needs, offer=offer, setup_summary=setup)
+        offer = _choose_offer(require_fitting_offers(search_raw_offers(needs), needs), options.offer)
+    return RentalQuote(request=request, needs=needs, offer=offer, setup_summary=setup)
 
 
 def _choose_offer(offers: Sequence[Offer], offer_id: int | None) -> Offer:
@@ -251,7 +251,9 @@ def require_published_if_registry_answers(app: App, image: str) -> None:
     """
     reference = parse_reference(image)
     try:
-        with Registry(reference.host, ca_bundle=find_custom_ca_bundle(), pause=lambda seconds: None) as registry:
+        with Registry(
+            reference.host, ca_bundle=find_custom_ca_bundle_or_empty(), pause=lambda seconds: None
+        ) as registry:
             manifest = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:

@@ -11,10 +11,10 @@ from typing import Any
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.view import BakeEntry, format_conditions_as_toml, list_bake_entries
-from rlbox.image.templates import create_docs_environment
+from rlbox.image.templates import create_docs_template_environment
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows
 
 DEMANDS = Path(__file__).resolve().parents[2] / "docs/internal/demands.toml"
@@ -34,7 +34,7 @@ KINDS = {
     "ray": "Starts Ray with",
     "patch": "Patches",
 }
-# What templates of fixes see, as `rlbox.fixes.render.build_template_values` gives it.
+# What templates of fixes see, as `rlbox.fixes.render.build_fix_template_values` gives it.
 NAMES = {
     "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
     "hardware": "its table `[hardware]`: `hardware.arch`, `hardware.gpus`, …",
@@ -67,7 +67,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
     SpecError
         A file is broken (with line), or has wrong keys and values.
     """
-    fixes = load_fixes(project)
+    fixes = load_fix_catalogue(project)
     demands = validate_spec(DemandTable, load_toml(DEMANDS), str(DEMANDS)).demand
     return Catalogue(
         fixes=fixes,
@@ -80,7 +80,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = create_docs_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
+    engine = create_docs_template_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
     page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from rlbox import errors
-from rlbox.cli.init import create_json_schema
+from rlbox.cli.init import create_spec_json_schema
 from rlbox.cli.root import SECTIONS, root
 
 FOLDER = Path(__file__).resolve().parents[2] / "build/reference"
@@ -101,7 +101,7 @@ def _file_lines() -> Iterator[str]:
     yield from ("# Files", "")
     yield "`rlbox init` writes a JSON Schema of each file for editors. rlbox ignores keys that begin with `x-`."
     for kind, (path, text) in FILE_KINDS.items():
-        schema = create_json_schema(kind)
+        schema = create_spec_json_schema(kind)
         yield from ("", f"## {path}", "", text)
         yield from _table(schema, "", schema.get("$defs", {}), set())
 

@@ -22,7 +22,7 @@ from rlbox.record.disk_lock import find_lock_owner
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor_info
 from rlbox.run.backend import open_container_runtime
-from rlbox.system.process_table import is_own_with_env, probe_process, probe_processes
+from rlbox.system.process_table import is_own_process_with_env, probe_process, probe_processes
 
 PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")
@@ -303,7 +303,9 @@ def left_of(round: Round) -> list[str]:
         table = probe_processes()
         mark = {"RLBOX_RUN": run_dir.name}
         found += [
-            f"process {p.pid} {p.name}" for p in table.values() if not p.is_zombie and is_own_with_env(p.pid, mark)
+            f"process {p.pid} {p.name}"
+            for p in table.values()
+            if not p.is_zombie and is_own_process_with_env(p.pid, mark)
         ]
         facts = load_supervisor_info(run_dir)
         if facts and facts.place == "here" and supervisor_pid(round):
@@ -312,7 +314,7 @@ def left_of(round: Round) -> list[str]:
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
     found += [
         f"note of {run}"
-        for run in RunStore(data_dir=round.data, open_runtime=open_container_runtime).load_container_refs()
+        for run in RunStore(data_dir=round.data, open_runtime=open_container_runtime).load_container_refs_by_run()
     ]
     if holder := find_lock_owner(round.data):
         found.append(f"hold of {holder.run or holder.what}")

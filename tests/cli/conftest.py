@@ -74,7 +74,7 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.cli.lock.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
-        "rlbox.cli.lock.read_machine_source_settings",
+        "rlbox.cli.lock.probe_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
     monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts_by_url", lambda *asked: {})

@@ -55,6 +55,6 @@ def platform(instance: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
         for name in ("api", "instance"):
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
-        monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())
+        monkeypatch.setattr("rlbox.fixes.catalogue.load_fix_catalogue", lambda project: ())
         monkeypatch.setattr("rlbox.vast.rental.require_published_if_registry_answers", lambda app, image: None)
         yield served

@@ -315,7 +315,7 @@ def test_a_target_on_a_frameworks_image_is_refused(
 
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
     assert rlbox(*words(prefix)).code == 0
-    record = Path(Layout(prefix=str(prefix), data_dir="").record_file)
+    record = Path(Layout(prefix=str(prefix), data_dir="").record_path)
     whole = record.read_text()
     record.write_text(whole[: len(whole) // 2])
     step = follow(*words(prefix, "--check"))
@@ -336,8 +336,8 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
         done.append(f"{len(plan.steps)} changes")
         return EMPTY_RESULT
 
-    monkeypatch.setattr("rlbox.provision.provision.apply_plan_already_locked", apply_plan)
-    monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.provision.provision.fetch_and_apply_plan_already_locked", apply_plan)
+    monkeypatch.setattr("rlbox.provision.provision.run_doctor_fix_checks_in_layout", lambda layout: (0, ()))
     return done
 
 

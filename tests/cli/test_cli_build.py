@@ -17,10 +17,10 @@ from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.image.bootstrap import cached_rootfs_archive_path
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
-from rlbox.target.lock import LockedGroup, Package, hash_locked_patch
+from rlbox.target.lock import LockedGroup, Package, make_locked_patch
 
 TAG = "rlbox/mine:tests"
 Client = Callable[..., Path]
@@ -38,7 +38,7 @@ def mine(folder: Folder) -> Folder:
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
     plan = load_image_plan(folder.project, "mine")
-    digest = compute_build_digest(list_hashed_entries(plan), plan.epoch)
+    digest = compute_build_digest(list_hashed_context_entries(plan), plan.epoch)
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
 
@@ -81,7 +81,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
         ),
         ({"target": "other"}, "stale: made for the target 'other'"),
         ({"spec": "0"}, "stale: the spec changed since"),
-        ({"patches": (hash_locked_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
+        ({"patches": (make_locked_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
     ],
 )
 def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state: str) -> None:
@@ -235,7 +235,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     assert (context / "rootfs.tar").read_bytes() == b"tar"
     store = ObjectStore(resolve_store_dir(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
-    assert f"--label=rlbox.build={compute_build_digest(list_hashed_entries(plan), plan.epoch)}" in words
+    assert f"--label=rlbox.build={compute_build_digest(list_hashed_context_entries(plan), plan.epoch)}" in words
 
 
 @pytest.mark.allow("sockets", "processes")

@@ -86,7 +86,9 @@ def test_the_image_of_another_target(rlbox: Rlbox, folder: Folder, monkeypatch: 
 
 def test_a_target_on_a_host_is_tested_in_a_container(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr("rlbox.run.exec.open_shell_in_new_container", lambda app, *words: asked.append(words) or 7)
+    monkeypatch.setattr(
+        "rlbox.run.exec.run_shell_or_command_in_new_container", lambda app, *words: asked.append(words) or 7
+    )
     assert rlbox("components", "local", "--gpus", "2", "--json").code == 7
     command = ("/opt/rlbox/bin/rlbox", "components", "--timeout=300", "--json")
     assert asked == [("local", command, None, "2")]

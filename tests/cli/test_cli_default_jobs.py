@@ -10,7 +10,7 @@ from fakes import CHECKOUT, EngineSocket, Rlbox
 
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.job.job import load_job
 from rlbox.system.gpu import GpuDriver, GpuStatus
@@ -43,17 +43,19 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
         for number in range(hardware.gpus)
     )  # fmt: skip
     driver = GpuDriver(is_present=True, device_file_count=len(cards), max_cuda_version=(13, 0))
-    monkeypatch.setattr("rlbox.planner.fit.query_nvml_or_empty", lambda: cards)
-    monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB))
+    monkeypatch.setattr("rlbox.planner.fit.query_gpus_or_empty", lambda: cards)
+    monkeypatch.setattr(
+        "rlbox.planner.fit.get_machine_total_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB)
+    )
     for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes_or_0", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.query_nvml_or_empty", lambda timeout_s: cards)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.query_gpus_or_empty", lambda timeout_s: cards)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder_unless_free", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())
     plan = load_image_plan(PROJECT, target.name)
-    labels = {"rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}
+    labels = {"rlbox.build": compute_build_digest(list_hashed_context_entries(plan), plan.epoch)}
     engine.images[plan.tag] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": labels}}
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"

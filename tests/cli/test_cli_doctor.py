@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket, Folder, Rlbox
 
-from rlbox.doctor.report import Report
+from rlbox.doctor.report import DoctorReport
 from rlbox.findings import Finding
 
 SMALL = Finding(
@@ -17,21 +17,21 @@ SMALL = Finding(
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[DoctorReport]:
     """What the examinations of a test find, one after the other."""
-    reports: list[Report] = []
+    reports: list[DoctorReport] = []
     monkeypatch.setattr("rlbox.doctor.host._examine", lambda app, name, data, gpus, budget_s: reports.pop(0))
     return reports
 
 
-def test_nothing_found_is_silent(rlbox: Rlbox, found: list[Report]) -> None:
-    found.append(Report(checks=31, seconds=4.2))
+def test_nothing_found_is_silent(rlbox: Rlbox, found: list[DoctorReport]) -> None:
+    found.append(DoctorReport(checks=31, seconds=4.2))
     said = rlbox("doctor")
     assert (said.code, said.out, said.err) == (0, "", "doctor: 31 checks, nothing found, 4.2 s\n")
 
 
-def test_an_error_is_named_with_its_remedy(rlbox: Rlbox, found: list[Report]) -> None:
-    found.append(Report(findings=(SMALL,), checks=31, seconds=4.2))
+def test_an_error_is_named_with_its_remedy(rlbox: Rlbox, found: list[DoctorReport]) -> None:
+    found.append(DoctorReport(findings=(SMALL,), checks=31, seconds=4.2))
     said = rlbox("doctor")
     assert said.code == 1
     assert said.out == (
@@ -40,8 +40,8 @@ def test_an_error_is_named_with_its_remedy(rlbox: Rlbox, found: list[Report]) ->
     assert said.err == "doctor: 31 checks, 1 error, 4.2 s\n"
 
 
-def test_a_warning_is_no_failure(rlbox: Rlbox, found: list[Report]) -> None:
-    found.append(Report(findings=(replace(SMALL, level="warning"),), checks=31, seconds=4.2))
+def test_a_warning_is_no_failure(rlbox: Rlbox, found: list[DoctorReport]) -> None:
+    found.append(DoctorReport(findings=(replace(SMALL, level="warning"),), checks=31, seconds=4.2))
     said = rlbox("doctor")
     assert said.code == 0
     assert said.out.startswith("warning: shm-too-small")

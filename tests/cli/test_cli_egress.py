@@ -30,7 +30,7 @@ MACHINE = MachineSourceSettings(
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
-    monkeypatch.setattr("rlbox.cli.lock.read_machine_source_settings", lambda site: MACHINE)
+    monkeypatch.setattr("rlbox.cli.lock.probe_machine_source_settings", lambda site: MACHINE)
     monkeypatch.setattr("rlbox.cli.lock.probe_redirect_and_listed_hosts_by_url", lambda *asked: {})
 
 
@@ -81,7 +81,7 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
         machine = MachineSourceSettings(network_settings=NetworkSettings(index_url=f"{host.url}/simple"))
-        monkeypatch.setattr("rlbox.cli.lock.read_machine_source_settings", lambda site: machine)
+        monkeypatch.setattr("rlbox.cli.lock.probe_machine_source_settings", lambda site: machine)
         assert egress.probe_redirect_and_listed_hosts_by_url
         folder.target("mine", SPEC)
         assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

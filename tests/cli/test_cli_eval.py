@@ -14,14 +14,14 @@ from following import Follow
 from playbox import Player, adding, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
 
 @pytest.fixture(scope="module")
 def sandbox_url() -> Iterator[str]:
-    with start_sandbox("", 10, 1024) as url:
+    with run_sandbox_and_yield_url("", 10, 1024) as url:
         yield url
 
 
@@ -246,7 +246,7 @@ def test_the_sandbox_ends_with_its_block() -> None:
     from rlbox.system.http import NoFullResponseError, create_loopback_client
 
     before = threading.active_count()
-    with start_sandbox("", 10, 1024) as url:
+    with run_sandbox_and_yield_url("", 10, 1024) as url:
         assert SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()["strength"]
     with pytest.raises(NoFullResponseError):
         SandboxClient(url, create_loopback_client(30)).probe_strength_and_versions()

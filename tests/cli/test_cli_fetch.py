@@ -15,7 +15,7 @@ from mirror import Mirror, serving
 from registry_server import CONFIG_TYPE, LAYER_TYPE, RegistryServer, create_image_manifest, descriptor_to_json
 from registry_server import running as running_registry
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 from rlbox.engine import oci
@@ -55,8 +55,8 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_or_mmdebstrap_archive_urls", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_effective_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_or_mmdebstrap_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_index_url_or_empty", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -65,7 +65,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
         target = load_target(folder.project, "mine").target
         lock = Lock(
             target="mine",
-            spec=compute_lock_spec_checksum(target, list_rlbox_requirements()),
+            spec=compute_lock_spec_checksum(target, list_rlbox_base_requirements()),
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,

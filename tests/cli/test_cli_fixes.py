@@ -10,7 +10,7 @@ import pytest
 from fakes import CHECKOUT, TARGET, Folder, Rlbox
 
 from rlbox.config.toml_files import parse_toml
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import render_fix_check_manifest_json, render_signatures_json
 from rlbox.target.target import load_target
 
@@ -161,7 +161,7 @@ def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text
     data = rlbox("fixes", "show", "answer", "--json").data["fix"]
     assert [data[key] for key in ("title", "title_zh", "remedy", "remedy_zh")] == [title, title, remedy, remedy]
     assert rlbox("render", "mine").code == 0
-    [fix] = [fix for fix in load_fixes(folder.project) if fix.id == "answer"]
+    [fix] = [fix for fix in load_fix_catalogue(folder.project) if fix.id == "answer"]
     [row] = json.loads(render_signatures_json([fix]))
     assert (row["pattern"], row["fix"], row["title"], row["remedy"]) == ("no answer", "answer", title, remedy)
     target = load_target(folder.project, "mine").target

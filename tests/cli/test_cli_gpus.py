@@ -27,7 +27,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for number in range(2)
     )  # fmt: skip
-    monkeypatch.setattr("rlbox.doctor.gpu_inventory.query_nvml_or_empty", lambda timeout_s: rows)
+    monkeypatch.setattr("rlbox.doctor.gpu_inventory.query_gpus_or_empty", lambda timeout_s: rows)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -77,7 +77,7 @@ def test_all_is_well(rlbox: Rlbox, head: str) -> None:
 
 
 def test_nothing_here(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.doctor.gpu_inventory.query_nvml_or_empty", lambda timeout_s: ())
+    monkeypatch.setattr("rlbox.doctor.gpu_inventory.query_gpus_or_empty", lambda timeout_s: ())
     said = rlbox("gpus", "--ray", "http://127.0.0.1:9")
     assert (said.code, said.out) == (1, "wrong: no GPU here: there is no driver, or it does not answer\n")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path, state_path, write_atomic
 
@@ -30,7 +30,7 @@ def kept(folder: Folder, engine: EngineSocket) -> None:
     folder.lock("mine")
     hold(UV_WHEEL)
     plan = load_image_plan(folder.project, "mine")
-    labels = {"rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}
+    labels = {"rlbox.build": compute_build_digest(list_hashed_context_entries(plan), plan.epoch)}
     write_atomic(state_path("projects", "left-0a1b2c.json"), '{"schema": 1, "folder": "/srv/left"}')
     engine.images |= {OWN: image("1", **labels), THEIRS: image("2"), GONE: image("3"), OLD: image("4")}
     engine.images[NAMELESS] = image("9", size=2000)

@@ -7,13 +7,13 @@ import json
 import pytest
 from fakes import Folder, Rlbox
 
-from rlbox.cli.init import load_machines
+from rlbox.cli.init import load_machine_presets
 from rlbox.target.target import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
 
 
-@pytest.mark.parametrize("machine", [*load_machines()])
+@pytest.mark.parametrize("machine", [*load_machine_presets()])
 def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None:
     said = rlbox("init", "mine", "--machine", machine)
     assert said.code == 0
@@ -28,7 +28,7 @@ def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None
 
 
 def test_every_shipped_target_can_be_begun_with(folder: Folder) -> None:
-    offered = {machine["target"] for machine in load_machines().values()}
+    offered = {machine["target"] for machine in load_machine_presets().values()}
     variants = ("-flash", "-te", "-cu12")  # of a target that is offered
     assert {name for name in folder.project.target_files() if not name.endswith(variants)} == offered
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, Said
 from following import Follow
 
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.job.job import Service, SourceTable, Stage
 
 PAGE = "".join((CHECKOUT / f"docs/{name}.md").read_text("utf-8") for name in ("jobs", "fork", "ports", "secrets"))
@@ -19,13 +19,13 @@ _, ENV = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.mark.parametrize("example", [LISTENS, PUBLISHES])
 def test_the_examples_of_what_is_reached_have_keys_that_there_are(example: str) -> None:
-    table = decode_toml(example)
+    table = parse_untrusted_toml(example)
     assert table["services"][0].keys() <= Service.model_fields.keys()
     assert all(stage.keys() <= Stage.model_fields.keys() for stage in table.get("stages", ()))
 
 
 def test_the_example_of_a_fork_has_keys_that_there_are() -> None:
-    assert SourceTable.model_validate(decode_toml(SOURCE)["source"]).package == "verl"
+    assert SourceTable.model_validate(parse_untrusted_toml(SOURCE)["source"]).package == "verl"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
-from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, hash_locked_patch, load_lock
+from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, load_lock, make_locked_patch
 from rlbox.target.target import Target
 
 
@@ -38,7 +38,7 @@ class Resolver:
         self.sources.append(places)
         self.before.append(before)
         groups = tuple(LockedGroup(name=group.name, packages=self.packages) for group in target.stack)
-        locked = tuple(hash_locked_patch(patch.file, patches[patch.file]) for patch in target.patches)
+        locked = tuple(make_locked_patch(patch.file, patches[patch.file]) for patch in target.patches)
         return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
 
 
@@ -100,10 +100,10 @@ def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Res
     assert rlbox("build", "mine").err.startswith(
         "rlbox: error: the lock of target mine is stale: one.diff changed since\n"
     )
-    old, new = (hash_locked_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
+    old, new = (make_locked_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
     assert rlbox("lock", "mine").err == f"patches: one.diff {old} → {new}\n{NEXT}"
     assert len(resolver.asked) == 1
-    assert written(folder).patches == (hash_locked_patch("one.diff", "2\n"),)
+    assert written(folder).patches == (make_locked_patch("one.diff", "2\n"),)
 
 
 INCLUDES = 'include = "under"\ntitle = "mine"\n[env]\nOMP_NUM_THREADS = "4"\n'

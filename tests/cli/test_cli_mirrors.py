@@ -21,7 +21,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
     monkeypatch.setattr("rlbox.cli.lock.list_install_artifacts", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
-        "rlbox.cli.lock.read_machine_source_settings",
+        "rlbox.cli.lock.probe_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),
     )
     with mirrors(2) as servers:

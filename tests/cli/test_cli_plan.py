@@ -222,7 +222,7 @@ def test_a_run_asks_the_disk_that_is_there(
 ) -> None:
     """P009: both numbers, before anything starts; what the target declares does not count."""
     monkeypatch.setattr("rlbox.planner.fit.free_bytes_or_0", lambda folder: GIB)
-    monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr("rlbox.planner.fit.get_machine_total_memory_bytes", lambda: 64 * GIB)
     said = rlbox("run", "one", "--data", str(tmp_path))
     assert said.code == 5
     assert "the data disk: 12.0 GB needed (train.checkpoints 12.0 GB), 1.1 GB there" in said.err
@@ -250,9 +250,9 @@ def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuStatus, ...]:
 def test_a_gpu_that_is_shared_with_another_process(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, held: tuple[float], lack: str
 ) -> None:
-    monkeypatch.setattr("rlbox.planner.fit.query_nvml_or_empty", lambda: cards(*held))
+    monkeypatch.setattr("rlbox.planner.fit.query_gpus_or_empty", lambda: cards(*held))
     monkeypatch.setattr("rlbox.planner.fit.free_bytes_or_0", lambda folder: GIB)
-    monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr("rlbox.planner.fit.get_machine_total_memory_bytes", lambda: 64 * GIB)
     said = rlbox("run", "one", "--data", str(tmp_path), *(("--gpus", gpus) if gpus else ()))
     assert (said.code, "the data disk: " in said.err) == (5, True)  # which refuses it anyway, before an engine is asked
     assert ("that other processes hold" in said.err, lack in said.err) == (bool(lack), True), said.err
@@ -263,9 +263,9 @@ def test_a_run_asks_the_card_that_is_there(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sold as 16 GB, 14 of them to use."""
-    monkeypatch.setattr("rlbox.planner.fit.query_nvml_or_empty", lambda: cards(0, 0, total=14 * GIB))
+    monkeypatch.setattr("rlbox.planner.fit.query_gpus_or_empty", lambda: cards(0, 0, total=14 * GIB))
     monkeypatch.setattr("rlbox.planner.fit.free_bytes_or_0", lambda folder: 99 * GIB)
-    monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr("rlbox.planner.fit.get_machine_total_memory_bytes", lambda: 64 * GIB)
     said = rlbox("run", "one", "--data", str(tmp_path))
     assert said.code == 5
     assert "13.1 GiB there (14.0 GiB, less 0.9 GiB" in said.err

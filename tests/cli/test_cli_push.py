@@ -10,7 +10,7 @@ from registry_server import CONFIG_TYPE, LAYER_TYPE, RegistryServer, create_imag
 
 from rlbox.engine.oci import (
     MANIFEST_TYPE,
-    compute_digest,
+    compute_sha256_digest,
     create_descriptor,
 )
 
@@ -48,7 +48,7 @@ def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> 
         create_descriptor(b"{}", CONFIG_TYPE), [create_descriptor(b"layer", f"{LAYER_TYPE}+{kind}")]
     )
     digest = server.add_manifest("1", body, MANIFEST_TYPE)
-    layers = {"Layers": [compute_digest(b"plain")]}
+    layers = {"Layers": [compute_sha256_digest(b"plain")]}
     engine.images[TAG] = {"Id": digest, "RepoDigests": [f"rlbox/mine@{digest}"], "RootFS": layers}
     return digest
 

@@ -9,7 +9,7 @@ import pytest
 from rlbox.cli import main
 from rlbox.config.project import Project
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
-from rlbox.engine.remote_helper import HelperContainer, create_rlbox_and_project_archive
+from rlbox.engine.remote_helper import HelperContainerSpec, create_rlbox_and_project_archive
 from rlbox.errors import EngineError
 from rlbox.ssh.tunnel import open_engine_tunnel
 
@@ -103,7 +103,7 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.toml").write_text("x")
     own = {"A": "planted"}
-    helper = HelperContainer(
+    helper = HelperContainerSpec(
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
     with tarfile.open(

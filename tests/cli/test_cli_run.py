@@ -13,7 +13,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox
 from freeport import free_port
 
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 
 PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
@@ -62,7 +62,7 @@ def current_image(two: Folder) -> dict[str, Any]:
     plan = load_image_plan(two.project, "mine")
     return {
         "Id": "sha256:0123456789abcdef",
-        "Config": {"Labels": {"rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}},
+        "Config": {"Labels": {"rlbox.build": compute_build_digest(list_hashed_context_entries(plan), plan.epoch)}},
     }
 
 

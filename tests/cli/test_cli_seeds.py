@@ -11,7 +11,7 @@ from typedbox import Typed, typed_of
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.conditions import evaluate_fix, list_stack_package_versions
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
@@ -19,7 +19,7 @@ from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
-from rlbox.run.inputs import collect_specs_and_fix_signatures, compute_specs_digest, plan_container_run
+from rlbox.run.inputs import collect_spec_texts_by_path, compute_specs_digest, plan_container_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
@@ -74,7 +74,7 @@ def typed(rlbox: Rlbox, machine: Path, remembering: None, unasked: None, monkeyp
 def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at: str) -> None:
     """Write a run that failed: its stages are in `states`."""
     app, job = App(project=Project(folder=run_dir)), load_job(SHIPPED, job_name)
-    files = collect_specs_and_fix_signatures(app, job, job.target, load_fixes(SHIPPED))
+    files = collect_spec_texts_by_path(app, job, job.target, load_fix_catalogue(SHIPPED))
     plan = plan_container_run(job, resolve_params(job, (), {}), "/data", run_dir.name, "docker", job.target)
     for name, text in files.items():
         path = run_dir / name
@@ -115,7 +115,7 @@ def test_a_refused_command_is_found_by_lint(row: SeedRow) -> None:
 
 
 def test_the_fixes_of_the_table_are_in_the_images_of_their_notes() -> None:
-    known, missing = {fix.id: fix for fix in load_fixes(Project(folder=CHECKOUT))}, []
+    known, missing = {fix.id: fix for fix in load_fix_catalogue(Project(folder=CHECKOUT))}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
         versions = list_stack_package_versions(target, load_lock(SHIPPED.own_or_shipped_lock_file(seed.target)))

@@ -7,7 +7,7 @@ import json
 import pytest
 from fakes import Folder, Rlbox
 
-from rlbox.cli.init import create_json_schema
+from rlbox.cli.init import create_spec_json_schema
 
 SHIPPED = ["a800-cn", "cluster-2node", "cluster-2node-flash", "hopper", "local", "vast-5090", "vast-5090-flash"]
 JOBS = ["gkd", "grpo", "holdem", "sft", "small", "smoke", "xdan"]
@@ -49,7 +49,7 @@ def test_a_target_comes_before_a_job_of_the_same_name(rlbox: Rlbox, folder: Fold
 def test_schemas(rlbox: Rlbox, kind: str) -> None:
     said = rlbox("show", "--schema", kind)
     assert (said.code, said.err) == (0, "")
-    assert said.data == create_json_schema(kind) == json.loads(json.dumps(create_json_schema(kind)))
+    assert said.data == create_spec_json_schema(kind) == json.loads(json.dumps(create_spec_json_schema(kind)))
 
 
 def test_targets(rlbox: Rlbox, folder: Folder) -> None:

@@ -25,7 +25,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setenv("VAST_URL", served.url)
         monkeypatch.setattr("rlbox.vast.api._POLL_S", 0.01)
         monkeypatch.setattr(
-            "rlbox.fixes.catalogue.load_fixes", lambda project: ()
+            "rlbox.fixes.catalogue.load_fix_catalogue", lambda project: ()
         )  # what they refuse is tried elsewhere
         monkeypatch.setattr("rlbox.vast.rental.require_published_if_registry_answers", lambda app, image: None)
         yield served

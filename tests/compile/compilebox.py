@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.image.compile_env import probe_unshare_prefer_user_namespace
+from rlbox.image.compile_env import can_use_user_namespace_or_raise_if_none
 from rlbox.system.files import compute_file_sha256
-from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
+from rlbox.target.lock import CompileInputs, Package, compute_compile_inputs_sha256
 
 Wheel = tuple[str, bytes]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,7 +80,7 @@ def needs_spaces() -> None:
     if not all(Path("/usr/bin", name).exists() for name in ("c++", "g++")):
         pytest.skip("this machine has no C++ compiler")
     try:
-        probe_unshare_prefer_user_namespace()
+        can_use_user_namespace_or_raise_if_none()
     except NodeError:
         pytest.skip("this machine does not allow namespaces for a build")
 
@@ -154,14 +154,14 @@ def make_box(
     )
     folder.target("mine", spec)
     target = load_target_with_fix_apt_packages(folder.project, "mine").target
-    ((group, entry),) = target.list_compile_entries
+    ((group, entry),) = target.compile_entries
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
-    recipe = compute_recipe_digest(target, entry, source, locked, ())
+    recipe = compute_compile_inputs_sha256(target, entry, source, locked, ())
     row = CompileInputs(name="small", group=group.name, inputs_sha256=recipe, source=source, tools=locked)
     folder.write(
         "images/mine/lock.json",
-        replace(fitting_lock(target, list_rlbox_requirements()), compiled=(row,)).to_json_text(),
+        replace(fitting_lock(target, list_rlbox_base_requirements()), compiled=(row,)).to_json_text(),
     )
     return Box(folder=folder, env=env)
 

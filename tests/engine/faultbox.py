@@ -26,11 +26,11 @@ from rlbox.fixes.fix import BakedFile, Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.fixes.render import (
     RenderedFixes,
-    build_template_values,
+    build_fix_template_values,
     render_fix_template,
     select_and_render_fixes,
 )
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.names import project_image_tag
 from rlbox.image.plan import build_container_defaults
 from rlbox.system.files import cache_path
@@ -57,7 +57,7 @@ mount = "/data"
 """
 # The command line with an empty catalogue: an image that no fix has touched.
 UNFIXED = """import sys, rlbox.fixes.catalogue as l
-l.load_fixes = lambda project: ()
+l.load_fix_catalogue = lambda project: ()
 from rlbox.cli import main
 sys.exit(main())
 """
@@ -107,8 +107,8 @@ class Case:
 
     def spec(self) -> Target:
         """The lab's target with what the case lays over it."""
-        lab = decode_toml(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
-        over = decode_toml(self.target)
+        lab = parse_untrusted_toml(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
+        over = parse_untrusted_toml(self.target)
         data = {
             **merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), lab), over),
             "name": "lab",
@@ -133,7 +133,7 @@ def cases() -> list[str]:
 
 def load_case(name: str) -> Case:
     """The fault test of a fix."""
-    data = decode_toml((FAULTS / f"{name}.toml").read_text("utf-8"))
+    data = parse_untrusted_toml((FAULTS / f"{name}.toml").read_text("utf-8"))
     return Case(id=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
@@ -204,7 +204,7 @@ def with_it(case: Case, fix: Fix, target: Target, baked: RenderedFixes) -> list[
 
 
 def _check(fix: Fix, target: Target) -> str:
-    values = build_template_values(target, list_stack_package_versions(target, None))
+    values = build_fix_template_values(target, list_stack_package_versions(target, None))
     return render_fix_template(fix.check.run, values, fix.id) if fix.check else ""
 
 

@@ -94,4 +94,4 @@ def test_a_container_that_does_not_end_in_time_is_removed(tiny: Box) -> None:
     plan = ContainerPlan(image=own("tiny"), name="rlbox-slow", argv=("sleep", "60"), labels=labels, network="none")
     with pytest.raises(TimedOut, match="rlbox-slow took longer than 1 s"):
         connect_engine().run_and_remove_container(plan, 1)
-    assert connect_engine().list_containers(f"rlbox.target={labels['rlbox.target']}") == []
+    assert connect_engine().list_all_containers_with_label(f"rlbox.target={labels['rlbox.target']}") == []

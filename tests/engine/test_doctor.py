@@ -12,7 +12,7 @@ import pytest
 from enginebox import Box, docker
 from projectbox import own
 
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 LIMITS = ("--init", "--shm-size=2g", "--memory=14g", "--pids-limit=4096")
@@ -20,7 +20,7 @@ BUDGET_S = 90  # on a busy machine Ray alone takes longer than the ten seconds t
 # A shared object with one undefined symbol of c10 that no torch has, as a wheel for another torch wants it.
 FOREIGN = Path(__file__).resolve().parents[1] / "cases/doctor/foreign_abi.py"
 TEXT = Path(__file__).with_name("doctor_faults.toml").read_text("utf-8")
-FAULTS = decode_toml(TEXT.replace("{site}", SITE).replace("{foreign}", str(FOREIGN)))
+FAULTS = parse_untrusted_toml(TEXT.replace("{site}", SITE).replace("{foreign}", str(FOREIGN)))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from enginebox import CHECKOUT, docker
 
 from rlbox.evaluation.files import read_result
 from rlbox.evaluation.result import ACCEPTED
-from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
 from rlbox.evaluation.scores import compute_paired_difference_of_common_problems
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def site(eval_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[str]:
-    with start_sandbox("", 10, 1024) as url:
+    with run_sandbox_and_yield_url("", 10, 1024) as url:
         yield url
 
 

@@ -11,7 +11,7 @@ from projectbox import own
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.sbom import list_components
+from rlbox.image.sbom import list_sbom_entries
 from rlbox.system.files import cache_path
 from rlbox.target.lock import load_lock
 
@@ -86,7 +86,7 @@ def test_what_lies_beside_it_is_about_it(box: Box) -> None:
     assert next(p.version for p in document.packages if p.spdx_id == "SPDXRef-Image") == digest
     lock = load_lock(box.project / "images/explained/lock.json")
     assert lock is not None
-    assert len(document.packages) == 2 + len(list_components(lock))
+    assert len(document.packages) == 2 + len(list_sbom_entries(lock))
 
 
 def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:

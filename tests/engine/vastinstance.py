@@ -19,11 +19,11 @@ from faultbox import SPEC, STACK, _tar, lab_env, tag
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.fixes.fix import BakedFile
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.forms import render_onstart
 from rlbox.target.target import DEFAULTS, Target
 
@@ -146,8 +146,8 @@ def _environment(text: str) -> dict[str, str]:
 
 def spec(image: str) -> Target:
     """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
-    lab = decode_toml(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
-    over = decode_toml(OVER + ("" if image == "bare" else WITH_SANDBOX))
+    lab = parse_untrusted_toml(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
+    over = parse_untrusted_toml(OVER + ("" if image == "bare" else WITH_SANDBOX))
     data = {
         **merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), lab), over),
         "name": f"lab-{image}",
@@ -160,7 +160,7 @@ def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstanc
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
     baked = select_and_render_fixes(
-        load_fixes(Project(folder=CHECKOUT)), target, list_stack_package_versions(target, None)
+        load_fix_catalogue(Project(folder=CHECKOUT)), target, list_stack_package_versions(target, None)
     )
     inherited = lab_env(image)
     given = {**baked.build_merged_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from playbox import adding, write_rows
 
-from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
 
 
 @pytest.fixture(scope="session")
 def sandbox_url() -> Iterator[str]:
-    with start_sandbox("", 10, 1024) as url:
+    with run_sandbox_and_yield_url("", 10, 1024) as url:
         yield url
 
 

@@ -13,7 +13,7 @@ import pytest
 from playbox import Player, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
+from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, run_sandbox_and_yield_url
 from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 
@@ -54,7 +54,7 @@ def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, s
     suite, problems = load(mathematics, "sums")
     sandbox = SandboxClient(sandbox_url, create_loopback_client(600))
     with pytest.raises(NoFullResponseError, match="math does not work there: No module named 'math_verify'"):
-        sandbox.read_scorer_versions("math")
+        sandbox.fetch_scorer_versions("math")
     verdict = sandbox.grade(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoFullResponseError):
@@ -72,7 +72,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def comparing(python: str) -> Iterator[SandboxClient]:
-    with start_sandbox(python, 30, 1024) as url:
+    with run_sandbox_and_yield_url(python, 30, 1024) as url:
         yield SandboxClient(url, create_loopback_client(3600))
 
 

@@ -209,7 +209,7 @@ def test_progress_is_a_bar_of_the_live_view() -> None:
     suites = [SuiteProblems(Suite(name="humaneval", title="x"), problems)]
     progress = ProgressPrinter("step_40", suites, lines.append, lambda: next(seconds))
     for _ in problems:
-        progress.count_answer("humaneval")
+        progress.count_answer_and_print_if_due("humaneval")
     assert lines == ["Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]"]
     assert parse_bar_not_counting_steps(lines[0]) == ProgressBar(
         label="Evaluating step_40 humaneval", done=2, total=4, left_s=10

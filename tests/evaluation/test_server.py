@@ -16,14 +16,14 @@ from freeport import free_port
 from playbox import Player, playing
 
 from rlbox.evaluation.model_server import (
-    EngineOptions,
+    InferenceEngineOptions,
     ModelServerError,
     MultiServerModelClient,
     ServerCommand,
     build_serve_function,
     build_vllm_argv,
-    partition_text_or_bool_setting,
-    run_servers,
+    parse_name_value_setting,
+    serve_model,
 )
 from rlbox.evaluation.suites import Suite
 from rlbox.system.http import create_loopback_client
@@ -57,7 +57,7 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with contextlib.suppress(KeyError), run_servers([engine("m")], tmp_path, create_loopback_client(10)) as model:
+    with contextlib.suppress(KeyError), serve_model([engine("m")], tmp_path, create_loopback_client(10)) as model:
         assert model.model.engine_facts["version"] == "1"
         child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
@@ -69,8 +69,8 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; sys.path[:0] = sys.argv[1:3]\n"
         "from pathlib import Path\n"
-        "from test_server import engine, run_servers, create_loopback_client\n"
-        "with run_servers([engine('m')], Path(sys.argv[3]), create_loopback_client(10)) as model:\n"
+        "from test_server import engine, serve_model, create_loopback_client\n"
+        "with serve_model([engine('m')], Path(sys.argv[3]), create_loopback_client(10)) as model:\n"
         "    print(model.urls[0], flush=True)\n    time.sleep(60)\n"
     )
     argv = (sys.executable, "-c", code, *(str(folder) for folder in Path(__file__).parents[:2]), str(tmp_path))
@@ -105,13 +105,13 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 )
 def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: ServerCommand, message: str) -> None:
     http = create_loopback_client(10)
-    with pytest.raises(ModelServerError, match=message), run_servers([command], tmp_path, http):
+    with pytest.raises(ModelServerError, match=message), serve_model([command], tmp_path, http):
         pass
 
 
 def test_the_command_of_vllm() -> None:
     settings = dict(
-        map(partition_text_or_bool_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
+        map(parse_name_value_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
     )
     assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
@@ -141,15 +141,17 @@ def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> No
 
 def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
     commands, http = [engine("m"), engine(code="raise SystemExit(3)")], create_loopback_client(10)
-    with pytest.raises(ModelServerError, match="ended with status 3"), run_servers(commands, tmp_path, http):
+    with pytest.raises(ModelServerError, match="ended with status 3"), serve_model(commands, tmp_path, http):
         pass
     assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
 
 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
-    with run_servers([engine("m")], tmp_path, http) as model:
-        with build_serve_function(EngineOptions(url=model.urls[0]), http, print)(Path("/e"), tmp_path) as other:
+    with serve_model([engine("m")], tmp_path, http) as model:
+        with build_serve_function(InferenceEngineOptions(url=model.urls[0]), http, print)(
+            Path("/e"), tmp_path
+        ) as other:
             assert other.urls == model.urls
         assert MultiServerModelClient(model.urls, http).model.name == "m"
 

@@ -29,7 +29,7 @@ from record import labels_of, logs_of  # noqa: E402
 
 from rlbox.config.project import Project  # noqa: E402
 from rlbox.diagnose.diagnosis import Diagnosis, diagnose_paths  # noqa: E402
-from rlbox.diagnose.root_cause import Link  # noqa: E402
+from rlbox.diagnose.root_cause import CausalLink  # noqa: E402
 from rlbox.diagnose.signatures import SignatureSet, load_signatures  # noqa: E402
 
 Judge = Callable[[list[Path]], Diagnosis]
@@ -128,7 +128,7 @@ def victims(case: Case, found: Diagnosis) -> Iterator[tuple[str, int, bool]]:
                 yield file, number, any(_holds(link, number, said) for link in own)
 
 
-def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
+def _leads_home(link: CausalLink, chain: tuple[CausalLink, ...]) -> bool:
     """Whether a step is a consequence from which one comes to the root, step by step."""
     for _ in chain:
         if link.cause_index <= 0:
@@ -137,7 +137,7 @@ def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
     return False
 
 
-def _holds(link: Link, number: int, text: str) -> bool:
+def _holds(link: CausalLink, number: int, text: str) -> bool:
     """Whether a line is of a step: it lies within, or it is one of those that were alike and were counted."""
     event = link.candidate.event
     last = max(event.last_number, *(at for at, _ in event.tail), event.main_line_number)

@@ -18,13 +18,13 @@ from rlbox.config.toml_files import load_toml
 from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
+    find_failure_signature_of_line,
     find_first_fatal,
-    find_known_signature,
-    read_stored_run_signatures,
+    read_run_signatures_or_empty,
 )
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
-from rlbox.foreign import decode_toml, parse_json
+from rlbox.foreign import parse_untrusted_json, parse_untrusted_toml
 from rlbox.gate.files import find_safetensors_problem
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
@@ -32,11 +32,11 @@ from rlbox.hang.detector import StepTimer
 from rlbox.job.gate import ForbidRule, MetricRule, Ready, RequireRule
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter
-from rlbox.logs.progress import find_progress_lines, parse_metrics_record, parse_progress
+from rlbox.logs.progress import find_progress_candidates, parse_metrics_record, parse_progress_line
 from rlbox.record.state import load_run_state
-from rlbox.system.json_files import read_json_object_or_empty, read_last_json_lines_forward
+from rlbox.system.json_files import read_json_object_or_empty, read_valid_json_from_tail
 from rlbox.target.lock import parse_lock
-from rlbox.terminal import ControlFilter, remove_controls
+from rlbox.terminal import IncrementalTerminalSanitizer, sanitize_for_terminal
 
 MOST_S = 1.0
 NONCE = "b1946ac92492d2347c6235b4d2611184"
@@ -141,18 +141,18 @@ class Readers:
             gate.feed("m", make.record() + b"\n")
         gate.close_logs_and_decide_lines()
         gate.decide_waiting_rules()
-        lines = [rule for rule in gate.states() if rule.kind == "require"]
+        lines = [rule for rule in gate.copy_rule_states() if rule.kind == "require"]
         return f"the gate passed: {lines}" if any(rule.state == "held" for rule in lines) else None
 
     def read_metric_row(self, make: Maker) -> None:
         parse_metrics_record(_or_none(make.record()))
 
     def read_progress(self, make: Maker) -> None:
-        parse_progress(make.line())
-        for _, line in find_progress_lines(make.bytes()):
-            parse_progress(line.decode("utf-8", "replace"))
+        parse_progress_line(make.line())
+        for _, line in find_progress_candidates(make.bytes()):
+            parse_progress_line(line.decode("utf-8", "replace"))
 
-    def read_lines(self, make: Maker) -> None:
+    def check_lines(self, make: Maker) -> None:
         texts = self._cutter.feed(make.bytes())
         self._fatal.feed(texts)
         self._steps.feed(texts.joined, time.monotonic())
@@ -162,12 +162,12 @@ class Readers:
 
     def run_catalogue(self, make: Maker) -> None:
         (self._folder / SIGNATURES_FILE).write_bytes(make.record())
-        read_stored_run_signatures.cache_clear()
-        find_known_signature(make.line(), self._folder)
+        read_run_signatures_or_empty.cache_clear()
+        find_failure_signature_of_line(make.line(), self._folder)
 
     def read_json_object(self, make: Maker) -> None:
         read_json_object_or_empty(self._laid(make.record()))
-        list(read_last_json_lines_forward(self._laid(make.record())))
+        list(read_valid_json_from_tail(self._laid(make.record())))
 
     def read_run_state(self, make: Maker) -> str | None:
         (self._folder / "run.json").write_bytes(make.record())
@@ -191,7 +191,7 @@ class Readers:
 
     def read_toml(self, make: Maker) -> None:
         try:
-            decode_toml(make.line())
+            parse_untrusted_toml(make.line())
         except ValueError:
             return
 
@@ -206,15 +206,17 @@ class Readers:
         return None if find_safetensors_problem(path) else f"a checkpoint passed: {head[:200]!r}"
 
     def read_terminal(self, make: Maker) -> str | None:
-        stream, data = ControlFilter(), make.bytes()
-        shown = (stream.feed(data[:7]) + stream.feed(data[7:]) + stream.close()).decode() + remove_controls(make.line())
+        stream, data = IncrementalTerminalSanitizer(), make.bytes()
+        shown = (stream.feed(data[:7]) + stream.feed(data[7:]) + stream.close()).decode() + sanitize_for_terminal(
+            make.line()
+        )
         found = any(sign in shown for sign in "\x1b\x9b\x07\r\x00")
         return f"a control sequence is shown: {shown[:200]!r}" if found else None
 
 
 def _or_none(data: bytes) -> object:
     try:
-        return parse_json(data)
+        return parse_untrusted_json(data)
     except ValueError:
         return None
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.render import build_template_values
+from rlbox.fixes.render import build_fix_template_values
 from rlbox.lint.drift import load_drift_rules
 from rlbox.target.target import load_target
 from scripts.docs.coverage import coverage_problems, unknown_names
@@ -51,7 +51,7 @@ def test_links_of_the_index_lead_to_pages(pages: dict[str, str]) -> None:
 
 def test_all_names_of_templates_are_listed() -> None:
     target = load_target(SHIPPED, "local").target
-    assert set(build_template_values(target, {})) == set(NAMES)
+    assert set(build_fix_template_values(target, {})) == set(NAMES)
 
 
 def test_demands_are_met_by_what_exists() -> None:

@@ -17,9 +17,9 @@ from rlbox.image.plan import (
     layer_dir_relative_to_wheels,
     load_image_plan,
     map_git_http_to_context_paths,
-    stage_of_layer,
+    stage_name_of_layer,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_locked_patch, load_lock
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, make_locked_patch
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
@@ -106,7 +106,7 @@ LOCKED: dict[str, Any] = {
     "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
-    "patches": tuple(hash_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
+    "patches": tuple(make_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
 }
 SPECS = (".toml", ".json", ".diff")
 TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}
@@ -243,7 +243,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
         load_lock(project.own_or_shipped_lock_file(name)) or folder.fitting_lock(name)
     )
     there = {*image.context_files, "rootfs.tar", *carried.values()}
-    there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(stage_of_layer, image.layers))}
+    there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(stage_name_of_layer, image.layers))}
     there |= {f"{path.rpartition('/')[0]}/" for path in image.context_files} | {
         "files/",
         "other/",

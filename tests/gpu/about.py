@@ -60,7 +60,7 @@ def about(run: Path, root: Path) -> dict[str, Any]:
         "date": record["started_at"][:10],
         "python": lock.python,
         "target": str(tomllib.loads(spec.read_text("utf-8"))["include"]),
-        "lock": lock.digest_without_target(),
+        "lock": lock.digest_without_target_and_spec(),
         "stack": stack,
         "differs": dict(sorted(counts.items())),
         "note": note(counts) + ("" if record["place"] == "here" else IMAGE),

@@ -23,7 +23,7 @@ from backports import zstd
 
 from rlbox.config.project import Project
 from rlbox.engine.oci import INDEX_TYPE, LAYOUT, LAYOUT_FILE, MANIFEST_TYPE
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -197,7 +197,7 @@ def main() -> None:
     config["Env"] = [
         f"{row}:{DRIVER}/lib64:{DRIVER}/lib" if row.startswith("LD_LIBRARY_PATH=") else row for row in config["Env"]
     ]
-    config["Labels"] |= {"rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}
+    config["Labels"] |= {"rlbox.build": compute_build_digest(list_hashed_context_entries(plan), plan.epoch)}
     load_image(plan.tag, config, layers)
     print(f"{plan.tag}: {sum(layer['layer']['size'] for layer in layers) / 1e9:.1f} GB in {len(layers)} layers")
 

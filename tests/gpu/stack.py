@@ -28,7 +28,7 @@ from typing import Any
 import pack
 from packaging.utils import canonicalize_name
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
@@ -56,7 +56,7 @@ def write_locks(folder: Path, only: str = "") -> None:
         assert lock
         if only in ("", name):
             spec = compute_lock_spec_checksum(
-                load_target_with_fix_apt_packages(project, name).target, list_rlbox_requirements()
+                load_target_with_fix_apt_packages(project, name).target, list_rlbox_base_requirements()
             )
             project.own_or_shipped_lock_file(name).write_text(
                 replace(lock, target=name, spec=spec).to_json_text(), "utf-8"
@@ -214,7 +214,7 @@ def verify(lock: Lock, place: Path) -> tuple[dict[str, Any], list[str]]:
     document = {
         "schema": 1,
         "target": lock.target,
-        "lock": lock.digest_without_target(),
+        "lock": lock.digest_without_target_and_spec(),
         "packages": sum(len(group.packages) for group in lock.groups),
         "files": sums,
         "differs": [row for row in changes if found.get(row["path"], "is no package's")],

@@ -11,7 +11,7 @@ from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.job.params import resolve_params
 from rlbox.planner.fit import RunCommand, suggest_fitting_command
-from rlbox.planner.needs import Capacity, RunNeeds, declare_capacity, evaluate_fits, find_shortages
+from rlbox.planner.needs import Capacity, RunNeeds, compute_run_needs, find_shortages, get_declared_capacity
 from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
@@ -27,11 +27,11 @@ REFUSED = {
 
 def room(job: str) -> Capacity:
     target = load_target(PROJECT, job_of(job).target).target
-    return declare_capacity(target, target.hardware.gpus)
+    return get_declared_capacity(target, target.hardware.gpus)
 
 
 def needs(job: str, wish: RunCommand) -> RunNeeds:
-    found = evaluate_fits(
+    found = compute_run_needs(
         job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).bytes_per_gpu
     )
     assert found
@@ -46,7 +46,7 @@ def test_it_fits_or_the_nearest_setting_does(job: str, profile: str) -> None:
     if lacks:
         nearest = suggest_fitting_command(job_of(job), wish, room(job))
         assert nearest
-        assert nearest.to_words_after_rlbox() == REFUSED[job, profile]
+        assert nearest.to_argv_after_rlbox() == REFUSED[job, profile]
         assert find_shortages(needs(job, nearest), room(job)) == ()
 
 

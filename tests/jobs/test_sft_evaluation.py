@@ -18,8 +18,8 @@ from sft.checkpoints import find_checkpoints
 
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
 from rlbox.evaluation.model_server import MultiServerModelClient
-from rlbox.evaluation.sandbox_client import start_sandbox
-from rlbox.evaluation.suites import ProblemError, ProblemSources, load_suite, load_suites_with_problems
+from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
+from rlbox.evaluation.suites import ProblemSources, SuiteOrProblemError, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}
@@ -27,7 +27,7 @@ TIERS = {1: 317, 2: 817, 3: 1146}
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[str]:
-    with start_sandbox("", 30, 1024) as url:
+    with run_sandbox_and_yield_url("", 30, 1024) as url:
         yield url
 
 
@@ -250,7 +250,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.temperature, suite.decoding.top_p, suite.decoding.max_tokens) == (0.0, 1.0, 2048)
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
-    with pytest.raises(ProblemError, match="2 problems, expected 200"):
+    with pytest.raises(SuiteOrProblemError, match="2 problems, expected 200"):
         load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, problem_id_list_directory=tmp_path))
 
 
@@ -278,7 +278,7 @@ def test_how_an_export_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert evaluate.engine_settings(evaluate.options([*words, "--engine", "hf"])) == {"engine": "transformers"}
     assert evaluate.engine_settings(evaluate.options([*words, "--remote-code", "true"]))["trust_remote_code"] is True
     started: list[Any] = []
-    monkeypatch.setattr(evaluate, "run_servers", lambda engines, folder, http: started.append((engines, folder)))
+    monkeypatch.setattr(evaluate, "serve_model", lambda engines, folder, http: started.append((engines, folder)))
     small = evaluate.options([*words, "--engine", "hf", "--python", "/opt/python", "--port", "1", "--start-s", "7"])
     evaluate.serve(small, {})(Path("/e"), tmp_path)
     (((engine,), folder),) = started

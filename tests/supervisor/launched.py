@@ -27,7 +27,7 @@ from rlbox.record.state import RunState, find_run_cause, load_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_host_supervisor_alive, load_supervisor_info
 from rlbox.run.backend import open_container_runtime
 from rlbox.run.host import PreparedHost
-from rlbox.system.process_table import is_own_with_env, probe_process, probe_processes
+from rlbox.system.process_table import is_own_process_with_env, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
@@ -36,7 +36,7 @@ from pathlib import Path
 import rlbox.run.host as host
 from rlbox.cli import main
 place = host.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-host.bring_host_to_lock = lambda *words, **more: place
+host.ensure_host_at_lock = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -148,7 +148,7 @@ class Disk:
             p.pid
             for r in self.run_dirs
             for p in table.values()
-            if not p.is_zombie and is_own_with_env(p.pid, mark(r.name))
+            if not p.is_zombie and is_own_process_with_env(p.pid, mark(r.name))
         ]
 
     def close(self) -> None:
@@ -243,7 +243,9 @@ class Site:
         table = probe_processes()
         found = []
         for run in self.runs():
-            found += [p.pid for p in table.values() if not p.is_zombie and is_own_with_env(p.pid, mark(run.name))]
+            found += [
+                p.pid for p in table.values() if not p.is_zombie and is_own_process_with_env(p.pid, mark(run.name))
+            ]
             facts = load_supervisor_info(run)
             if facts:
                 now = probe_process(facts.pid)

@@ -16,10 +16,10 @@ from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
 from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
-from rlbox.job.plan import ClusterRun, RayPlan, RunPaths, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import RayPlan, RunCluster, RunPaths, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
-from rlbox.system.process_table import is_own_with_env, probe_processes
+from rlbox.system.process_table import is_own_process_with_env, probe_processes
 
 PATIENCE_S = 120.0
 
@@ -134,7 +134,7 @@ class Bench:
         self.environment: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
         self.aliases: tuple[tuple[str, ...], ...] = ()
-        self.cluster: ClusterRun | None = None
+        self.cluster: RunCluster | None = None
         self.stdin: bytes | None = None
         self.groups: list[Path] = []
         self.supervisor: Supervisor | None = None
@@ -236,7 +236,7 @@ class Bench:
     def marked(self) -> list[int]:
         """Return the processes that carry the mark of this run."""
         marks = {"RLBOX_RUN_DIR": str(self.run_dir)}
-        return [p.pid for p in probe_processes().values() if not p.is_zombie and is_own_with_env(p.pid, marks)]
+        return [p.pid for p in probe_processes().values() if not p.is_zombie and is_own_process_with_env(p.pid, marks)]
 
 
 def wait_for(condition: Callable[[], object]) -> None:

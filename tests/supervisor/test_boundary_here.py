@@ -19,7 +19,7 @@ from rlbox.record.disk_lock import acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import create_lock_owner_from_plan, write_run_plan
 from rlbox.record.state import create_run_state, load_run_state, write_run_state
 from rlbox.record.supervisor_file import is_host_supervisor_alive, load_supervisor_info, write_supervisor_info_or_refuse
-from rlbox.run.launch import stop_run
+from rlbox.run.launch import stop_or_kill_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.process_table import probe_process
@@ -84,7 +84,7 @@ def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Pope
         disk.data, create_lock_owner_from_plan(plan)
     )  # as a program that locks the file itself would
     try:
-        stop_run(disk.run_store, run_dir, plan, user="me", via="rlbox stop", grace_s=-19)
+        stop_or_kill_run(disk.run_store, run_dir, plan, user="me", via="rlbox stop", grace_s=-19)
     finally:
         hold.close_own_handle()
     assert disk.end_dead_runs().unresolved == {}

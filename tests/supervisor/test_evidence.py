@@ -130,7 +130,7 @@ def test_a_killed_stage_without_any_error_is_quoted_by_its_last_line(bench: Benc
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.supervise.failure_report.build_report", lambda *facts: 1 / 0)
+    monkeypatch.setattr("rlbox.supervise.failure_report.build_failure_report_json", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
     bench.start()
     code, told = bench.finish()

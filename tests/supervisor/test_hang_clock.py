@@ -15,12 +15,12 @@ from supervised import python
 
 from rlbox.diagnose.cause import Cause
 from rlbox.hang.watch import HangMonitor
-from rlbox.job.plan import load_run_plan
+from rlbox.job.plan import parse_run_plan
 from rlbox.record.journal import Journal
 from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.sampler import ResourceSampler
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
@@ -46,7 +46,7 @@ class Machine:
         made = Made(run_dir)
         made.stage("train", python(""), **limits)
         made.write_plan()
-        plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
+        plan = parse_run_plan(json.loads((run_dir / "plan.json").read_text()))
         self.journal = Journal(run_dir, create_run_state(plan, 1), SecretMasker({}), lambda event: None)
         processes = NoProcesses(run_dir / "nobody", StopSignal())
         bench = StageContext(
@@ -57,7 +57,7 @@ class Machine:
             interrupt=StopSignal(),
             grants=SecretGrants({}, ()),
             nodes=NodeMonitor(plan.run_id, plan.cluster),
-            sampler=Sampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: self.journal.state),
+            sampler=ResourceSampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: self.journal.state),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.bytes_read_per_log = {"stage": 0}

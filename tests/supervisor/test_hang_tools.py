@@ -19,11 +19,11 @@ from test_hang_ranks import NO_END_OF_SLEEP
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
-from rlbox.hang.nccl import make_ras_environment, query_ras_and_copy_dumps
+from rlbox.hang.nccl import make_ras_address_env_unless_set, query_ras_and_copy_dumps
 from rlbox.hang.stacks import NO_PERMISSION, add_and_write_py_spy_stacks
-from rlbox.hang.waits import probe_tolerated_sleep_s_or_0, probe_waits
+from rlbox.hang.waits import probe_process_waits, probe_remaining_tolerated_sleep_s_or_0
 from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
-from rlbox.system.gpu import GpuStatus, query_nvml_or_empty
+from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
 
@@ -58,7 +58,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     thread.start()
     monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
     monkeypatch.setattr(
-        "rlbox.hang.nccl.read_process_environment",
+        "rlbox.hang.nccl.read_environ_or_empty",
         lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"},
     )
     facts = query_ras_and_copy_dumps([os.getpid()], tmp_path / "nccl", time.time())
@@ -78,11 +78,14 @@ def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], t
 
 def test_runs_have_ports_of_their_own_for_ras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
-    ports = {int(make_ras_environment(f"smoke-{i}")["NCCL_RAS_ADDR"].removeprefix("127.0.0.1:")) for i in range(20)}
+    ports = {
+        int(make_ras_address_env_unless_set(f"smoke-{i}")["NCCL_RAS_ADDR"].removeprefix("127.0.0.1:"))
+        for i in range(20)
+    }
     assert len(ports) == 20
     assert all(28028 < port < 32768 for port in ports)
     monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:12345")
-    assert make_ras_environment("smoke-0") == {}
+    assert make_ras_address_env_unless_set("smoke-0") == {}
 
 
 @pytest.mark.parametrize("sleeper", [{"TORCH_FR_DUMP_TEMP_FILE": "TMP/trace-"}], indirect=True)
@@ -113,7 +116,10 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
     monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
     (found,) = add_and_write_py_spy_stacks(
-        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, deadline_monotonic_s=time.monotonic() + 20
+        probe_process_waits([sleeper.pid]),
+        tmp_path / "stacks",
+        lambda text: text,
+        deadline_monotonic_s=time.monotonic() + 20,
     )
     assert found.stack_error.startswith(trouble)
     assert found.stack == ()
@@ -192,10 +198,10 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         arch="sm_80",
         shares=((7, 99, 0),),
     )
-    assert query_nvml_or_empty() == (card,)
+    assert query_gpus_or_empty() == (card,)
     driver.stuck.clear()
-    assert query_nvml_or_empty(0.05) == ()
-    assert query_nvml_or_empty(0.05) == ()
+    assert query_gpus_or_empty(0.05) == ()
+    assert query_gpus_or_empty(0.05) == ()
     driver.stuck.set()
 
 
@@ -217,7 +223,7 @@ def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pau
         process.stdout.readline()
         try:
             wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-            left_s = probe_tolerated_sleep_s_or_0([process.pid], waited_s)
+            left_s = probe_remaining_tolerated_sleep_s_or_0([process.pid], waited_s)
         finally:
             process.kill()
     assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from supervised import Bench, free_port, line_rule, python, wait_for
 from test_ray_stage import HEAD
 
-from rlbox.job.plan import ClusterRun, NodePlan, RayPlan
+from rlbox.job.plan import NodePlan, RayPlan, RunCluster
 
 NODE = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
 NEXT = "rlbox cluster up pair brings back what died, rlbox run --resume {} --place cluster --target pair goes on"
@@ -29,7 +29,7 @@ def nodes(bench: Bench, *names: str) -> Iterator[dict[str, subprocess.Popen[byte
         wait_for(lambda port=port: takes(port))
     members = tuple(NodePlan(name=name, address="127.0.0.1", port=port) for name, port in ports.items())
     options = "--place cluster --target pair"
-    bench.cluster = ClusterRun(name="pair", closed="token", nodes=members, words="pair", options=options)
+    bench.cluster = RunCluster(name="pair", closed="token", nodes=members, words="pair", options=options)
     try:
         yield found
     finally:

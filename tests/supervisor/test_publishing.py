@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 @pytest.fixture
 def published(port: int) -> Iterator[PublishedPortRelay]:
     carried = PublishedPortRelay({"web": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.relay_published_ports(service("web", port))
+    carried.start_relaying_published_ports(service("web", port))
     yield carried
     carried.close()
 
@@ -70,7 +70,7 @@ def test_ports_are_closed_at_the_end(port: int, published: PublishedPortRelay) -
 def test_other_ports_stay_closed() -> None:
     port = free_port()
     carried = PublishedPortRelay({"other": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.relay_published_ports(service("web", port))
+    carried.start_relaying_published_ports(service("web", port))
     with pytest.raises(ConnectionRefusedError):
         ask(port, b"give")
     carried.close()

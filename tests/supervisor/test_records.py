@@ -11,7 +11,7 @@ import pytest
 from supervised import file_rule
 
 from rlbox.errors import SpecError
-from rlbox.gate.files import check_file
+from rlbox.gate.files import check_file_rule
 from rlbox.record.state import RUN_FILE, load_run_state
 from rlbox.system.tail import FileFollower
 
@@ -59,18 +59,18 @@ def test_manifests(tmp_path: Path, manifest: Any, problem: str) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     path = tmp_path / "checkpoint.json"
     path.write_text('{"schema"' if manifest == "torn" else json.dumps(manifest))
-    assert check_file(file_rule(path, manifest=True), lambda: None).problem == problem
+    assert check_file_rule(file_rule(path, manifest=True), lambda: None).problem == problem
 
 
 def test_tail_reads_what_is_new_and_starts_again_when_the_file_shrank(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     tail = FileFollower(path)
-    assert tail.read_up_to_block() == b""
+    assert tail.read_next_block_or_empty() == b""
     path.write_bytes(b"one")
-    assert (tail.read_up_to_block(), tail.read_up_to_block()) == (b"one", b"")
+    assert (tail.read_next_block_or_empty(), tail.read_next_block_or_empty()) == (b"one", b"")
     with open(path, "ab") as file:
         file.write(b" two")
-    assert tail.read_up_to_block() == b" two"
+    assert tail.read_next_block_or_empty() == b" two"
     path.write_bytes(b"new")
-    assert tail.read_up_to_block() == b"new"
+    assert tail.read_next_block_or_empty() == b"new"
     tail.close()

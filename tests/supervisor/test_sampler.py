@@ -9,15 +9,15 @@ from pathlib import Path
 
 from supervised import Bench, free_port, python, service
 
-from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
+from rlbox.record.resources import RESOURCES_FILE, ResourceSample, parse_sample
 from rlbox.record.state import RunState, StageState
-from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.sampler import ResourceSampler
 
 SPIN = "import time\nheld = bytearray(50 << 20)\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
 IDLE = RunState(run_id="r", job="j", target="t", place="here", profile="", supervisor_pid=1)
 
 
-def samples(run_dir: Path) -> list[Sample]:
+def samples(run_dir: Path) -> list[ResourceSample]:
     rows = [parse_sample(json.loads(line)) for line in (run_dir / RESOURCES_FILE).read_text().splitlines()]
     assert all(rows)
     return [row for row in rows if row]
@@ -38,10 +38,10 @@ def test_a_run_leaves_what_it_used(bench: Bench) -> None:
 
 def test_a_change_of_stage_or_phase_is_sampled_at_once(tmp_path: Path) -> None:
     state = IDLE
-    sampler = Sampler(tmp_path, lambda: {"main": {os.getpid()}}, lambda: state)
+    sampler = ResourceSampler(tmp_path, lambda: {"main": {os.getpid()}}, lambda: state)
     stage = StageState(name="train", title="", directory="stages/train", state="running")
     for stages in ((), (stage,), (replace(stage, phase="load"),)):
         state = replace(IDLE, stages=stages)
-        sampler.sample_if_due_or_changed()
-        sampler.sample_if_due_or_changed()
+        sampler.append_sample_if_due_or_changed()
+        sampler.append_sample_if_due_or_changed()
     assert [(row.stage, row.phase) for row in samples(tmp_path)] == [("", ""), ("train", ""), ("train", "load")]

@@ -18,9 +18,9 @@ from supervised import wait_for
 from rlbox.errors import LockHeld, NodeError
 from rlbox.record.disk_lock import LOCK_FILE, LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import load_plan_file, write_run_plan
-from rlbox.record.state import RUN_FILE, archive_rerun_stages_and_build_state, find_readable_run_state
+from rlbox.record.state import RUN_FILE, archive_rerun_stages_and_build_state, load_run_state_or_none
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
-from rlbox.run.launch import stop_run
+from rlbox.run.launch import stop_or_kill_run
 from rlbox.system.process_table import probe_process
 
 MAKES = "echo one > {run}/made-first"
@@ -90,7 +90,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
 
     def stop(user: str) -> None:
-        stop_run(disk.run_store, run_dir, plan, user=user, via="rlbox stop")
+        stop_or_kill_run(disk.run_store, run_dir, plan, user=user, via="rlbox stop")
 
     stops = [threading.Thread(target=stop, args=(user,)) for user in ("alice", "alice")]
     for thread in stops:
@@ -109,7 +109,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
     run_dir = going(disk)
     os.kill(disk.supervisor().pid, signal.SIGSTOP)
-    stop_run(disk.run_store, run_dir, load_plan_file(run_dir), user="alice", via="rlbox stop", grace_s=0.2)
+    stop_or_kill_run(disk.run_store, run_dir, load_plan_file(run_dir), user="alice", via="rlbox stop", grace_s=0.2)
     disk.wait_until_free()
     assert disk.state().state == "interrupted"
     assert disk.state().exit_code == 130
@@ -199,7 +199,7 @@ def test_a_torn_state_has_failed(disk: Disk, corpse: Path) -> None:
 def test_a_run_that_never_started_stays(disk: Disk) -> None:
     disk.make(("first", MAKES))
     assert disk.end_dead_runs().unresolved == {}
-    assert find_readable_run_state(disk.run_dirs[-1]) is None
+    assert load_run_state_or_none(disk.run_dirs[-1]) is None
 
 
 def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rlbox.terminal import ControlFilter, remove_controls
+from rlbox.terminal import IncrementalTerminalSanitizer, sanitize_for_terminal
 
 LEFT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 CASES = {
@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.mark.parametrize(("text", "shown"), CASES.items(), ids=range(len(CASES)))
 def test_what_is_shown(text: str, shown: str) -> None:
-    assert remove_controls(text) == shown
+    assert sanitize_for_terminal(text) == shown
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -41,19 +41,19 @@ def test_a_stream_cut_anywhere_shows_the_same(seed: int) -> None:
     dice = random.Random(seed)
     text = "".join(dice.choice([*CASES, "\x1b", "[", "]", "\x07", "\\", "0", ";", "\x9b", "\n"]) for _ in range(60))
     data = text.encode("utf-8", "replace")
-    stream, found, at = ControlFilter(), b"", 0
+    stream, found, at = IncrementalTerminalSanitizer(), b"", 0
     while at < len(data):
         size = dice.randrange(1, 9)
         found += stream.feed(data[at : at + size])
         at += size
     found += stream.close()
     assert not LEFT.search(found.decode())
-    assert found.decode() == remove_controls(data.decode())
+    assert found.decode() == sanitize_for_terminal(data.decode())
 
 
 @pytest.mark.slow
 def test_a_sequence_that_never_ends_holds_nothing_back() -> None:
-    stream, begun = ControlFilter(), time.process_time()
+    stream, begun = IncrementalTerminalSanitizer(), time.process_time()
     found = b"".join(stream.feed(b"\x1b]0;" + b"x" * 60_000) for _ in range(20)) + stream.close()
     assert found.count(b"x") == 1_200_000
     assert not LEFT.search(found.decode())

@@ -57,7 +57,7 @@ class _Checker(peer.Peer):  # type: ignore[misc]
         error: BaseException = super()._build_error(raised)
         return error
 
-    def operate(self, remote: Any, name: str, words: tuple[Any, ...]) -> Any:
+    def apply_remote_operator(self, remote: Any, name: str, words: tuple[Any, ...]) -> Any:
         """Ask the program for an operator of one of its things.
 
         Its word must never decide a comparison with a value of the tests. So it is asked for classes alone that the
@@ -67,14 +67,14 @@ class _Checker(peer.Peer):  # type: ignore[misc]
         if name in peer.COMPARISONS:
             if not (is_known and isinstance(words[0], peer.Remote)):
                 return NotImplemented
-            return super().operate(remote, name, words) is True
+            return super().apply_remote_operator(remote, name, words) is True
         if not is_known and name in ("bool", "hash", "repr", "str"):
             return {"bool": True, "hash": id(remote)}.get(name, object.__repr__(remote))
         if not is_known:
             raise TypeError(f"the tests do not name the class of this object of the program: no operator {name}")
         if name == "exit":  # a traceback would lead to the tests
             words = (words[0] and words[0].__name__, words[1] and str(words[1]), None)
-        value = super().operate(remote, name, words)
+        value = super().apply_remote_operator(remote, name, words)
         if name in (*peer.ARITHMETIC, *peer.REFLECTED, *peer.UNARY) and not isinstance(value, peer.Remote):
             raise TypeError(f"operator {name} of an object of the program gives no such object: compare attributes")
         return value

@@ -38,10 +38,10 @@ class Proxy:
     _number: int
 
     def __getattr__(self, name: str) -> Any:
-        return self._peer.use(self._number, "get", name)
+        return self._peer.request_remote_operation(self._number, "get", name)
 
     def __call__(self, *words: Any, **names: Any) -> Any:
-        return self._peer.use(self._number, "call", "", words, names)
+        return self._peer.request_remote_operation(self._number, "call", "", words, names)
 
 
 class Remote(Proxy):
@@ -50,7 +50,7 @@ class Remote(Proxy):
     allow_operators = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.use(self._number, "set", name, (value,))
+        self._peer.request_remote_operation(self._number, "set", name, (value,))
 
 
 class RemoteClass(Proxy, type):
@@ -58,7 +58,7 @@ class RemoteClass(Proxy, type):
 
 
 def _make_operator(name: str) -> Callable[..., Any]:
-    return lambda self, *words: self._peer.operate(self, name, words)
+    return lambda self, *words: self._peer.apply_remote_operator(self, name, words)
 
 
 for _name in OPERATORS:
@@ -133,14 +133,14 @@ class Peer:
     def _send(self, message: Message) -> None:
         try:
             with self._sending:
-                wire.send(self._fd, message)
+                wire.send_message(self._fd, message)
         except OSError as error:
             raise wire.WireError(str(error)) from error
 
     def _receive_all(self) -> None:
         try:
             while True:
-                message = wire.receive(self._fd)
+                message = wire.receive_message(self._fd)
                 talk = message.get("talk")
                 if talk in self._inboxes:
                     self._inboxes[talk].put(message)
@@ -190,10 +190,10 @@ class Peer:
         error.args = (text,)
         return error
 
-    def operate(self, remote: Remote, name: str, words: tuple[Any, ...]) -> Any:
-        return self.use(remote._number, "operate", name, words)
+    def apply_remote_operator(self, remote: Remote, name: str, words: tuple[Any, ...]) -> Any:
+        return self.request_remote_operation(remote._number, "operate", name, words)
 
-    def use(
+    def request_remote_operation(
         self, number: int, do: str, name: str, words: tuple[Any, ...] = (), names: dict[str, Any] | None = None
     ) -> Any:
         if do == "get" and name.startswith("__") and name != "__name__":
@@ -203,10 +203,10 @@ class Peer:
         return self.ask({"do": do, "at": number, "name": name, "words": words_encoded, "names": encoded})
 
     def _encode(self, value: Any) -> Any:
-        return wire.encode(value, self._refer)
+        return wire.encode_value(value, self._refer)
 
     def _decode(self, value: Any) -> Any:
-        return wire.decode(value, self._find)
+        return wire.decode_value(value, self._find)
 
     def _refer(self, thing: Any) -> Message:
         """Return a reference to a thing: to one of `yours`, or of `mine` with its class."""

@@ -51,14 +51,14 @@ class WireError(Exception):
     """The other side is gone, or has sent what is no message."""
 
 
-def send(fd: int, message: dict[str, Any]) -> None:
+def send_message(fd: int, message: dict[str, Any]) -> None:
     content = json.dumps(message).encode()
     content = len(content).to_bytes(4, "big") + content
     while content:
         content = content[os.write(fd, content) :]
 
 
-def receive(fd: int) -> dict[str, Any]:
+def receive_message(fd: int) -> dict[str, Any]:
     """Return the next message; raises OSError, WireError or what `json.loads` raises where none comes."""
     size = int.from_bytes(_read_exactly(fd, 4), "big")
     if size > MAX_MESSAGE:
@@ -79,7 +79,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     return content
 
 
-def encode(value: Any, refer: Callable[[Any], dict[str, Any]]) -> Any:
+def encode_value(value: Any, refer: Callable[[Any], dict[str, Any]]) -> Any:
     """Return a value as JSON types; `refer` names what has no plain kind."""
     if value is None or isinstance(value, bool):
         return value
@@ -89,39 +89,39 @@ def encode(value: Any, refer: Callable[[Any], dict[str, Any]]) -> Any:
             is_json = name in ("float", "str") or isinstance(content, int)
             return content if is_json else {"k": name, "v": content}
     if isinstance(value, list):
-        return [encode(item, refer) for item in value]
+        return [encode_value(item, refer) for item in value]
     if isinstance(value, dict):
-        return {"k": "dict", "v": [[encode(key, refer), encode(item, refer)] for key, item in value.items()]}
+        return {"k": "dict", "v": [[encode_value(one, refer) for one in pair] for pair in value.items()]}
     if isinstance(value, (tuple, set, frozenset, deque, Iterator)):
         return _encode_collection(value, refer)
     if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-        return encode(value.tolist(), refer)
+        return encode_value(value.tolist(), refer)
     return refer(value)
 
 
 def _encode_collection(value: Any, refer: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    items = [encode(item, refer) for item in islice(value, MAX_ITEMS if isinstance(value, Iterator) else None)]
+    items = [encode_value(item, refer) for item in islice(value, MAX_ITEMS if isinstance(value, Iterator) else None)]
     if isinstance(value, tuple) and (fields := getattr(type(value), "_fields", ())):
         return {"k": "namedtuple", "v": [type(value).__name__, list(fields), items]}
     kinds = (name for name in ("tuple", "set", "frozenset", "deque") if isinstance(value, _COLLECTIONS[name]))
     return {"k": next(kinds, "iterator"), "v": items}
 
 
-def decode(value: Any, find: Callable[[dict[str, Any]], Any]) -> Any:
+def decode_value(value: Any, find: Callable[[dict[str, Any]], Any]) -> Any:
     """Return what `encode` was given; `find` returns what a reference names."""
     if isinstance(value, list):
-        return [decode(item, find) for item in value]
+        return [decode_value(item, find) for item in value]
     if not isinstance(value, dict):
         return value
     kind, inner = value.get("k"), value.get("v")
     try:
         if kind in _COLLECTIONS:
-            return _COLLECTIONS[kind](decode(inner, find))
+            return _COLLECTIONS[kind](decode_value(inner, find))
         if kind == "dict" and isinstance(inner, list):
-            return {decode(key, find): decode(item, find) for key, item in inner}
+            return {decode_value(key, find): decode_value(item, find) for key, item in inner}
         if kind == "namedtuple" and isinstance(inner, list):
             name, fields, items = inner
-            return namedtuple(name, fields)(*decode(items, find))
+            return namedtuple(name, fields)(*decode_value(items, find))
         if kind in _PLAIN:
             return _PLAIN[kind][2](inner)
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -12,7 +12,7 @@ from rlbox.artifacts.apt_lock import (
     list_bootstrap_and_base_packages,
     map_urls_to_mirrored_name_or_url,
     parse_print_uris,
-    render_apt_conf_and_pins,
+    render_apt_conf_and_pin_files,
     resolve_bootstrapped_base_debs,
     rewrite_source_lists,
 )
@@ -60,7 +60,7 @@ def test_a_suite_of_another_release(folder: Folder) -> None:
 
 
 def test_the_folder_of_apt() -> None:
-    files = render_apt_conf_and_pins({"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
+    files = render_apt_conf_and_pin_files({"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r")
     assert 'Dir "/r/";\n' in files["apt.conf"]
     assert files["etc/apt/preferences.d/rlbox"] == (
         "Package: adduser\nPin: version 1:3.134\nPin-Priority: 1001\n\n"

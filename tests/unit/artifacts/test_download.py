@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.artifacts.fetch import FetchResult, fetch_artifacts
+from rlbox.artifacts.fetch import FetchResult, fetch_missing_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.system.progress import ProgressItem
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 def fetch(store: ObjectStore, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchResult:
-    return fetch_artifacts(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
+    return fetch_missing_artifacts(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
 
 
 def holds(store: ObjectStore) -> bool:
@@ -215,7 +215,7 @@ def test_no_index_answers(store: ObjectStore) -> None:
     locator = FakeLocator()
     locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
     with pytest.raises(WorkFailed, match="    tuna: no connection") as caught:
-        fetch_artifacts([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
+        fetch_missing_artifacts([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
     assert caught.value.next_step == "check the network, then continue with: rlbox fetch mine"
 
 
@@ -248,14 +248,14 @@ def test_a_dead_mirror_costs_little(store: ObjectStore, other: Mirror) -> None:
     files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(40)]
     other.files = {file.file: bytes([n]) * 10 for n, file in enumerate(files)}
     locator = FakeLocator(dead="http://127.0.0.1:9", good=other.url)
-    report = fetch_artifacts(files, locator, store)
+    report = fetch_missing_artifacts(files, locator, store)
     assert (report.fetched, report.by_mirror) == (40, {"good": 400})
     assert [mirror for mirror, _ in locator.skipped_mirrors] == ["dead"]
 
 
 def test_progress(store: ObjectStore, mirror: Mirror) -> None:
     seen: list[ProgressItem] = []
-    fetch_artifacts([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
+    fetch_missing_artifacts([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
     assert [seen[0].mark, seen[-1].mark] == ["", "✓"]
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
     assert (seen[-1].key, seen[-1].done_bytes) == (FILE, len(DATA))

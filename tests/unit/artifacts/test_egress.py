@@ -12,7 +12,7 @@ from rlbox.artifacts.egress import (
     HostContact,
     env_condition_holds,
     list_host_contacts,
-    list_source_urls,
+    list_remote_source_urls,
     list_unclosed_hosts_by_phase,
     probe_redirect_and_listed_hosts_by_url,
 )
@@ -145,7 +145,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
         {"name": "torch", "packages": ("torch==2.9.0",), "source": "torch-wheels", "channel": "cu128"},
         {"name": "leaf", "packages": ("six",)},
     ]
-    found = list_source_urls(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
+    found = list_remote_source_urls(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
     assert [(one.kind, one.file_url.url) for one in found] == [
         ("torch-wheels", "https://download.pytorch.org/whl/cu128/torch/"),
         ("apt", "http://apt.example/debian/dists/bookworm/InRelease"),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from mirror import FakeLocator
 
-from rlbox.artifacts.fetch import fetch_artifacts
-from rlbox.artifacts.git_tree import resolve_git_ref
+from rlbox.artifacts.fetch import fetch_missing_artifacts
+from rlbox.artifacts.git_tree import hash_git_ref_tree
 from rlbox.artifacts.mirrors import FileUrl
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def lock(folder: Path, ref: str = "main") -> GitTree:
-    return resolve_git_ref("project", f"file://{folder}", ref, [FileUrl(url=f"file://{folder}", mirror="direct")])
+    return hash_git_ref_tree("project", f"file://{folder}", ref, [FileUrl(url=f"file://{folder}", mirror="direct")])
 
 
 def artifact(facts: GitTree, name: str = "project") -> Artifact:
@@ -71,7 +71,7 @@ def artifact(facts: GitTree, name: str = "project") -> Artifact:
 
 def fetched(store: ObjectStore, facts: GitTree, **places: Path) -> bytes:
     bases = {name: f"file://{folder}" for name, folder in places.items()}
-    fetch_artifacts([artifact(facts)], FakeLocator(**bases), store, target="mine")
+    fetch_missing_artifacts([artifact(facts)], FakeLocator(**bases), store, target="mine")
     return store.path(facts.sha256).read_bytes()
 
 
@@ -164,7 +164,7 @@ def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:
 
 def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as caught:
-        resolve_git_ref(
+        hash_git_ref_tree(
             "x", "http://me:secret@127.0.0.1:9/x", "main", [FileUrl(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
         )
     assert "secret" not in str(caught.value)

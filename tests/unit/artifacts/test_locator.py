@@ -11,7 +11,7 @@ from mirrorbox import Answer, MirrorServer, artifact, mirrors
 from rlbox.artifacts.locator import MirrorUrlFinder
 from rlbox.artifacts.mirrors import FileUrl, MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
-from rlbox.system.http import HttpClient, create_client
+from rlbox.system.http import HttpClient, create_netrc_client
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 
@@ -31,7 +31,7 @@ def hosts() -> Iterator[list[MirrorServer]]:
 @pytest.fixture(scope="module")
 def client() -> Iterator[HttpClient]:
     """A client that waits for 0.3 s."""
-    with create_client(NetworkSettings(), idle_timeout_s=0.3) as made:
+    with create_netrc_client(NetworkSettings(), idle_timeout_s=0.3) as made:
         yield made
 
 

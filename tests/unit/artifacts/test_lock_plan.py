@@ -16,7 +16,7 @@ from rlbox.artifacts.python_lock import (
     build_python_lock,
     list_kept_versions_by_purpose,
     map_chosen_sha256_to_url,
-    parse_file_name,
+    parse_pylock_file_name,
     parse_versions_and_requesters,
     plan_resolver_inputs,
     plan_uv_commands,
@@ -178,7 +178,7 @@ def test_torch_wheels_are_told_apart(folder: Folder) -> None:
     ],
 )
 def test_the_name_of_a_file(file: dict[str, str], name: str) -> None:
-    assert parse_file_name(file) == name
+    assert parse_pylock_file_name(file) == name
 
 
 def test_extras_markers_and_many_parents() -> None:

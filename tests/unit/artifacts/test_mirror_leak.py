@@ -11,9 +11,9 @@ from fakes import CHECKOUT
 from rlbox.artifacts.egress import HostContact, list_host_contacts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
-from rlbox.cli.lock import load_target_with_fix_env_and_locked_files
+from rlbox.cli.lock import load_target_with_fix_env_and_lock_artifacts
 from rlbox.config.project import Project
-from rlbox.image.context import list_hashed_entries
+from rlbox.image.context import list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
@@ -44,7 +44,7 @@ def test_no_file_of_another_target_names_one(name: str) -> None:
     """The spec, the lock, what is rendered, and every file that the build carries."""
     plan = load_image_plan(PROJECT, name)
     committed = [path for path in (CHECKOUT / "images" / name).glob("*") if path.is_file()]
-    entries = {str(path): path for path in committed} | list_hashed_entries(plan) | plan.rendered_files
+    entries = {str(path): path for path in committed} | list_hashed_context_entries(plan) | plan.rendered_files
     assert len(entries) > 100
     found = {path: named(source_text(source)) for path, source in entries.items()}
     assert {path: hosts for path, hosts in found.items() if hosts} == {}
@@ -52,7 +52,7 @@ def test_no_file_of_another_target_names_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_nothing_in_the_environment_of_another_target_names_one(name: str) -> None:
-    assert named(str(load_target_with_fix_env_and_locked_files(PROJECT, name)[0].env)) == set()
+    assert named(str(load_target_with_fix_env_and_lock_artifacts(PROJECT, name)[0].env)) == set()
 
 
 @pytest.mark.parametrize("name", IN_CHINA)
@@ -64,7 +64,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 
 
 def contacts(name: str) -> tuple[HostContact, ...]:
-    target, files = load_target_with_fix_env_and_locked_files(PROJECT, name)
+    target, files = load_target_with_fix_env_and_lock_artifacts(PROJECT, name)
     found = list_host_contacts(
         target,
         files,

@@ -13,8 +13,8 @@ from rlbox.artifacts.mirrors import (
     list_file_urls,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
-    list_image_urls,
-    override_machine_archive_urls,
+    list_image_urls_or_original,
+    override_machine_apt_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -123,11 +123,11 @@ def test_apt_archives_stand_below_a_mirror() -> None:
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert override_machine_archive_urls(("debian",), mine, machine) == {
+    assert override_machine_apt_urls(("debian",), mine, machine) == {
         **machine.url_by_apt_archive,
         "debian": "https://a.example/debian",
     }
-    assert override_machine_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
+    assert override_machine_apt_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
@@ -188,13 +188,13 @@ def test_references_of_images() -> None:
         rule("oci", "host", "https://hub.example/sub", match="docker.io"),
         rule("oci", "direct"),
     )
-    assert urls(list_image_urls(f"debian@{DIGEST}", mine)) == [
+    assert urls(list_image_urls_or_original(f"debian@{DIGEST}", mine)) == [
         f"m.example/docker.io/library/debian@{DIGEST}",
         f"hub.example/sub/library/debian@{DIGEST}",
         f"debian@{DIGEST}",
     ]
-    assert urls(list_image_urls(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_urls_or_original(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
         f"m.example/nvcr.io/nvidia/pytorch@{DIGEST}",
         f"nvcr.io/nvidia/pytorch@{DIGEST}",
     ]
-    assert urls(list_image_urls(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
+    assert urls(list_image_urls_or_original(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]

@@ -8,7 +8,11 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.locator import drop_dead_mirrors_unless_all_dead, pick_smallest_file, probe_mirrors
+from rlbox.artifacts.locator import (
+    drop_dead_package_mirrors_unless_all_dead,
+    pick_smallest_match,
+    probe_mirrors,
+)
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -63,12 +67,12 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
 def test_objects_are_the_smallest_that_a_rule_stands_for() -> None:
     larger = artifact(BODY * 2, "big.whl")
     files = [larger, SIX, DEB, HTTP]
-    assert pick_smallest_file(MirrorRule(kind="python", protocol="index", url="https://a.example"), files) == SIX
-    assert pick_smallest_file(MirrorRule(kind="oci", protocol="direct"), files) is None
+    assert pick_smallest_match(MirrorRule(kind="python", protocol="index", url="https://a.example"), files) == SIX
+    assert pick_smallest_match(MirrorRule(kind="oci", protocol="direct"), files) is None
     github = MirrorRule(kind="http", protocol="url-prefix", url="https://a.example", match="https://github.com/")
-    assert pick_smallest_file(github, files) == HTTP
+    assert pick_smallest_match(github, files) == HTTP
     hub = MirrorRule(kind="huggingface", protocol="host", url="https://a.example", match="https://huggingface.co")
-    assert pick_smallest_file(hub, files) is None
+    assert pick_smallest_match(hub, files) is None
 
 
 @pytest.mark.allow("sockets")
@@ -80,8 +84,11 @@ def test_the_rules_before_the_first_that_answers_are_dropped(hosts: list[MirrorS
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    live, dead = drop_dead_mirrors_unless_all_dead(profile(*rules, last), NetworkSettings(), [SIX])
+    live, dead = drop_dead_package_mirrors_unless_all_dead(profile(*rules, last), NetworkSettings(), [SIX])
     assert live.rule == (rules[3], last)
     assert [probe.mirror for probe in dead] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert drop_dead_mirrors_unless_all_dead(profile(*rules[:2]), NetworkSettings(), [SIX]) == (profile(*rules[:2]), [])
+    assert drop_dead_package_mirrors_unless_all_dead(profile(*rules[:2]), NetworkSettings(), [SIX]) == (
+        profile(*rules[:2]),
+        [],
+    )

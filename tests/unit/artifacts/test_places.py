@@ -39,7 +39,7 @@ def test_dead_mirrors_are_said(folder: Folder, app: App, capsys: pytest.CaptureF
         rules = RULE.format("python", "index", dead.url) + 'name = "dead"\n' + RULE.format("python", "index", good.url)
         folder.write("sources/lan.toml", f'title = "x"\n{rules}name = "good"\n')
         profile = load_profile_without_dead_mirrors(app, "lan", NetworkSettings())
-    assert [rule.title for rule in profile.rule] == ["good"]
+    assert [rule.display_name for rule in profile.rule] == ["good"]
     assert capsys.readouterr().err == "dead is passed over: cannot reach 127.0.0.1: Connection refused\n"
 
 
@@ -48,7 +48,7 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
     machine = MachineSourceSettings(
         url_by_apt_archive={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"}
     )
-    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_source_settings", lambda site, ask_uv_for_index: machine)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_source_settings", lambda site, ask_uv_for_index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
     assert dict(prepare_lock_sources(app, target).url_by_apt_archive) == dict(machine.url_by_apt_archive)

@@ -38,7 +38,9 @@ def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
     for kind in ("apt", "python", "torch-wheels", "git", "http", "oci"):
         assert len(profile.rules_or_machine_default_for(kind)) > 1, kind
     mirrors = [rule for rule in profile.rule if rule.protocol != "direct"]
-    assert [rule.title for rule in mirrors if not (rule.checked and rule.expires and rule.checked < rule.expires)] == []
+    assert [
+        rule.display_name for rule in mirrors if not (rule.checked and rule.expires and rule.checked < rule.expires)
+    ] == []
 
 
 def test_a_project_wins_and_adds(folder: Folder) -> None:
@@ -60,7 +62,7 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
     assert load_profile(folder.project, "cn").title == "mine"
     lan = load_profile(folder.project, "lan")
     (rule,) = lan.rule
-    assert (rule.title, rule.url_without_trailing_slash, rule.expires) == (
+    assert (rule.display_name, rule.url_without_trailing_slash, rule.expires) == (
         "lan",
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),
@@ -72,4 +74,4 @@ def test_an_included_profile_comes_after(folder: Folder) -> None:
     rule = '[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "{}"\n'
     folder.write("sources/under.toml", 'title = "u"\n' + rule.format("https://b.example"))
     folder.write("sources/over.toml", 'title = "o"\ninclude = "under"\n' + rule.format("https://a.example"))
-    assert [one.title for one in load_profile(folder.project, "over").rule] == ["a.example", "b.example"]
+    assert [one.display_name for one in load_profile(folder.project, "over").rule] == ["a.example", "b.example"]

@@ -10,15 +10,15 @@ import pytest
 from rlbox.artifacts.mirrors import PackageIndexSettings, list_find_links_wheel_files_of_group, plan_package_indexes
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.target.artifact import TorchGroup
+from rlbox.target.artifact import TorchWheelGroup
 
-CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
+CPU = TorchWheelGroup(packages=("torch==2.13.0",), channel="cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
 INDEX = "https://download.pytorch.org/whl/cpu"
 BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 FROM_PYTORCH = {"UV_INDEX": INDEX, **BEST}
 FROM_MIRROR = {"UV_DEFAULT_INDEX": "https://mirror/simple", "PIP_INDEX_URL": "https://mirror/simple"}
-BOTH = TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")
+BOTH = TorchWheelGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ BOTH = TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cp
         # one of two packages lies here: the other must still be found
         ([BOTH], {"wheels_by_find_links_folder": {"/w": (WHEEL,)}}, FROM_PYTORCH, (f"/w/{WHEEL}",)),
         # two groups of one channel: the index is named once, a wheel of both once
-        ([CPU, TorchGroup(packages=("x==1",), channel="cpu")], {}, FROM_PYTORCH, ()),
+        ([CPU, TorchWheelGroup(packages=("x==1",), channel="cpu")], {}, FROM_PYTORCH, ()),
         ([CPU, CPU], {"wheels_by_find_links_folder": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
     ],
 )
 def test_plan_sources(
-    groups: list[TorchGroup], site: dict[str, Any], env: dict[str, str], wheels: tuple[str, ...]
+    groups: list[TorchWheelGroup], site: dict[str, Any], env: dict[str, str], wheels: tuple[str, ...]
 ) -> None:
     found = plan_package_indexes(groups, NetworkSettings(**site), Profile(name="direct", title=""))
     assert found == PackageIndexSettings(env=env, local_wheel_paths=wheels)
@@ -88,7 +88,7 @@ def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str,
 def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
     profile = Profile(name="mine", title="", rule=(mirror("torch-wheels", "flat", "https://m/whl"),))
-    other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
+    other = TorchWheelGroup(packages=("torch==2.9.0",), channel="cu128")
     assert plan_package_indexes([CPU, other], NetworkSettings(), profile).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
     }
@@ -106,7 +106,7 @@ def test_local_wheels_by_name() -> None:
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
-    dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
+    dashed = TorchWheelGroup(packages=("flash-attn==1.0",), channel="cu128")
     assert list_find_links_wheel_files_of_group(
         dashed, NetworkSettings(wheels_by_find_links_folder={"/a": ("flash_attn-1.0+cu128-x.whl",)})
     ) == ("/a/flash_attn-1.0+cu128-x.whl",)

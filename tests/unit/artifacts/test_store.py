@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLocator, artifact_of, serving
 
-from rlbox.artifacts.fetch import fetch_artifacts
+from rlbox.artifacts.fetch import fetch_missing_artifacts
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
     collect_digests_used_by_any_project,
@@ -283,7 +283,7 @@ def test_a_disk_without_room(small_disk: Path) -> None:
     wanted = [artifact_of(one, f"p{n}.whl") for n, one in enumerate(data)]
     with serving({file.file: one for file, one in zip(wanted, data, strict=True)}) as mirror:
         with pytest.raises(NodeError) as caught:
-            fetch_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
+            fetch_missing_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
         assert str(caught.value) == (
             f"the store's disk is full: 1.4 MB needed, 1.0 MB free\n  where: {small_disk}/s\n"
             "  next:  rlbox prune, or name a folder on another disk with RLBOX_STORE"
@@ -302,11 +302,11 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
             request.send(),
         )[1]
         with pytest.raises(NodeError, match="the store's disk is full: "):
-            fetch_artifacts([wanted], FakeLocator(a=mirror.url), store)
+            fetch_missing_artifacts([wanted], FakeLocator(a=mirror.url), store)
         assert not store.has(wanted.sha256)
         (small_disk / "hog").unlink()
         mirror.answers.clear()
-        fetch_artifacts([wanted], FakeLocator(a=mirror.url), store)
+        fetch_missing_artifacts([wanted], FakeLocator(a=mirror.url), store)
     assert store.path(wanted.sha256).read_bytes() == data
     assert mirror.asked[-1][1].startswith("bytes=")
 
@@ -315,11 +315,11 @@ PROGRAM = """
 import sys
 sys.path[:0] = sys.argv[4:]
 from mirror import FakeLocator, artifact_of
-from rlbox.artifacts.fetch import fetch_artifacts
+from rlbox.artifacts.fetch import fetch_missing_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from pathlib import Path
 files = [artifact_of(bytes([n]) * int(sys.argv[3]), f"p{n}.whl") for n in range(6)]
-report = fetch_artifacts(files, FakeLocator(a=sys.argv[2]), ObjectStore(Path(sys.argv[1])), jobs=3)
+report = fetch_missing_artifacts(files, FakeLocator(a=sys.argv[2]), ObjectStore(Path(sys.argv[1])), jobs=3)
 print(report.fetched)
 """
 SIZE = 200_000

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlbox.artifacts.python_lock import choose_wheel
+from rlbox.artifacts.python_lock import choose_best_wheel
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # From the best to the worst for CPython 3.11 on x86-64; names of files that indexes offer.
@@ -38,13 +38,13 @@ FOREIGN = (
 
 @pytest.mark.parametrize(("better", "worse"), list(pairwise(RANKED)))
 def test_the_most_specific_wheel_wins(better: str, worse: str) -> None:
-    assert choose_wheel([worse, better], "3.11", X86) == better
-    assert choose_wheel([better, worse], "3.11", X86) == better
+    assert choose_best_wheel([worse, better], "3.11", X86) == better
+    assert choose_best_wheel([better, worse], "3.11", X86) == better
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_nothing_fits(name: str) -> None:
-    assert choose_wheel([name], "3.11", X86) is None
+    assert choose_best_wheel([name], "3.11", X86) is None
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_nothing_fits(name: str) -> None:
     ],
 )
 def test_the_highest_build_number_among_equals(names: tuple[str, str], best: str) -> None:
-    assert choose_wheel(names, "3.11", X86) == best
-    assert choose_wheel(names[::-1], "3.11", X86) == best
+    assert choose_best_wheel(names, "3.11", X86) == best
+    assert choose_best_wheel(names[::-1], "3.11", X86) == best
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_the_highest_build_number_among_equals(names: tuple[str, str], best: str
     ],
 )
 def test_interpreter_and_platform(python: str, platform: str, best: str) -> None:
-    assert choose_wheel([*RANKED, *FOREIGN], python, platform) == best
+    assert choose_best_wheel([*RANKED, *FOREIGN], python, platform) == best

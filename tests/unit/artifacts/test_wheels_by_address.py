@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import Folder, fitting_lock
 
-from rlbox.artifacts.mirrors import find_response_error
+from rlbox.artifacts.mirrors import explain_bad_response
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
@@ -87,7 +87,7 @@ def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target
     assert not store.verify_and_seal(digest, 4)
     lock = build_python_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
     unknown = next(file for file in list_install_artifacts(lock) if not file.size)
-    assert find_response_error(200, "application/zip", 12345, unknown) is None
+    assert explain_bad_response(200, "application/zip", 12345, unknown) is None
 
 
 @pytest.mark.parametrize(

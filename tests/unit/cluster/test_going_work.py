@@ -35,7 +35,7 @@ class Head:
     def engine(self) -> Any:
         rows = self._rows
         return SimpleNamespace(
-            list_containers=lambda label: rows if label.endswith("=0a1b2c3d") else [],
+            list_all_containers_with_label=lambda label: rows if label.endswith("=0a1b2c3d") else [],
             stream_exec_stdout_ignoring_exit=self._execute,
         )
 

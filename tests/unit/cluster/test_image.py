@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, *images: list[str], answers: Iterable[str] = ("",)) -> None:
         self._images, self._answers, self.loaded = images, list(answers), list[bytes]()
 
-    def list_images(self, label: str) -> list[dict[str, Any]]:
+    def list_images_with_label(self, label: str) -> list[dict[str, Any]]:
         return [{"Id": str(number)} for number in range(len(self._images))]
 
     def find_image(self, name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> ImageArchive:
     layers = tuple(SimpleNamespace(digest=digest, size=1) for digest in "123")
     monkeypatch.setattr(sending, "read_diff_ids", lambda archive, manifest: LAYERS)
     monkeypatch.setattr(
-        sending, "read_archive", lambda archive, omit: iter(["".join(sorted({*"123"} - omit)).encode()])
+        sending, "stream_archive", lambda archive, omit: iter(["".join(sorted({*"123"} - omit)).encode()])
     )
     return cast(ImageArchive, SimpleNamespace(manifests=(SimpleNamespace(layers=layers),)))
 

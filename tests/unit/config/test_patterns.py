@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.config.pattern import compile_re2, validate_selective_re2_pattern
-from rlbox.job.gate import get_named_group_regex
+from rlbox.job.gate import extract_named_group_regex_or_empty
 from rlbox.logs.patterns import compile_pattern_set, strip_anchors_and_group_names
 
 
@@ -84,5 +84,5 @@ def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
 
 
 def test_groups() -> None:
-    assert get_named_group_regex(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
+    assert extract_named_group_regex_or_empty(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
     assert strip_anchors_and_group_names(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"

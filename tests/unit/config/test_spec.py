@@ -9,7 +9,7 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.cli.init import create_json_schema
+from rlbox.cli.init import create_spec_json_schema
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
@@ -145,7 +145,7 @@ def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: 
 
 @pytest.mark.parametrize("kind", ["target", "job"])
 def test_schema_is_whole(kind: str) -> None:
-    schema = create_json_schema(kind)
+    schema = create_spec_json_schema(kind)
     assert (schema["type"], schema["additionalProperties"]) == ("object", False)
     assert schema["patternProperties"] == {"^x-": {"description": "your own keys; rlbox ignores them"}}
     assert "name" not in schema["properties"]
@@ -158,7 +158,7 @@ def test_schema_is_whole(kind: str) -> None:
 
 
 def test_schema_of_a_target_knows_defaults_and_includes() -> None:
-    schema = create_json_schema("target")
+    schema = create_spec_json_schema("target")
     assert schema["anyOf"] == [{"required": ["include"]}, {"required": ["title", "stack"]}]
     assert schema["properties"]["include"]["type"] == "string"
     for name, value in load_toml(DEFAULTS).items():
@@ -171,7 +171,7 @@ def test_schema_of_a_target_knows_defaults_and_includes() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.target_files())
 def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
-    schema, data = create_json_schema("target"), load_toml(SHIPPED.require_target_file(name))
+    schema, data = create_spec_json_schema("target"), load_toml(SHIPPED.require_target_file(name))
     assert keys_not_in(schema, schema, data) == []
     assert keys_not_in(schema, schema, {**data, "bse": 1, "run": {"pds": 1}}) == [".bse", ".run.pds"]
     assert load_target(SHIPPED, name).target.name == name
@@ -179,7 +179,7 @@ def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.job_files())
 def test_shipped_jobs_use_keys_of_the_schema(name: str) -> None:
-    schema, data = create_json_schema("job"), load_toml(SHIPPED.require_job_file(name))
+    schema, data = create_spec_json_schema("job"), load_toml(SHIPPED.require_job_file(name))
     assert keys_not_in(schema, schema, data) == []
     job = load_job(SHIPPED, name)
     assert isinstance(job, Job)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.config.units import DURATIONS, PARAMETER_UNITS, SIZES, Unit, UnitKind, convert_to_unit, parse_quantity
+from rlbox.config.units import (
+    DURATIONS,
+    PARAMETER_UNITS,
+    SIZES,
+    Unit,
+    UnitKind,
+    convert_from_base_unit,
+    parse_to_base_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +51,7 @@ from rlbox.config.units import DURATIONS, PARAMETER_UNITS, SIZES, Unit, UnitKind
     ],
 )
 def test_what_a_command_gets(kind: UnitKind, written: str | float, unit: str, value: float) -> None:
-    found = convert_to_unit(parse_quantity(kind, written), unit)
+    found = convert_from_base_unit(parse_to_base_unit(kind, written), unit)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -78,7 +86,7 @@ def test_what_a_command_gets(kind: UnitKind, written: str | float, unit: str, va
 )
 def test_what_is_no_value(kind: UnitKind, written: str | float, message: str) -> None:
     with pytest.raises(ValueError, match=r".*") as caught:
-        parse_quantity(kind, written)
+        parse_to_base_unit(kind, written)
     assert str(caught.value) == message
 
 
@@ -88,9 +96,9 @@ def test_units_of_the_schema() -> None:
 
 @given(st.integers(0, 10**12), st.sampled_from(sorted(DURATIONS)), st.sampled_from(["", " "]))
 def test_durations_are_exact(number: int, unit: str, blank: str) -> None:
-    assert parse_quantity("duration", f"{number}{blank}{unit}") == number * DURATIONS[unit]
+    assert parse_to_base_unit("duration", f"{number}{blank}{unit}") == number * DURATIONS[unit]
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999), st.sampled_from(sorted(SIZES)))
 def test_sizes_are_exact(whole: int, part: int, unit: str) -> None:
-    assert parse_quantity("size", f"{whole}.{part:03}{unit}") == (whole + Fraction(part, 1000)) * SIZES[unit]
+    assert parse_to_base_unit("size", f"{whole}.{part:03}{unit}") == (whole + Fraction(part, 1000)) * SIZES[unit]

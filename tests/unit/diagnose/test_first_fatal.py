@@ -17,9 +17,9 @@ from rlbox.diagnose.first_fatal import (
     FirstFatalFinder,
     Grade,
     LogFailure,
-    find_earliest_related_failure_or_read_last_line,
+    find_best_graded_failure_or_read_last_line,
     find_first_fatal,
-    read_last_line,
+    read_last_line_as_failure,
     read_log_failure,
     sort_failures_by_time_services_first,
 )
@@ -243,7 +243,7 @@ def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
 def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
     gone = read_log_failure(tmp_path, "gone.log", spot(7, "ValueError", 1, 0))
     assert gone == LogFailure(log="gone.log", number=7, text="ValueError")
-    assert read_last_line(tmp_path, "gone.log") is None
+    assert read_last_line_as_failure(tmp_path, "gone.log") is None
     assert find_first_fatal(tmp_path / "gone.log") is None
 
 
@@ -253,7 +253,7 @@ def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
 def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int, quoted: str) -> None:
     log = tmp_path / "stage.log"
     log.write_text(text)
-    line = read_last_line(tmp_path, "stage.log")
+    line = read_last_line_as_failure(tmp_path, "stage.log")
     assert line is not None
     assert (line.number, line.text) == (number, quoted)
 
@@ -261,7 +261,7 @@ def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int,
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
-    assert [LogTimes(log).find_unix_time_at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [
+    assert [LogTimes(log).find_write_time_unix(offset) for offset in (0, 49, 50, 89, 90, 500)] == [
         1.0,
         1.0,
         2.5,
@@ -269,7 +269,7 @@ def test_when_a_line_was_written(tmp_path: Path) -> None:
         9.0,
         9.0,
     ]
-    assert LogTimes(tmp_path / "other.log").find_unix_time_at(0) is None
+    assert LogTimes(tmp_path / "other.log").find_write_time_unix(0) is None
 
 
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:
@@ -322,9 +322,7 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
     ids=["the earliest", "one that only noticed", "one that only wraps", "one of long ago"],
 )
 def test_which_failure_is_behind_the_cause(found: tuple[LogFailure, ...], log: str) -> None:
-    chosen = find_earliest_related_failure_or_read_last_line(
-        EXIT, sort_failures_by_time_services_first(found), Path("none")
-    )
+    chosen = find_best_graded_failure_or_read_last_line(EXIT, sort_failures_by_time_services_first(found), Path("none"))
     assert chosen in found
     assert chosen.log == log
 
@@ -333,6 +331,6 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = find_earliest_related_failure_or_read_last_line(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_best_graded_failure_or_read_last_line(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.number, chosen.text) == (VLLM, 2, "bye")

@@ -11,14 +11,14 @@ from rlbox.config.project import Project
 from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
-    find_known_signature,
-    read_stored_run_signatures,
+    find_failure_signature_of_line,
+    read_run_signatures_or_empty,
 )
 from rlbox.diagnose.signatures import LogSignature
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import render_signatures_json
 
-FIXES = load_fixes(Project(folder=CHECKOUT))
+FIXES = load_fix_catalogue(Project(folder=CHECKOUT))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def known_of(run_dir: Path, *lines: str) -> LogSignature | None:
     """Return what is known of the first fatal line of a log."""
-    finder = FirstFatalFinder(catalogue=read_stored_run_signatures(run_dir))
+    finder = FirstFatalFinder(catalogue=read_run_signatures_or_empty(run_dir))
     finder.feed(make_line_block(lines))
     return finder.first_fatal.known if finder.first_fatal else None
 
@@ -46,18 +46,18 @@ def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert find_known_signature("ValueError: the reward is a banana", run_dir) is None
+    assert find_failure_signature_of_line("ValueError: the reward is a banana", run_dir) is None
     empty = tmp_path_factory.mktemp("no-signatures")
-    assert find_known_signature("ray: command not found", empty) is None
+    assert find_failure_signature_of_line("ray: command not found", empty) is None
     (empty / "spec").mkdir()
     (empty / SIGNATURES_FILE).write_text("torn")
-    assert find_known_signature("ray: command not found", empty) is None
+    assert find_failure_signature_of_line("ray: command not found", empty) is None
 
 
 def test_a_benign_warning_is_no_cause(run_dir: Path) -> None:
     for fix in FIXES:
         if fix.id.startswith("benign-"):
-            assert [row.example for row in fix.signature if find_known_signature(row.example, run_dir)] == []
+            assert [row.example for row in fix.signature if find_failure_signature_of_line(row.example, run_dir)] == []
 
 
 def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
@@ -66,7 +66,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-oom-training"),
         ("OSError: [Errno 98] Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_signature(line, run_dir)
+        found = find_failure_signature_of_line(line, run_dir)
         assert found is not None
         assert found.fix == known
     for line, other in (
@@ -74,7 +74,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
         ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
     ):
-        found = find_known_signature(line, run_dir)
+        found = find_failure_signature_of_line(line, run_dir)
         assert found is None or found.fix != other
 
 

@@ -16,8 +16,8 @@ from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
-from rlbox.fixes.catalogue import load_fixes
-from rlbox.foreign import decode_toml
+from rlbox.fixes.catalogue import load_fix_catalogue
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.logs.patterns import find_matching_line_indexes
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
@@ -27,7 +27,7 @@ def _rows() -> list[tuple[LogSignature, str, str]]:
     """Return each signature with its example and what it must not fit."""
     found = []
     for path in sorted((CHECKOUT / "templates/fixes").glob("*.toml")):
-        fix = {**decode_toml(path.read_text("utf-8")), "id": path.stem}
+        fix = {**parse_untrusted_toml(path.read_text("utf-8")), "id": path.stem}
         rows = fix.get("signature", ())
         found += [
             (signature, row["example"], row.get("unlike", ""))
@@ -66,7 +66,7 @@ def test_none_asks_for_what_is_of_one_log_alone() -> None:
 def test_each_that_alarms_says_what_is_wrong_in_both_languages() -> None:
     """The title of a fix tells what it brings about: as a cause it would say the contrary."""
     alarming = {one.fix for one, _, _ in ROWS if one.role != "benign"}
-    fixes = [fix for fix in load_fixes(Project(folder=CHECKOUT)) if fix.id in alarming]
+    fixes = [fix for fix in load_fix_catalogue(Project(folder=CHECKOUT)) if fix.id in alarming]
     assert [fix.id for fix in fixes if not fix.failure or fix.failure == fix.failure_zh] == []
 
 
@@ -91,9 +91,9 @@ def test_none_ties_with_one_of_another_cause() -> None:
 
 def test_each_fits_its_example_and_not_what_it_is_unlike() -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
-    assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_fitting_in_catalogue_order(example)] == []
+    assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_matching_in_catalogue_order(example)] == []
     assert [
-        one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_fitting_in_catalogue_order(unlike)
+        one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_matching_in_catalogue_order(unlike)
     ] == []
 
 

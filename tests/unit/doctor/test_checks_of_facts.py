@@ -21,10 +21,10 @@ from rlbox.doctor.container import _check_sandbox
 from rlbox.doctor.disks import (
     RunDirectory,
     check_directories_by_writing,
-    check_host_data_by_writing,
+    check_host_dirs_by_writing,
     list_run_directories,
 )
-from rlbox.doctor.environment import check_environment, check_paths_and_cuda_home
+from rlbox.doctor.environment import check_environment_variables, check_paths_and_cuda_home
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
@@ -154,9 +154,9 @@ def test_directories_that_are_missing_or_slow_are_named(tmp_path: Path, monkeypa
     assert ids(found) == ["data-disk-missing", "data-disk-missing", "tmp-missing"]
     assert "docker run --volume" in found[0].remedy
     assert found[1].seen == f"{file}: there is something else"
-    (on_host,) = check_host_data_by_writing([RunDirectory("data", missing)], TARGET)
+    (on_host,) = check_host_dirs_by_writing([RunDirectory("data", missing)], TARGET)
     assert on_host.remedy.startswith(f"mkdir -p {missing} ")
-    assert ids(check_host_data_by_writing([], TARGET)) == ["data-disk-unnamed"]
+    assert ids(check_host_dirs_by_writing([], TARGET)) == ["data-disk-unnamed"]
     monkeypatch.setattr(disks, "_SLOW_S", 0.05)
     monkeypatch.setattr(disks, "_examine", lambda *args: time.sleep(2))
     assert ids(check_directories_by_writing([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
@@ -244,7 +244,7 @@ def test_paths_that_are_right_are_no_finding(venv: Path) -> None:
     ],
 )
 def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
-    (finding,) = check_environment(environ, (), TARGET)
+    (finding,) = check_environment_variables(environ, (), TARGET)
     assert finding.id == name
     assert seen in finding.seen
     assert "abc" not in str(finding)  # no value of a token
@@ -253,12 +253,12 @@ def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
 def test_dotenv_names_that_are_not_exported_are_named(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"HF_TOKEN=secret\nA=1\nWANDB_API_KEY=\n")
     directories = (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))  # the same file once
-    first, second = check_environment({"A": "1"}, directories, TARGET)
+    first, second = check_environment_variables({"A": "1"}, directories, TARGET)
     assert (first.id, first.seen) == ("env-not-exported", "HF_TOKEN")
     assert first.remedy == f"set -a; . {tmp_path}/.env; set +a"
     assert (second.id, second.seen) == ("token-unset", "WANDB_API_KEY: no value")
     (tmp_path / ".env").write_bytes(b"A=1\r\nnonsense\n")
-    (broken,) = check_environment({"A": "1"}, directories, TARGET)
+    (broken,) = check_environment_variables({"A": "1"}, directories, TARGET)
     assert (broken.id, broken.seen) == (
         "env-file-broken", "line 2: no '=' in it: write NAME=value; Windows line ends"
     )  # fmt: skip

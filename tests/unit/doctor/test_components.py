@@ -12,15 +12,15 @@ from test_doctor_stack import Linker
 from rlbox.doctor.components import (
     NO_GPU,
     NOT_INSTALLED,
-    Component,
     ComponentResult,
+    StackComponent,
     StackInfo,
     check_c_compiler_and_linker,
-    report_driver_start,
-    report_import_or_kernel,
-    report_missing,
-    report_nccl,
-    report_torch_and_triton,
+    make_cuda_driver_result,
+    make_import_or_kernel_result,
+    make_missing_component_result,
+    make_nccl_result,
+    make_torch_and_triton_results,
 )
 from rlbox.doctor.gpus import GpuFacts
 from rlbox.doctor.requirements import Requirements
@@ -35,7 +35,7 @@ BARE = StackInfo(
     requirements=Requirements(gpus=2),
 )
 GPUS = replace(BARE, gpu_device_count=2)
-VLLM = Component(name="vLLM", packages=("vllm",), imports=("vllm:LLM",))
+VLLM = StackComponent(name="vLLM", packages=("vllm",), imports=("vllm:LLM",))
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch.py", "version": "2.8.0+cu128", "cuda": "12.8"}
 CPU = {"step": "cpu", "ok": True}
 NO_CUDA = {"step": "gpu", "ok": False, "count": 0, "error": "torch.cuda.is_available() is False", "archs": ["sm_120"]}
@@ -86,7 +86,7 @@ def states(results: Iterable[ComponentResult]) -> list[str]:
     ],
 )
 def test_torch(stack: StackInfo, steps: tuple[dict[str, Any], ...], expected: list[str], detail: str) -> None:
-    results = list(report_torch_and_triton(facts(*steps), stack))
+    results = list(make_torch_and_triton_results(facts(*steps), stack))
     assert states(results) == expected
     assert any(detail in result.detail for result in results)
 
@@ -95,19 +95,19 @@ def test_the_driver() -> None:
     works = {"step": "driver", "ok": True, "code": 0, "cuda": 12080, "count": 2, "library": "/lib/libcuda.so.570"}
     missing = {"step": "driver", "ok": False, "code": -1, "name": "libcuda.so.1: cannot open", "cuda": 0, "count": 0}
     stub = {**works, "ok": False, "code": 34, "name": "CUDA_ERROR_STUB_LIBRARY", "library": "/usr/stubs/libcuda.so"}
-    assert report_driver_start(GpuFacts(cuda=facts(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
-    assert report_driver_start(GpuFacts(cuda=facts(missing)), BARE).state == "no-gpu"
-    assert report_driver_start(GpuFacts(cuda=facts(missing)), GPUS).state == "failed"
-    result = report_driver_start(GpuFacts(cuda=facts(stub)), BARE)
+    assert make_cuda_driver_result(GpuFacts(cuda=facts(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
+    assert make_cuda_driver_result(GpuFacts(cuda=facts(missing)), BARE).state == "no-gpu"
+    assert make_cuda_driver_result(GpuFacts(cuda=facts(missing)), GPUS).state == "failed"
+    result = make_cuda_driver_result(GpuFacts(cuda=facts(stub)), BARE)
     assert (result.state, "cuInit gives 34 CUDA_ERROR_STUB_LIBRARY" in result.detail) == ("failed", True)
 
 
 def test_nccl() -> None:
     added = {"step": "sum", "ok": True, "error": ""}
-    assert report_nccl(facts(added), 2).detail == "2 processes added up a tensor"
+    assert make_nccl_result(facts(added), 2).detail == "2 processes added up a tensor"
     broken = facts({**added, "ok": False, "error": "NCCL error: unhandled system error"}, exit_code=None)
-    assert "unhandled system error" in report_nccl(broken, 2).detail
-    failed = report_nccl(facts(exit_code=1, last_error="no torch"), 2)
+    assert "unhandled system error" in make_nccl_result(broken, 2).detail
+    failed = make_nccl_result(facts(exit_code=1, last_error="no torch"), 2)
     assert (failed.state, failed.detail) == ("failed", "no torch")
 
 
@@ -156,12 +156,12 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
     ],
 )
 def test_import(stack: StackInfo, program: ProgramFacts, state: str, detail: str) -> None:
-    result = report_import_or_kernel(VLLM, program, stack)
+    result = make_import_or_kernel_result(VLLM, program, stack)
     assert (result.state, result.detail) == (state, detail)
 
 
 def test_a_component_of_the_lock_must_be_there() -> None:
-    assert report_missing(VLLM, BARE).state == "absent"
+    assert make_missing_component_result(VLLM, BARE).state == "absent"
     locked = replace(BARE, requirements=Requirements(packages={"vllm": "0.11.0"}))
-    result = report_missing(VLLM, locked)
+    result = make_missing_component_result(VLLM, locked)
     assert (result.state, result.detail) == ("failed", "the lock has vllm, and vllm is not there")

@@ -19,7 +19,7 @@ from rlbox.doctor.host import check_cgroups_and_cdi_paths, check_engine_gpus_and
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts
 from rlbox.engine.gpu_access import GpuSupport
-from rlbox.system.gpu import GpuDriver, find_pcie_peer_bus_ids
+from rlbox.system.gpu import GpuDriver, find_pcie_p2p_gpu_bus_ids
 
 TARGET = Requirements(gpu="NVIDIA A800", gpus=2)
 TWO_GPUS = GpuDriver(is_present=True, device_file_count=2, max_cuda_version=(13, 0))
@@ -62,7 +62,7 @@ def test_engine_with_cdi_off_is_told_how_to_turn_it_on(tmp_path: Path, monkeypat
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     monkeypatch.setattr("rlbox.engine.gpu_access.CDI_FOLDERS", (str(tmp_path),))
     monkeypatch.setattr("rlbox.doctor.host.is_engine_on_unix_socket", lambda: True)
-    monkeypatch.setattr("rlbox.doctor.host.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
+    monkeypatch.setattr("rlbox.doctor.host.resolve_engine_address_opening_tunnel", lambda: "unix:///x.sock")
     (finding,) = check_engine_gpus_and_disk({"Runtimes": {}, "DockerRootDir": "/none"}, TARGET)
     assert finding.id == "gpu-runtime-missing"
     assert "--cdi.enabled" in finding.remedy
@@ -155,7 +155,7 @@ def test_pcie_peers_behind_a_translating_iommu_are_named(
     group_type: str, cpu_flags: str, environ: dict[str, str], names: list[str],
 ) -> None:  # fmt: skip
     bus_ids = {"0000:41:00.0", "0000:61:00.0"}
-    monkeypatch.setattr("rlbox.doctor.gpus.find_pcie_peer_bus_ids", lambda: bus_ids)
+    monkeypatch.setattr("rlbox.doctor.gpus.find_pcie_p2p_gpu_bus_ids", lambda: bus_ids)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\nflags : {cpu_flags}\n")
     for bus_id in bus_ids if group_type else ():
@@ -188,10 +188,10 @@ def test_pcie_peers_are_gpus_without_nvlink(
 ) -> None:
     nvml = fake_nvml(links)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert find_pcie_peer_bus_ids() == bus_ids
+    assert find_pcie_p2p_gpu_bus_ids() == bus_ids
 
     def fail() -> None:
         raise nvml.NVMLError("no driver")
 
     nvml.nvmlInit = fail
-    assert find_pcie_peer_bus_ids() == set()
+    assert find_pcie_p2p_gpu_bus_ids() == set()

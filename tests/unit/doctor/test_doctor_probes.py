@@ -19,7 +19,7 @@ from rlbox.doctor.checks import CheckThreads
 from rlbox.doctor.container import ContainerChecks
 from rlbox.doctor.fix_checks import run_fix_checks
 from rlbox.doctor.processes import list_processes_in_same_container
-from rlbox.doctor.program import PROCESS_MARK, Program
+from rlbox.doctor.program import PROCESS_MARK, RunningProgram
 from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe, check_package_files_and_versions
@@ -53,9 +53,9 @@ def test_checks_that_make_no_sense_are_not_run(
     changes: dict[str, Any], stack: StackProbe | None, names: set[str]
 ) -> None:
     checks = replace(ANY, **changes)
-    assert checks.list_slow((), stack).keys() == names | {"sandbox", "packages", "network", "fixes"}
+    assert checks.list_slow_checks((), stack).keys() == names | {"sandbox", "packages", "network", "fixes"}
     earlier = Finding(id="lib64-missing", title="", breaks=("jit-*", "ray-*"))
-    left = checks.list_slow([earlier], stack)
+    left = checks.list_slow_checks([earlier], stack)
     assert names - left.keys() == names & {"ray task", "link"}
 
 
@@ -123,7 +123,7 @@ def test_processes_of_this_test_are_its_own() -> None:
 @pytest.mark.allow("processes")
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
-    program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path))
+    program = RunningProgram(["sh", "-c", script], dict(os.environ), str(tmp_path))
     ran = program.read_output_and_kill_all(time.monotonic() + 0.5)
     assert ran.exit_code is None
     assert '{"step": 1}' in ran.stdout
@@ -139,7 +139,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     code = "import os, time; held = bytearray(range(1, 5)) * (100 << 20); os.setsid(); print(os.getpid(), flush=True)"
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
     argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
-    program = Program(argv, dict(os.environ), str(tmp_path))
+    program = RunningProgram(argv, dict(os.environ), str(tmp_path))
     program.read_output_and_kill_all(time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
     assert last is None or last.is_zombie

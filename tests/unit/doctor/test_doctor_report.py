@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.doctor.report import Report, format_report, merge_and_split_off_explained, merge_reports, parse_report
+from rlbox.doctor.report import (
+    DoctorReport,
+    format_report,
+    merge_and_split_off_explained,
+    merge_reports,
+    parse_report,
+)
 from rlbox.findings import Finding
 
 TRUNCATED = Finding(
@@ -42,19 +48,22 @@ def test_findings_that_mean_the_same_or_follow_are_one(
 
 
 def test_host_and_container_make_one_report() -> None:
-    host, inside = Report(findings=(SMALL,), checks=3, unfinished=("a: b",)), Report(findings=(SMALL, LOAD), checks=4)
-    assert merge_reports([host, inside], 2.0) == Report(
+    host, inside = (
+        DoctorReport(findings=(SMALL,), checks=3, unfinished=("a: b",)),
+        DoctorReport(findings=(SMALL, LOAD), checks=4),
+    )
+    assert merge_reports([host, inside], 2.0) == DoctorReport(
         findings=(LOAD, SMALL), checks=7, unfinished=("a: b",), seconds=2.0
     )
 
 
 def test_a_report_survives_json() -> None:
-    report = Report(findings=(SMALL,), follows=(LOAD,), checks=3, unfinished=("torch: late",), seconds=1.5)
+    report = DoctorReport(findings=(SMALL,), follows=(LOAD,), checks=3, unfinished=("torch: late",), seconds=1.5)
     assert parse_report(report.as_json()) == report
 
 
 def test_notes_and_what_follows_are_said_on_demand() -> None:
-    report = Report(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
+    report = DoctorReport(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
     assert format_report(report) == ""
     assert format_report(report, with_notes_and_follows=True).splitlines() == [
         "note: shm-too-small: shared memory is too small",

@@ -17,9 +17,9 @@ from rlbox.doctor.fix_checks import (
 from rlbox.doctor.gpus import (
     DriverRequirements,
     GpuFacts,
-    check_all_reduce,
     check_cuda_nvml_and_memory,
     check_driver,
+    check_nccl_all_reduce,
     check_torch_and_triton_kernels,
 )
 from rlbox.doctor.host import check_engine_gpus_and_disk
@@ -147,9 +147,9 @@ def test_gpu_kernels() -> None:
 
 
 def test_all_reduce() -> None:
-    assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
-    assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
-    assert ids(check_all_reduce(ProgramFacts(exit_code=None), 2)) == []
+    assert ids(check_nccl_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
+    assert ids(check_nccl_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
+    assert ids(check_nccl_all_reduce(ProgramFacts(exit_code=None), 2)) == []
 
 
 def test_driver() -> None:
@@ -182,7 +182,7 @@ def test_engine_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], names: list[str]
 ) -> None:
     monkeypatch.setattr("rlbox.doctor.host.is_engine_on_unix_socket", lambda: True)
-    monkeypatch.setattr("rlbox.doctor.host.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
+    monkeypatch.setattr("rlbox.doctor.host.resolve_engine_address_opening_tunnel", lambda: "unix:///x.sock")
     monkeypatch.setattr("rlbox.doctor.host.free_bytes_or_0", lambda path: 1 << 30)
     assert ids(check_engine_gpus_and_disk(ENGINE | changes, TARGET)) == names
     if names == ["gpu-runtime-missing"]:

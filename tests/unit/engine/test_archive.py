@@ -20,11 +20,11 @@ from rlbox.engine.archive import (
     BLOBS_DIR,
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
-    convert_to_docker_archive,
     read_blob,
     read_verified_archive,
-    rename_archive_image,
+    rename_image_in_oci_archive,
     save_image_archive,
+    stream_as_docker_archive,
 )
 from rlbox.engine.oci import (
     CONTAINERD_NAME_ANNOTATION,
@@ -32,7 +32,7 @@ from rlbox.engine.oci import (
     LAYOUT_FILE,
     MANIFEST_TYPE,
     Descriptor,
-    compute_digest,
+    compute_sha256_digest,
     create_descriptor,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
@@ -50,11 +50,11 @@ def create_index(manifest: Descriptor) -> bytes:
 
 def make_files() -> dict[str, bytes]:
     """Return the files of an archive, by name."""
-    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in LAYERS]}}).encode()
+    config = json.dumps({"rootfs": {"diff_ids": [compute_sha256_digest(data) for data in LAYERS]}}).encode()
     layers = [create_descriptor(layer, LAYER_TYPE) for layer in LAYERS]
     body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
     named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
-    stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *LAYERS)}
+    stored = {f"{BLOBS_DIR}{compute_sha256_digest(data)[7:]}": data for data in (config, body, *LAYERS)}
     return {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index(named), **stored}
 
 
@@ -93,21 +93,21 @@ def test_an_archive_is_given_another_name(file: Path, tmp_path: Path) -> None:
     data = file.read_bytes()
     pieces = (data[start : start + 1000] for start in range(0, len(data), 1000))
     other = tmp_path / "other.tar"
-    other.write_bytes(b"".join(rename_archive_image(pieces, "rlbox/mine:work-0a1b2c")))
+    other.write_bytes(b"".join(rename_image_in_oci_archive(pieces, "rlbox/mine:work-0a1b2c")))
     before, after = read_verified_archive(file), read_verified_archive(other)
     assert after.tags == ("rlbox/mine:work-0a1b2c",)
     assert after.manifests == before.manifests
     assert {digest: read_blob(after, digest) for digest in after.blobs} == {
         digest: read_blob(before, digest) for digest in before.blobs
     }
-    back = b"".join(rename_archive_image(iter([other.read_bytes()]), "rlbox/mine:latest"))
-    assert back == b"".join(rename_archive_image(iter([data]), "rlbox/mine:latest"))
+    back = b"".join(rename_image_in_oci_archive(iter([other.read_bytes()]), "rlbox/mine:latest"))
+    assert back == b"".join(rename_image_in_oci_archive(iter([data]), "rlbox/mine:latest"))
 
 
 def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
     listed = {DOCKER_MANIFEST_FILE: b'[{"Config": "c", "RepoTags": ["rlbox/mine:latest"], "Layers": ["l"]}]'}
     data = write(tmp_path / "x.tar", make_files() | listed).read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(b"".join(rename_archive_image(iter([data]), "rlbox/mine:new")))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(rename_image_in_oci_archive(iter([data]), "rlbox/mine:new")))) as tar:
         manifest = tar.extractfile(DOCKER_MANIFEST_FILE)
         assert manifest is not None
         assert json.load(manifest) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
@@ -115,7 +115,7 @@ def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
 
 def test_what_is_cut_gets_no_name(file: Path) -> None:
     with pytest.raises(tarfile.TarError):
-        b"".join(rename_archive_image(iter([file.read_bytes()[:700]]), "rlbox/mine:new"))
+        b"".join(rename_image_in_oci_archive(iter([file.read_bytes()[:700]]), "rlbox/mine:new"))
 
 
 def test_a_whole_archive(file: Path) -> None:
@@ -238,16 +238,16 @@ def test_an_engine_without_oci_archives(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.parametrize(("packer", "kind"), [(zstd.compress, "tar+zstd"), (gzip.compress, "tar+gzip"), (bytes, "tar")])
 def test_convert_to_docker_archive_unpacks_layers(packer: Callable[[bytes], bytes], kind: str, tmp_path: Path) -> None:
-    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in LAYERS]}}).encode()
+    config = json.dumps({"rootfs": {"diff_ids": [compute_sha256_digest(data) for data in LAYERS]}}).encode()
     blobs = [packer(layer) for layer in LAYERS]
     layers = [create_descriptor(blob, f"application/vnd.oci.image.layer.v1.{kind}") for blob in blobs]
     body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
     named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
-    stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *blobs)}
+    stored = {f"{BLOBS_DIR}{compute_sha256_digest(data)[7:]}": data for data in (config, body, *blobs)}
     found = read_verified_archive(
         write(tmp_path / "a.tar", {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index(named), **stored})
     )
-    converted = io.BytesIO(b"".join(convert_to_docker_archive(found, "mine:2", {layers[1].digest})))
+    converted = io.BytesIO(b"".join(stream_as_docker_archive(found, "mine:2", {layers[1].digest})))
     with tarfile.open(fileobj=converted) as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
     (image,) = json.loads(files["manifest.json"])
@@ -259,4 +259,4 @@ def test_convert_to_docker_archive_unpacks_layers(packer: Callable[[bytes], byte
     ("version", "unpacks"), [("20.10.24+dfsg1", False), ("23.0.1", True), ("26.1.5", True), ("", True)]
 )
 def test_unpacks_zstd_from_docker_23_on(version: str, unpacks: bool) -> None:
-    assert archive.unpacks_zstd(version) is unpacks
+    assert archive.can_engine_unpack_zstd(version) is unpacks

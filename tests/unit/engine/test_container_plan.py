@@ -11,9 +11,9 @@ from fakes import LIMITS
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import (
+    build_own_network_commands_or_empty,
     create_docker_py_options,
     format_docker_run_args,
-    format_network_commands_if_own,
     plan_container,
 )
 from rlbox.engine.data_disk import report_and_require_local_devices
@@ -71,14 +71,14 @@ def test_client_words() -> None:
 
 def test_a_network_of_its_own() -> None:
     plan = replace(SMALL, network="own", labels={"rlbox.owner": "1000"})
-    before, after = format_network_commands_if_own(plan)
+    before, after = build_own_network_commands_or_empty(plan)
     assert before == (
         "docker", "network", "create", "--driver=bridge", "--label=rlbox.network=n", "--label=rlbox.owner=1000", "n",
     )  # fmt: skip
     assert after == ("docker", "network", "rm", "n")
     assert "--network=n" in format_docker_run_args(plan, interactive=False, terminal=False)
     assert create_docker_py_options(plan)["network_mode"] == "n"
-    assert format_network_commands_if_own(SMALL) == ((), ())
+    assert build_own_network_commands_or_empty(SMALL) == ((), ())
 
 
 def test_ports_are_published_on_loopback_alone() -> None:

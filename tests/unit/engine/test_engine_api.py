@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket
 
-from rlbox.engine.address import find_engine_url, open_engine_tunnel_if_remote
+from rlbox.engine.address import find_engine_url, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import find_image
 from rlbox.errors import EngineError
 
@@ -25,19 +25,19 @@ def context(folder: Path, name: str, text: str) -> Path:
 
 
 def test_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert open_engine_tunnel_if_remote() == "unix:///var/run/docker.sock"
+    assert resolve_engine_address_opening_tunnel() == "unix:///var/run/docker.sock"
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert open_engine_tunnel_if_remote() == "unix:///var/run/docker.sock"
+    assert resolve_engine_address_opening_tunnel() == "unix:///var/run/docker.sock"
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
     context(tmp_path, "far", '{"Endpoints": {"docker": {"Host": "ssh://far"}}}')
     assert find_engine_url() == "ssh://far"
     context(tmp_path, "near", '{"Endpoints": {"docker": {"Host": "unix:///near"}}}')
     monkeypatch.setenv("DOCKER_CONTEXT", "near")
-    assert open_engine_tunnel_if_remote() == "unix:///near"
+    assert resolve_engine_address_opening_tunnel() == "unix:///near"
     monkeypatch.setenv("DOCKER_CONTEXT", "default")
-    assert open_engine_tunnel_if_remote() == "unix:///var/run/docker.sock"
+    assert resolve_engine_address_opening_tunnel() == "unix:///var/run/docker.sock"
     monkeypatch.setenv("DOCKER_HOST", "tcp://h:1")
-    assert open_engine_tunnel_if_remote() == "tcp://h:1"
+    assert resolve_engine_address_opening_tunnel() == "tcp://h:1"
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"Endpoints": {}}'])
@@ -48,14 +48,14 @@ def test_a_context_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     if text is None:
         path.unlink()
     with pytest.raises(EngineError) as caught:
-        open_engine_tunnel_if_remote()
+        resolve_engine_address_opening_tunnel()
     assert str(caught.value) == f"docker context 'far' cannot be read\n  where: {path}\n  next:  docker context ls"
 
 
 def test_a_config_that_is_torn_names_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / "config.json").write_text("{")
-    assert open_engine_tunnel_if_remote() == "unix:///var/run/docker.sock"
+    assert resolve_engine_address_opening_tunnel() == "unix:///var/run/docker.sock"
 
 
 @pytest.mark.allow("sockets")

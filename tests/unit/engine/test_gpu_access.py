@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import LIMITS, h200
 
-from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_arch, find_stack_cuda_version
+from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_arch, find_stack_cuda_version_or_empty
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
@@ -204,7 +204,7 @@ def test_what_is_said() -> None:
     ],
 )
 def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
-    assert find_stack_cuda_version(packages) == cuda
+    assert find_stack_cuda_version_or_empty(packages) == cuda
 
 
 DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")

@@ -10,10 +10,10 @@ from docker.errors import APIError
 
 from rlbox.config.project import Project
 from rlbox.engine import remote_helper
-from rlbox.engine.remote_helper import HelperContainer, run_helper_and_fetch_files
+from rlbox.engine.remote_helper import HelperContainerSpec, run_helper_and_fetch_files
 from rlbox.errors import EngineError, NodeError
 
-HELPER = HelperContainer(
+HELPER = HelperContainerSpec(
     target="mine",
     image="rlbox/mine:latest",
     data_dir="/nosuch",

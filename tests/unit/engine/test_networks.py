@@ -55,7 +55,10 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 )
 def test_a_network_that_cannot_be_made(words: str) -> None:
     engine = refusing(network=words)
-    for begin in (lambda: engine.start_container(PLAN), lambda: engine.create_temporary_network(PLAN).__enter__()):
+    for begin in (
+        lambda: engine.create_and_start_container(PLAN),
+        lambda: engine.create_temporary_network_if_own(PLAN).__enter__(),
+    ):
         with pytest.raises(EngineError, match=words) as refused:
             begin()
         assert 'run.network = "host"' in refused.value.next_step
@@ -72,5 +75,5 @@ def test_a_network_that_cannot_be_made(words: str) -> None:
 )
 def test_a_port_that_is_taken_is_named(words: str, ports: set[int]) -> None:
     with pytest.raises(PortTakenError) as refused:
-        refusing(container=words).start_container(PLAN)
+        refusing(container=words).create_and_start_container(PLAN)
     assert refused.value.ports == ports

@@ -10,7 +10,7 @@ from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
     PushLog,
     create_push_error,
-    find_pushed_blob_sizes,
+    find_pushed_blob_bytes_by_digest,
     is_push_error_retryable,
 )
 from rlbox.engine.reference import ImageReference
@@ -53,7 +53,7 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
     log = followed(text)
     assert (log.digest, log.error) == (A, "")
     assert sorted(layer.mark for layer in log.layers.values()) == ["=", "✓"]
-    assert find_pushed_blob_sizes(log.pushed_layer_ids, STORED, [CONTENT_A, CONTENT_B]) == {A: 700}
+    assert find_pushed_blob_bytes_by_digest(log.pushed_layer_ids, STORED, [CONTENT_A, CONTENT_B]) == {A: 700}
 
 
 def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:

@@ -13,7 +13,13 @@ from rlbox.engine.oci import (
     create_descriptor,
     parse_manifest,
 )
-from rlbox.engine.reference import ImageReference, is_loopback_host, parse_push_destination, parse_reference, strip_port
+from rlbox.engine.reference import (
+    ImageReference,
+    is_loopback_host,
+    parse_push_destination,
+    parse_reference,
+    strip_port_and_brackets,
+)
 from rlbox.errors import SpecError
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -91,7 +97,7 @@ def test_a_push_cannot_choose_a_digest() -> None:
     ],
 )
 def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
-    assert (strip_port(host), is_loopback_host(host)) == (name, local)
+    assert (strip_port_and_brackets(host), is_loopback_host(host)) == (name, local)
 
 
 def test_a_manifest_is_read_again() -> None:

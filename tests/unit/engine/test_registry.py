@@ -15,7 +15,7 @@ import pytest
 from mirrorbox import artifact
 from registry_server import PASSWORD, USER, Fault, RegistryServer, create_image_manifest, log_in, running
 
-from rlbox.artifacts.base_image import download_blob
+from rlbox.artifacts.base_image import resume_and_verify_blob_download
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine.oci import MANIFEST_TYPE, Descriptor, create_descriptor, parse_manifest
 from rlbox.engine.registry_auth import read_docker_login
@@ -116,7 +116,11 @@ def test_a_credential_helper_is_asked(server: RegistryServer, tmp_path: Path, mo
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     assert read_docker_login("other.example") == {}
-    assert read_docker_login(server.host) == {"username": USER, "password": PASSWORD, "serveraddress": server.host}
+    assert read_docker_login(server.host) == {
+        "username": USER,
+        "password": PASSWORD,
+        "serveraddress": server.host,
+    }
 
 
 def test_an_identity_token_is_traded_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +128,10 @@ def test_an_identity_token_is_traded_for_a_token(tmp_path: Path, monkeypatch: py
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"auths": {"registry.example": {"identitytoken": "long"}}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
-    assert read_docker_login("registry.example") == {"identitytoken": "long", "serveraddress": "registry.example"}
+    assert read_docker_login("registry.example") == {
+        "identitytoken": "long",
+        "serveraddress": "registry.example",
+    }
 
 
 def test_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +262,7 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
     digest = blob_of().digest.removeprefix("sha256:")
     file = artifact(BLOB, "blob", "oci")
     with ObjectStore(folder / "store").wait_for_partial(digest) as draft:
-        download_blob(registry, "team/x", file, draft, lambda _, done: counted(done))
+        resume_and_verify_blob_download(registry, "team/x", file, draft, lambda _, done: counted(done))
         draft.commit()
     return ObjectStore(folder / "store").path(digest).read_bytes()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evaluation.checkpoints import analyze_files_and_tracker, find_checkpoints_by_parent
+from rlbox.evaluation.checkpoints import analyze_checkpoint_series, find_checkpoints_by_parent
 
 
 @pytest.mark.parametrize(("tracker", "unfinished"), [("2", True), ("3", False), ("²", False), ("9" * 4000, False)])
@@ -14,5 +14,5 @@ def test_a_step_beyond_the_tracker_was_never_finished(tmp_path: Path, tracker: s
     (tmp_path / "global_step_3").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
     ((directory, checkpoints),) = find_checkpoints_by_parent(tmp_path).items()
-    (checkpoint,) = analyze_files_and_tracker(directory, checkpoints).checkpoints
+    (checkpoint,) = analyze_checkpoint_series(directory, checkpoints).checkpoints
     assert any("never finished" in problem for problem in checkpoint.problems) is unfinished

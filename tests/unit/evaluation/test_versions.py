@@ -26,12 +26,12 @@ KNOWN = {
     "scoring": (
         sandbox_client.SCORING_VERSION,
         (
-            sandbox_client.parse_check_reply,
-            sandbox_client.parse_run_reply,
+            sandbox_client.parse_function_check_reply,
+            sandbox_client.judge_run_reply,
             sandbox_client.has_same_words_by_line,
             sandbox_client._split_lines,
             sandbox_client.parse_score_reply,
-            sandbox_client.parse_last_json_or_empty,
+            sandbox_client.parse_last_stdout_json_or_empty,
             SCORE_PROGRAM,
             SandboxClient.grade,
             SandboxClient._check_functions,
@@ -48,7 +48,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "5f71eb8d3ea4c70b",
-    ("scoring", 1): "4286999413929527",
+    ("scoring", 1): "33ae2ded3de39a11",
     ("sandbox", 3): "11fb7dbe1b1f64ea",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

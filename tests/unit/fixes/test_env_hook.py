@@ -11,7 +11,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.target import load_target
 
@@ -22,7 +22,7 @@ SHOW = f"import json, os; print(json.dumps({{n: os.environ[n] for n in {NAMES} i
 
 def exported(tmp_path: Path, **environment: str) -> dict[str, str]:
     (tmp_path / "env").write_text("HF_TOKEN=of-the-file\nWANDB_KEY='of the file'\nOPEN=for all\n")
-    fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "env-not-exported"]
+    fixes = [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "env-not-exported"]
     files = {
         file.path: file.text
         for file in select_and_render_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files

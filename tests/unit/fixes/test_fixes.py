@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes, load_target_with_fix_apt_packages
+from rlbox.fixes.catalogue import load_fix_catalogue, load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_applicable_fixes
@@ -141,7 +141,7 @@ def test_lcudart_is_the_runtime_that_torch_is_built_with(
     folder: Folder, text: str, versions: dict[str, str], leads_to: str
 ) -> None:
     baked = select_and_render_fixes(
-        [fix for fix in load_fixes(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
+        [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
     )
     link = baked.link_target_by_path["/opt/rlbox/lib/link/libcudart.so"]
     assert link.endswith(f"/site-packages/nvidia/{leads_to}")
@@ -247,14 +247,14 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
 def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> None:
     folder.write("templates/fixes/mine.toml", text)
     with pytest.raises(SpecError) as caught:
-        load_fixes(folder.project)
+        load_fix_catalogue(folder.project)
     assert message in caught.value.what
     assert "templates/fixes/mine.toml" in caught.value.what
 
 
 def test_every_shipped_fix_is_proven_or_says_why_not() -> None:
     proven = {path.stem for path in (CHECKOUT / "tests/faults").glob("*.toml")}
-    fixes = load_fixes(SHIPPED)
+    fixes = load_fix_catalogue(SHIPPED)
     assert {row.id for row in fixes} >= proven, "a fault test without a fix"
     assert [row.id for row in fixes if row.id not in proven and not row.untested and not row.benign] == []
     assert [row.id for row in fixes if row.id in proven and row.untested] == [], "tested, and yet `untested`"

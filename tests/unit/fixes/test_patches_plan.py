@@ -21,7 +21,7 @@ from rlbox.fixes.patches import (
     render_patch_manifest_json,
     resolve_patches_with_skipped,
 )
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.target.target import DEFAULTS, Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
@@ -34,7 +34,7 @@ def target(more: str = "") -> Target:
     text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
     text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
     return validate_spec(
-        Target, {**merge_tables_and_named_lists(load_toml(DEFAULTS), decode_toml(text)), "name": "t"}, "t"
+        Target, {**merge_tables_and_named_lists(load_toml(DEFAULTS), parse_untrusted_toml(text)), "name": "t"}, "t"
     )
 
 

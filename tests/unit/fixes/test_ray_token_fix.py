@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.target import load_target
 
@@ -18,7 +18,7 @@ SHIPPED = Project(folder=CHECKOUT)
 
 def modes(disk: Path, target: str, **environment: str) -> str:
     """Return the variables of Ray's token after the hook."""
-    fixes = tuple(fix for fix in load_fixes(SHIPPED) if fix.id == "ray-token")
+    fixes = tuple(fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "ray-token")
     spec = load_target(SHIPPED, target).target
     (text,) = (
         file.text for file in select_and_render_fixes(fixes, spec, {"ray": "2.55.0"}).files if "/hooks/" in file.path

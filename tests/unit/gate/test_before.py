@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.files import FileSnapshot, check_file
+from rlbox.gate.files import FileSnapshot, check_file_rule
 from rlbox.job.gate import FileRule
 
 AS_IT_WAS = "is as it was before the stage, which has not written it"
@@ -19,7 +19,7 @@ def problem(path: Path | str, work: Callable[[], object]) -> str:
     rule = FileRule(path=str(path), min_bytes=1, newer=True)
     before = FileSnapshot([rule.path])
     work()
-    return check_file(rule, lambda: None, earlier_snapshot=before).problem
+    return check_file_rule(rule, lambda: None, earlier=before).problem
 
 
 @pytest.fixture

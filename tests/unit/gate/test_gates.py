@@ -51,12 +51,12 @@ def stage(*, require: tuple[RequireRule, ...] = (), forbid: tuple[ForbidRule, ..
 
 
 def states(gate: GateChecker, kind: str) -> list[tuple[str, str, int]]:
-    return [(rule.state, rule.seen, rule.count) for rule in gate.states() if rule.kind == kind]
+    return [(rule.state, rule.seen, rule.count) for rule in gate.copy_rule_states() if rule.kind == kind]
 
 
 def test_a_gate_lists_every_rule_before_anything_happened() -> None:
     gate = GateChecker(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(forbid_rule("c"),)))
-    assert [(rule.kind, rule.rule, rule.state) for rule in gate.states()] == [
+    assert [(rule.kind, rule.rule, rule.state) for rule in gate.copy_rule_states()] == [
         ("port", "vllm 8000", "waiting"),
         ("service", "vllm", "waiting"),
         ("require", "a", "waiting"),

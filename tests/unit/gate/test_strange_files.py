@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.files import FileSnapshot, check_file, glob_paths
+from rlbox.gate.files import FileSnapshot, check_file_rule, expand_shell_glob
 from rlbox.gate.metric import parse_logged_number
 from rlbox.job.gate import FileRule
 from rlbox.system.tail import BLOCK, FileFollower
@@ -23,7 +23,7 @@ def rule(path: Path, form: str = "", *, manifest: bool = False, count: int = 1) 
 
 
 def problem(plan: FileRule) -> str:
-    return check_file(plan, lambda: None).problem
+    return check_file_rule(plan, lambda: None).problem
 
 
 def sparse(path: Path, begin: bytes = b"") -> Path:
@@ -69,7 +69,7 @@ def test_folders_that_lead_nowhere(tmp_path: Path, make: Callable[[Path], object
     assert problem(rule(folder / "**/x")) == "no files fit, at least 1 are due"
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")
-    assert glob_paths(str(folder / "**/x")) == [folder / "deep/x"]
+    assert expand_shell_glob(str(folder / "**/x")) == [folder / "deep/x"]
     assert not before.is_unchanged(folder / "deep/x")
 
 
@@ -80,7 +80,7 @@ def test_what_fits_as_a_shell_has_it(tmp_path: Path) -> None:
     (tmp_path / "a/link.pt").symlink_to("one.pt")
 
     def found(path: str) -> list[str]:
-        return [str(each.relative_to(tmp_path)) for each in glob_paths(f"{tmp_path}/{path}")]
+        return [str(each.relative_to(tmp_path)) for each in expand_shell_glob(f"{tmp_path}/{path}")]
 
     assert found("**/*.pt") == ["a/b/two.pt", "a/link.pt", "a/one.pt"]
     assert found("*/**/two.pt") == ["a/b/two.pt"]
@@ -95,7 +95,7 @@ def test_a_tail_passes_over_what_nobody_wrote(tmp_path: Path) -> None:
     with open(path, "ab") as file:
         file.write(b'\n{"a": 2}\n')
     tail, read = FileFollower(path), []
-    while data := tail.read_up_to_block():
+    while data := tail.read_next_block_or_empty():
         read.append(data)
     tail.close()
     assert len(read) < 8

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.hang.detector import HangDetector, Stall, load_shipped_phases, merge_phases
+from rlbox.hang.detector import HangDetector, HangOrTimeout, load_shipped_phases, merge_phases
 from rlbox.job.job import Phase
 from rlbox.system.counters import ActivityRates
 
@@ -35,7 +35,7 @@ class Stage:
 
     def lives(
         self, seconds: float, rates: ActivityRates = NOTHING, *, each: Callable[[int], str] | None = None
-    ) -> Stall | None:
+    ) -> HangOrTimeout | None:
         """Let time pass, second by second; return the hang, if one is found before it is over."""
         for second in range(int(seconds)):
             self.now_s += 1.0

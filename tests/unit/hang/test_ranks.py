@@ -12,11 +12,11 @@ from rlbox.hang.ranks import (
     Rank,
     RankActivity,
     RankSample,
-    classify_activity,
+    classify_rank_activity,
     find_deadlock,
-    stacks_confirm_waits,
+    stacks_confirm_deadlock,
 )
-from rlbox.hang.waits import Frame
+from rlbox.hang.waits import PythonFrame
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 
@@ -138,7 +138,7 @@ WELL = "Warnings\n========\n\n"
     ],
 )
 def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: str) -> None:
-    assert classify_activity(rates, 578, gpus) == doing
+    assert classify_rank_activity(rates, 578, gpus) == doing
 
 
 def look(text: str, *doing: str, **more: object) -> RankSample:
@@ -275,9 +275,13 @@ def test_counts_of_old_versions() -> None:
     assert found.missed_call_by_rank == dict.fromkeys((0, 1), (UNNAMED_OPERATION, 6650, found.name))
 
 
-SYNCHRONIZE = Frame(function="synchronize", file="/site-packages/torch/cuda/__init__.py", line=1162, is_library=True)
-RECV = Frame(function="irecv", file="/site-packages/torch/distributed/distributed_c10d.py", line=2597, is_library=True)
-SCORE = Frame(function="score", file="/work/evaluate.py", line=12)
+SYNCHRONIZE = PythonFrame(
+    function="synchronize", file="/site-packages/torch/cuda/__init__.py", line=1162, is_library=True
+)
+RECV = PythonFrame(
+    function="irecv", file="/site-packages/torch/distributed/distributed_c10d.py", line=2597, is_library=True
+)
+SCORE = PythonFrame(function="score", file="/work/evaluate.py", line=12)
 
 
 @pytest.mark.parametrize(
@@ -300,9 +304,9 @@ SCORE = Frame(function="score", file="/work/evaluate.py", line=12)
     ],
 )
 def test_a_stack_tells_whether_an_unclear_rank_waits(
-    text: str, activities: tuple[RankActivity, ...], frames: tuple[Frame | None, ...], is_shown: bool
+    text: str, activities: tuple[RankActivity, ...], frames: tuple[PythonFrame | None, ...], is_shown: bool
 ) -> None:
     found = find_deadlock(look(text, *activities))
     assert found
     stacks = {578 + rank: (frame,) for rank, frame in enumerate(frames) if frame}
-    assert stacks_confirm_waits(found, stacks) is is_shown
+    assert stacks_confirm_deadlock(found, stacks) is is_shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from rlbox.hang.waits import (
-    Frame,
     ProcessWait,
+    PythonFrame,
     ThreadWait,
     WaitKind,
     describe_prime_suspect_wait,
@@ -15,15 +15,15 @@ from rlbox.hang.waits import (
     sort_by_suspicion,
 )
 
-REDUCE = Frame(
+REDUCE = PythonFrame(
     function="all_reduce", file="/opt/venv/lib/python3.12/site-packages/torch/dist.py", line=9, is_library=True
 )
-STEP = Frame(function="train_step", file="/job/train.py", line=33)
-LOAD = Frame(function="load_batch", file="/job/data.py", line=7)
+STEP = PythonFrame(function="train_step", file="/job/train.py", line=33)
+LOAD = PythonFrame(function="load_batch", file="/job/data.py", line=7)
 
 
 def wait(
-    pid: int, kind: WaitKind, what: str, *, rank: str = "", stack: tuple[Frame, ...] = (), holder: int = 0
+    pid: int, kind: WaitKind, what: str, *, rank: str = "", stack: tuple[PythonFrame, ...] = (), holder: int = 0
 ) -> ProcessWait:
     thread = ThreadWait(thread=pid, name="python", kind=kind, description=what, holder_pid_or_0=holder)
     return ProcessWait(
@@ -69,7 +69,7 @@ def test_a_server_that_waits_for_clients_is_not_the_odd_one() -> None:
 
 
 def test_the_sentence_names_the_collective_and_the_code_that_led_there() -> None:
-    inner = Frame(function="ProcessGroup.wait", file="/x/site-packages/torch/c10d.py", line=1, is_library=True)
+    inner = PythonFrame(function="ProcessGroup.wait", file="/x/site-packages/torch/c10d.py", line=1, is_library=True)
     process = wait(5, "futex", "waits for a lock or signal", stack=(inner, REDUCE, STEP))
     assert (
         describe_wait(process) == "waits for a lock or signal; in all_reduce (dist.py:9), from train_step (train.py:33)"

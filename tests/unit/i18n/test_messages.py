@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fakes import CHECKOUT
 from rich.cells import cell_len
 
-from rlbox.cli.help import wrap_text
+from rlbox.cli.help import wrap_text_by_cell_width
 from rlbox.cli.root import root, run_root
 from rlbox.errors import SpecError
 from rlbox.i18n import EnglishMessage, _, detect_language, join, ngettext, parse_po, set_language, translate
@@ -92,7 +92,7 @@ def test_the_language_of_a_command_line(argv: tuple[str, ...], env: dict[str, st
 
 
 def test_lines_break_by_what_letters_are_wide() -> None:
-    lines = wrap_text("每个目标一份规格，全部修复均已固化。 rlbox run smoke", 12)
+    lines = wrap_text_by_cell_width("每个目标一份规格，全部修复均已固化。 rlbox run smoke", 12)
     assert all(cell_len(line) <= 12 for line in lines)
     assert not any(line.startswith(("，", "。")) for line in lines)
 

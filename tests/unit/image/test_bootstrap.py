@@ -11,7 +11,7 @@ from rlbox.image.bootstrap import (
     cached_rootfs_archive_path,
     deb_path_basename,
     ensure_cached_rootfs_archive,
-    render_packages_index,
+    render_apt_packages_index,
 )
 from rlbox.image.plan import hash_rootfs_inputs
 
@@ -20,13 +20,13 @@ BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_am
 
 def test_the_package_list() -> None:
     controls = {BASH.sha256: "Package: bash\nVersion: 1:5\n\n", DEB.sha256: "Package: python3"}
-    assert render_packages_index((BASH, DEB), controls) == (
+    assert render_apt_packages_index((BASH, DEB), controls) == (
         "Package: bash\nVersion: 1:5\nFilename: ./bash_5_amd64.deb\nSize: 7\n"
         f"SHA256: {BASH.sha256}\n\n"
         "Package: python3\nFilename: ./python3_3.11.2-1+b1_amd64.deb\nSize: 26296\n"
         f"SHA256: {DEB.sha256}\n\n"
     )
-    assert render_packages_index((), {}) == ""
+    assert render_apt_packages_index((), {}) == ""
     assert deb_path_basename(DEB) == "python3_3.11.2-1+b1_amd64.deb"
 
 

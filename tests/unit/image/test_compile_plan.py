@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.compile import list_different_files, parse_gpu_archs, require_gpu_archs, write_reproducible_wheel
+from rlbox.image.compile import list_different_files, parse_gpu_archs, require_wheel_gpu_archs, write_reproducible_wheel
 from rlbox.image.compile_env import (
     choose_job_count,
-    create_build_error,
+    create_wheel_build_error_from_log,
     parse_build_backend_and_path,
     plan_build_environment,
 )
@@ -126,7 +126,7 @@ def test_programs_that_change_change_recipes() -> None:
 )
 def test_why_a_build_failed(log: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "build.log").write_text(f"{log}\n")
-    error = create_build_error(entry(), 7, tmp_path / "build.log")
+    error = create_wheel_build_error_from_log(entry(), 7, tmp_path / "build.log")
     assert error.what.startswith(what or "flash-attn cannot be compiled (exit code 7)")
     assert error.next_step
 
@@ -156,9 +156,9 @@ def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
     wheel = tmp_path / "te-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("te.so", b"\x7fELF")
-    require_gpu_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
+    require_wheel_gpu_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
     with pytest.raises(WorkFailed, match="te was compiled for no GPU, and not for sm_80") as refused:
-        require_gpu_archs(wheel, "te", entry().cuda_archs("sm_80"))
+        require_wheel_gpu_archs(wheel, "te", entry().cuda_archs("sm_80"))
     assert "if it is C++ alone, leave out its cuda and archs" in refused.value.next_step
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import CHECKOUT, Folder, fitting_lock
 
-from rlbox.app import list_rlbox_requirements
+from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
 from rlbox.artifacts.relock import (
     copy_matching_compiled_wheels,
@@ -23,16 +23,16 @@ from rlbox.target.artifact import (
     list_compile_inputs,
     list_install_artifacts,
 )
-from rlbox.target.compiled import build_arch_env
+from rlbox.target.compiled import make_arch_build_env
 from rlbox.target.lock import (
     CompileInputs,
     Deb,
     Lock,
     Package,
     choose_lock_or_compile_command,
+    compute_compile_inputs_sha256,
     compute_lock_spec_checksum,
-    compute_recipe_digest,
-    find_lock_fault,
+    explain_lock_fault,
     load_lock,
     parse_lock,
 )
@@ -81,12 +81,12 @@ def target(folder: Folder, text: str = SPEC) -> Target:
 
 
 def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple[Deb, ...] = (GCC,)) -> str:
-    return compute_recipe_digest(spec, spec.list_compile_entries[0][1], SOURCE, tools, toolchain)
+    return compute_compile_inputs_sha256(spec, spec.compile_entries[0][1], SOURCE, tools, toolchain)
 
 
 def locked(spec: Target) -> tuple[Lock, CompileInputs]:
     row = CompileInputs(name="flash-attn", group="kernels", inputs_sha256=digest(spec), source=SOURCE, tools=(TORCH,))
-    return replace(fitting_lock(spec, list_rlbox_requirements()), toolchain=(GCC,), compiled=(row,)), row
+    return replace(fitting_lock(spec, list_rlbox_base_requirements()), toolchain=(GCC,), compiled=(row,)), row
 
 
 def wheel(row: CompileInputs, sign: str = "d") -> Package:
@@ -150,16 +150,16 @@ def test_what_a_spec_may_not_say(folder: Folder, old: str, new: str, said: str) 
 
 def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
     spec = target(folder, SPEC.replace('cuda = "13.0"', 'cuda = "13.0"\narchs = ["sm_90a", "sm_120"]'))
-    archs = spec.list_compile_entries[0][1].cuda_archs("sm_90")
+    archs = spec.compile_entries[0][1].cuda_archs("sm_90")
     assert archs == ("sm_120", "sm_90a")
-    assert build_arch_env(archs) == {
+    assert make_arch_build_env(archs) == {
         "CUDAARCHS": "120;90a",
         "FLASHINFER_CUDA_ARCH_LIST": "12.0 9.0a",
         "FLASH_ATTN_CUDA_ARCHS": "120;90a",
         "NVTE_CUDA_ARCHS": "120;90a",
         "TORCH_CUDA_ARCH_LIST": "12.0;9.0a",
     }
-    assert build_arch_env(()) == {}
+    assert make_arch_build_env(()) == {}
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_what_is_locked_decides_it_too(folder: Folder) -> None:
         digest(spec),
         digest(spec, tools=(replace(TORCH, sha256="e" * 64),)),
         digest(spec, toolchain=(replace(GCC, sha256="e" * 64),)),
-        compute_recipe_digest(
-            spec, spec.list_compile_entries[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)
+        compute_compile_inputs_sha256(
+            spec, spec.compile_entries[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)
         ),
     }
     assert len(found) == 4
@@ -212,12 +212,12 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
     spec = target(folder)
     lock, row = locked(spec)
     assert parse_lock(lock.to_json_text(), "x", "y") == lock
-    fault = find_lock_fault(spec, lock, list_rlbox_requirements(), {})
+    fault = explain_lock_fault(spec, lock, list_rlbox_base_requirements(), {})
     assert fault == "incomplete: flash-attn not compiled yet"
     assert choose_lock_or_compile_command("mine", fault or "") == "rlbox compile mine"
     assert choose_lock_or_compile_command("mine", "missing") == "rlbox lock mine"
     whole = lock.with_compiled_wheel(row, wheel(row))
-    assert find_lock_fault(spec, whole, list_rlbox_requirements(), {}) is None
+    assert explain_lock_fault(spec, whole, list_rlbox_base_requirements(), {}) is None
     assert parse_lock(whole.to_json_text(), "x", "y") == whole
     assert whole.with_compiled_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
     assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]
@@ -263,7 +263,7 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     spec = target(folder)
     (stack, *_) = plan_resolver_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
-    entry = spec.list_compile_entries[0][1]
+    entry = spec.compile_entries[0][1]
     source = plan_inputs_to_find_sdist(entry)
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]

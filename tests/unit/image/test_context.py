@@ -15,9 +15,9 @@ from rlbox.errors import NodeError
 from rlbox.image.context import (
     HASHED_PACKAGES,
     compute_build_digest,
-    find_outdated_reason,
-    list_hashed_entries,
-    list_locked_entries,
+    find_image_outdated_reason,
+    list_hashed_context_entries,
+    list_locked_context_entries,
     list_unhashed_rlbox_files,
     sync_build_context,
 )
@@ -66,7 +66,7 @@ def tree(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_entries_of_a_context(tmp_path: Path) -> None:
-    found = list_hashed_entries(image_plan())
+    found = list_hashed_context_entries(image_plan())
     own = {name for name in found if name.startswith(LIB)}
     assert {name: found[name] for name in set(found) - own} == {
         "Dockerfile": "FROM scratch\n",
@@ -99,11 +99,11 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 ) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(list_hashed_entries(plan), plan)
+    before = build_digest(list_hashed_context_entries(plan), plan)
     path = package / part / "__init__.py" if part in ROOMS else package / part
     text = path.read_text()
     path.write_text(f"{text}\n_IDLE = 0\n")
-    after = build_digest(list_hashed_entries(plan), plan)
+    after = build_digest(list_hashed_context_entries(plan), plan)
     path.write_text(text)
     runs_inside = part in HASHED_PACKAGES or part in ("__init__.py", "app.py", "errors.py", "values.py")
     assert (after != before) == runs_inside
@@ -112,9 +112,9 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(list_hashed_entries(plan), plan)
+    before = build_digest(list_hashed_context_entries(plan), plan)
     (package / "version.py").write_text('__version__ = "99"\n')
-    assert build_digest(list_hashed_entries(plan), plan) == before
+    assert build_digest(list_hashed_context_entries(plan), plan) == before
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest
 )
 def test_why_an_image_is_outdated(labels: dict[str, str], why: str) -> None:
     plan = image_plan(spec_checksum="s", lock_checksum="l")
-    assert find_outdated_reason(plan, {"Config": {"Labels": {**labels, "rlbox.build": "other"}}}) == why
-    current = {**labels, "rlbox.build": build_digest(list_hashed_entries(plan), plan)}
-    assert find_outdated_reason(plan, {"Config": {"Labels": current}}) is None
+    assert find_image_outdated_reason(plan, {"Config": {"Labels": {**labels, "rlbox.build": "other"}}}) == why
+    current = {**labels, "rlbox.build": build_digest(list_hashed_context_entries(plan), plan)}
+    assert find_image_outdated_reason(plan, {"Config": {"Labels": current}}) is None
 
 
 def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
@@ -138,18 +138,18 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 ) -> None:
     ca = source(tmp_path / "ca.crt", "one")
     monkeypatch.setenv("RLBOX_CA_BUNDLE", str(ca))
-    assert "files/opt/rlbox/share/ca.crt" not in list_hashed_entries(image_plan())
+    assert "files/opt/rlbox/share/ca.crt" not in list_hashed_context_entries(image_plan())
     kept = image_plan(bake_ca=True)
-    assert list_hashed_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
-    first = build_digest(list_hashed_entries(kept), kept)
+    assert list_hashed_context_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
+    first = build_digest(list_hashed_context_entries(kept), kept)
     source(ca, "two", mtime=1_700_000_001)
-    assert build_digest(list_hashed_entries(kept), kept) != first
+    assert build_digest(list_hashed_context_entries(kept), kept) != first
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.context.find_custom_ca_bundle", lambda: "")
+    monkeypatch.setattr("rlbox.image.context.find_custom_ca_bundle_or_empty", lambda: "")
     with pytest.raises(NodeError) as caught:
-        list_hashed_entries(image_plan(bake_ca=True))
+        list_hashed_context_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
         "the target keeps the site's CA bundle in its image, and this machine names none\n"
         "  where: build.bake_ca\n"
@@ -162,7 +162,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
     text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
     plan = image_plan(layers=("torch.torch", "torch"))
     parts = {"git/verl.tar": tree}
-    assert list_locked_entries(
+    assert list_locked_context_entries(
         plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, mark_wheels_complete=False
     ) == {
         "wheels/README": text,
@@ -174,7 +174,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
         "git/verl.tar": tree,
         "rootfs.tar": os_,
     }
-    assert set(list_locked_entries(image_plan(), None, {}, {}, mark_wheels_complete=True)) == {
+    assert set(list_locked_context_entries(image_plan(), None, {}, {}, mark_wheels_complete=True)) == {
         "wheels/README",
         "wheels/uv/complete",
         "wheels/runtime/complete",
@@ -185,13 +185,13 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
 def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
     """What a machine holds, and whether its build is hermetic, is the machine's; the lock has the checksums."""
     plan = image_plan()
-    decisive = list_hashed_entries(plan)
-    carried = list_locked_entries(
+    decisive = list_hashed_context_entries(plan)
+    carried = list_locked_context_entries(
         plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, mark_wheels_complete=True
     )
     assert decisive.keys().isdisjoint(carried)
     assert build_digest(decisive, plan) == build_digest(
-        list_hashed_entries(image_plan(rootfs_checksum="", network="none")), plan
+        list_hashed_context_entries(image_plan(rootfs_checksum="", network="none")), plan
     )
 
 

@@ -14,7 +14,7 @@ from rlbox.image.plan import (
     map_git_http_to_context_paths,
     plan_image,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, make_locked_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -62,8 +62,11 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
     plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
-    assert plan.context_files["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement_line_with_hash()
-    assert plan.context_files["wheels/torch/torch/requirements.txt"] == UV.requirement_line_with_hash()
+    assert (
+        plan.context_files["wheels/torch.large/torch.torch/requirements.txt"]
+        == torch.format_requirement_line_with_hash()
+    )
+    assert plan.context_files["wheels/torch/torch/requirements.txt"] == UV.format_requirement_line_with_hash()
     text = plan.context_files["Dockerfile"]
     begin = "\n\n# torch: torch==2.13.0\n# large: torch==2.13.0+cpu\nFROM rlbox.tools AS torch.large\nRUN --mount="
     assert begin in text
@@ -83,7 +86,7 @@ COPY --link --from=rlbox.fixes /out/ /
 
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
-    lock = replace(fitting_lock(target, ()), patches=(hash_locked_patch("one.diff", "diff\n"),))
+    lock = replace(fitting_lock(target, ()), patches=(make_locked_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
     assert plan.lock_fault is None
     [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]

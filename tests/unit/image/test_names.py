@@ -12,11 +12,11 @@ from fakes import Folder
 from rlbox.config.project import Project
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.image.context import compute_build_digest, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.names import (
     find_recorded_project_dir_or_empty,
     format_target_colon_project_tag,
-    make_unique_project_name,
+    make_hashed_project_name,
     parse_image_tag_or_empty,
     project_name,
     try_record_project_dir,
@@ -57,7 +57,7 @@ def test_folders_without_specs_share_the_users_name(tmp_path: Path, monkeypatch:
 
 
 def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.names.get_user_name", lambda: "ann")
+    monkeypatch.setattr("rlbox.image.names.get_user_name_or_uid", lambda: "ann")
     mine = project_name(project(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     assert project_name(project(tmp_path)) != mine
@@ -78,7 +78,7 @@ def test_what_names_no_project(name: str) -> None:
 
 @pytest.mark.parametrize("word", ["work", "Ärger & Co", "模型", "", "x" * 300, "a..b"])
 def test_every_folder_gives_a_tag(word: str) -> None:
-    name = make_unique_project_name(word, "identity")
+    name = make_hashed_project_name(word, "identity")
     assert validate_project_name(name, "") == name
     assert parse_reference(format_target_colon_project_tag("local", name)).tag == name
 
@@ -98,7 +98,7 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
         plans.append(load_image_plan(folder.project, "mine"))
     assert [plan.tag for plan in plans] == ["rlbox/mine:one", "rlbox/mine:other"]
     assert dataclasses.replace(plans[0], tag="") == dataclasses.replace(plans[1], tag="")
-    digests = [compute_build_digest(list_hashed_entries(plan), plan.epoch) for plan in plans]
+    digests = [compute_build_digest(list_hashed_context_entries(plan), plan.epoch) for plan in plans]
     assert digests[0] == digests[1]
 
 

@@ -52,4 +52,4 @@ def test_what_this_machine_lacks_to_compile(
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
     with pytest.raises(NodeError, match="so the build cannot run without network: refused"):
-        rooms.probe_unshare_prefer_user_namespace()
+        rooms.can_use_user_namespace_or_raise_if_none()

@@ -15,7 +15,12 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.sbom import format_purl, list_components, render_spdx_sbom, url_without_credentials_and_query
+from rlbox.image.sbom import (
+    format_purl,
+    list_sbom_entries,
+    render_spdx_sbom,
+    url_without_credentials_and_query_or_empty,
+)
 from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64
@@ -95,13 +100,13 @@ def test_how_its_parts_stand_to_it(tmp_path: Path) -> None:
 
 
 def test_the_base_image_is_named_by_its_digest() -> None:
-    (base,) = [one for one in list_components(ON_IMAGE) if one.kind == "base"]
+    (base,) = [one for one in list_sbom_entries(ON_IMAGE) if one.kind == "base"]
     assert (base.name, base.sha256) == ("registry.example:5000/team/base", "b" * 64)
     assert base.purl == (f"pkg:oci/base@sha256:{'b' * 64}?repository_url=registry.example:5000/team/base&tag=v1")
 
 
 def test_a_file_of_two_groups_is_one_package() -> None:
-    assert [one.relationship for one in list_components(WHOLE) if one.name == "click"] == ["CONTAINS"]
+    assert [one.relationship for one in list_sbom_entries(WHOLE) if one.name == "click"] == ["CONTAINS"]
 
 
 def test_the_same_lock_and_image_give_the_same_bytes() -> None:
@@ -130,7 +135,7 @@ def test_no_secret_of_an_address_is_told() -> None:
 )
 def test_an_address_is_told_without_what_lets_people_in(user: str, query: str) -> None:
     assert (
-        url_without_credentials_and_query(f"https://{user}@files.example/a/b.whl?{query}")
+        url_without_credentials_and_query_or_empty(f"https://{user}@files.example/a/b.whl?{query}")
         == "https://files.example/a/b.whl"
     )
 
@@ -146,7 +151,7 @@ def test_an_address_is_told_without_what_lets_people_in(user: str, query: str) -
     ],
 )
 def test_what_is_no_address_of_a_network_is_not_told(url: str, told: str) -> None:
-    assert url_without_credentials_and_query(url) == told
+    assert url_without_credentials_and_query_or_empty(url) == told
 
 
 def test_package_urls_are_canonical() -> None:

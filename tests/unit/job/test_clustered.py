@@ -15,7 +15,7 @@ from rlbox.errors import SpecError
 from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import ClusterRun, NodePlan, RunPaths, RunPlan, load_run_plan, plan_run
+from rlbox.job.plan import NodePlan, RunCluster, RunPaths, RunPlan, parse_run_plan, plan_run
 
 PATHS = RunPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
 GIVES = ClusterParams(
@@ -108,6 +108,6 @@ def test_what_is_wrong_with_the_table_is_named(cluster: dict[str, Any], said: st
 
 def test_a_plan_comes_back_from_its_file() -> None:
     nodes = (NodePlan(name="a", address="10.0.0.1", port=8130),)
-    cluster = ClusterRun(name="pair", closed="tls", nodes=nodes, words="pair", options="--place cluster --target pair")
+    cluster = RunCluster(name="pair", closed="tls", nodes=nodes, words="pair", options="--place cluster --target pair")
     plan = replace(planned("xdan"), cluster=cluster)
-    assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
+    assert parse_run_plan(json.loads(json.dumps(plan.as_json()))) == plan

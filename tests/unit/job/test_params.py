@@ -12,8 +12,8 @@ from rlbox.job.job import Job, load_job
 from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
-    build_undated_start_entry,
-    parse_settings_last_wins,
+    build_undated_overrides_entry,
+    parse_set_options_last_wins,
     resolve_default_params,
     resolve_params,
 )
@@ -184,9 +184,9 @@ def test_profiles_that_are_not_there(job: Job) -> None:
 
 
 def test_settings_of_a_command_line() -> None:
-    assert parse_settings_last_wins(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
+    assert parse_set_options_last_wins(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
     with pytest.raises(SpecError, match="--set rounds: no '=' in it"):
-        parse_settings_last_wins(["rounds"])
+        parse_set_options_last_wins(["rounds"])
 
 
 def test_a_resumed_run(job: Job) -> None:
@@ -213,7 +213,7 @@ def test_resumed_twice_and_told_otherwise(job: Job) -> None:
     assert third.stages[1].argv[:4] == ("train", "--mem=0.7", "--timeout", "7200")
     assert third.stages[1].argv[-1] == "--attempt=3"
     assert len(third.notes) == 2
-    entry = build_undated_start_entry(
+    entry = build_undated_overrides_entry(
         ParamValues(profile=third.profile, params=third.params, origins=third.origins),
         {"timeout": "2h"},
         previous_params=second.params,
@@ -241,7 +241,7 @@ def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -
 
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:
     values = resolve_params(job, "smoke", {"dynamic": "on"})
-    entry = build_undated_start_entry(
+    entry = build_undated_overrides_entry(
         values, {"dynamic": "on"}, previous_params=resolve_default_params(job), first_stage="train", force=True
     )
     assert entry == {

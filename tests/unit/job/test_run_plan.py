@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, load_run_plan, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, parse_run_plan, plan_run
 
 JOB = """
 title = "two stages"
@@ -84,26 +84,26 @@ def planned(job: Job, values: ParamValues | None = None, paths: RunPaths = PATHS
 
 def test_the_plan_survives_its_file(job: Job) -> None:
     plan = planned(job)
-    assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
+    assert parse_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
 
 
 def test_load_run_plan_with_keys_of_an_older_rlbox_ignores_them(job: Job) -> None:
     data = planned(job).as_json()
     data["stages"][1]["forbid"][0] |= {"count": 1, "at_most": None, "within_s": None}
     data["stages"][1]["services"][0]["ready"]["port"] = 0
-    assert load_run_plan(data).stages[1].forbid == planned(job).stages[1].forbid
+    assert parse_run_plan(data).stages[1].forbid == planned(job).stages[1].forbid
 
 
 def test_load_run_plan_with_a_broken_pattern_names_its_key(job: Job) -> None:
     data = planned(job).as_json()
     data["stages"][1]["forbid"][0]["pattern"] = "("
     with pytest.raises(SpecError, match=r"stages\.1\.forbid\.0\.pattern"):
-        load_run_plan(data)
+        parse_run_plan(data)
 
 
 def test_a_plan_of_another_schema(job: Job) -> None:
     with pytest.raises(SpecError) as caught:
-        load_run_plan({**planned(job).as_json(), "schema": 2})
+        parse_run_plan({**planned(job).as_json(), "schema": 2})
     assert str(caught.value) == "plan.json has schema 2, this rlbox reads 1"
 
 
@@ -179,4 +179,4 @@ def test_shipped_jobs_can_be_planned(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
     for profile in ("", *job.profiles):
         plan = planned(job, resolve_params(job, profile, {}))
-        assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
+        assert parse_run_plan(json.loads(json.dumps(plan.as_json()))) == plan

@@ -9,7 +9,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, plan_run, source_mount_path_or_empty
+from rlbox.job.plan import RunPaths, RunPlan, container_source_path_or_empty, plan_run
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -87,7 +87,7 @@ def test_every_trainer_job_takes_a_source(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
     values = resolve_params(job, "tiny", {"source": "/srv/me/fork"})
     plan = plan_container_run(job, values, "/data", "r", "docker", job.target)
-    mount = source_mount_path_or_empty("/srv/me/fork")
+    mount = container_source_path_or_empty("/srv/me/fork")
     words = plan.env["PYTHONPATH"].split(":")
     assert plan.params["source"] == "/srv/me/fork"
     assert plan.paths.source == mount

@@ -9,11 +9,11 @@ from rlbox.logs.progress import (
     ProgressReading,
     estimate_remaining_s,
     find_last_bar_unless_full,
-    find_progress_lines,
+    find_progress_candidates,
     merge_readings,
     parse_bar_not_counting_steps,
     parse_metrics_record,
-    parse_progress,
+    parse_progress_line,
     select_main_metrics,
 )
 
@@ -60,12 +60,12 @@ OPENRLHF_BAR = "Episode [1/1]:   5%|▌  | 3/60 [00:10<03:00, 2.00s/it, policy_l
 def test_a_line_that_tells_of_progress(
     line: str, step: int | None, total: int, rates: dict[str, float], metrics: dict[str, float]
 ) -> None:
-    found = parse_progress(line)
+    found = parse_progress_line(line)
     assert found
     assert (found.step, found.total_or_0) == (step, total)
     assert dict(found.rate_by_unit) == pytest.approx(rates)
     assert metrics.items() <= found.metrics.items()
-    assert [text for _, text in find_progress_lines(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
+    assert [text for _, text in find_progress_candidates(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
 
 
 @pytest.mark.parametrize(
@@ -81,26 +81,26 @@ def test_a_line_that_tells_of_progress(
     ],
 )
 def test_a_line_that_tells_nothing(line: str) -> None:
-    assert parse_progress(line) is None
+    assert parse_progress_line(line) is None
 
 
 def test_candidates_have_the_offset_of_their_line() -> None:
     block = b"noise\nstep 1 loss 0.5\n\xff\xfe\nstep 2 loss 0.4"
-    assert [(at, text.decode()) for at, text in find_progress_lines(block)] == [
+    assert [(at, text.decode()) for at, text in find_progress_candidates(block)] == [
         (6, "step 1 loss 0.5"),
         (25, "step 2 loss 0.4"),
     ]
 
 
 def test_the_latest_of_each_name_and_the_time_that_is_left() -> None:
-    now = merge_readings(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := parse_progress(line)))
+    now = merge_readings(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := parse_progress_line(line)))
     assert (now.step, now.total_or_0, now.metrics["loss"], now.rate_by_unit["tokens/s out"]) == (51, 160, 0.6, 104.5)
     assert estimate_remaining_s(now) == pytest.approx((160 - 51) * 20)
     assert estimate_remaining_s(ProgressReading(step=3)) is None
 
 
 def test_losses_and_rewards_come_first() -> None:
-    found = parse_progress(VERL)
+    found = parse_progress_line(VERL)
     assert found
     assert list(select_main_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
     assert select_main_metrics({"timing_s/step": 1.0}) == {}

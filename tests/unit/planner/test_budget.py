@@ -13,9 +13,9 @@ from rlbox.planner.fit import (
     HourlyPrice,
     StageHours,
     StageMeasurement,
-    budget_json,
-    budget_lines,
+    budget_to_json,
     estimate_stage_hours,
+    format_budget_lines,
     get_vast_max_price,
     parse_price_range,
     sum_known_hours,
@@ -61,15 +61,18 @@ def test_hours_of_a_job_without_assumption_are_not_known() -> None:
     job = load_job(PROJECT, "xdan")
     rows = estimate_stage_hours(job, resolve_params(job, (), {}), 0.0, ())
     assert {row.low for row in rows} == {None}
-    assert budget_lines(rows, None)[-1].startswith("total hours: not known")
+    assert format_budget_lines(rows, None)[-1].startswith("total hours: not known")
 
 
 def test_cost_is_hours_times_price() -> None:
     """Six hours at 1.60 to 2.40 dollars, and 0.10 for the disk."""
     rows = (StageHours(stage="all", low=6.0, high=6.0, basis="measured"),)
     price = parse_price_range("1.70-2.50")
-    assert budget_lines(rows, price)[-2:] == ["total hours: 6.00", "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)"]
-    found = budget_json(rows, price)
+    assert format_budget_lines(rows, price)[-2:] == [
+        "total hours: 6.00",
+        "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)",
+    ]
+    found = budget_to_json(rows, price)
     assert (round(found["cost"]["low"], 2), found["cost"]["high"], found["complete"]) == (10.2, 15.0, True)
 
 
@@ -78,8 +81,8 @@ def test_unknown_stage_is_left_out_of_the_total() -> None:
         StageHours(stage="train", low=1.0, high=2.0, basis=""),
         StageHours(stage="judge", low=None, high=None, basis=""),
     )
-    assert "without" in budget_lines(rows, None)[-2]
-    assert budget_json(rows, None)["complete"] is False
+    assert "without" in format_budget_lines(rows, None)[-2]
+    assert budget_to_json(rows, None)["complete"] is False
 
 
 def test_price_of_a_rented_target_is_its_ceiling() -> None:

@@ -9,10 +9,10 @@ import pytest
 from packaging.version import Version
 
 from rlbox.config.toml_files import load_toml
-from rlbox.planner.stack_facts import COMPAT, REQUIREMENTS, is_from_package_metadata, load_compat
-from rlbox.planner.stack_solver import Fact, parse_condition, solve
+from rlbox.planner.stack_facts import COMPAT, REQUIREMENTS, is_from_package_metadata, load_compat_table
+from rlbox.planner.stack_solver import CompatFact, parse_condition, solve
 
-TABLE = load_compat()
+TABLE = load_compat_table()
 FACTS = {fact.id: fact for fact in TABLE.facts if not is_from_package_metadata(fact)}
 
 
@@ -21,7 +21,7 @@ def test_every_fact_has_a_source() -> None:
 
 
 @pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
-def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
+def test_a_fact_can_hold_and_can_be_broken(fact: CompatFact) -> None:
     """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""
     named = {condition.name for condition in fact.conditions()}
     domains = {name: ("", *TABLE.versions[name], "0.1", "999") for name in named}
@@ -37,7 +37,7 @@ def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
     assert solve({name: (version,) for name, version in worst.items()}, [fact]) is None
 
 
-def _helps(fact: Fact, name: str, version: str) -> bool:
+def _helps(fact: CompatFact, name: str, version: str) -> bool:
     return any(c.holds(version) for row in fact.alternatives for c in row if c.name == name)
 
 

@@ -17,7 +17,7 @@ from rlbox.job.params import apply_overrides, resolve_params
 from rlbox.job.plan import RunPaths, plan_run
 from rlbox.planner.fit import (
     RunCommand,
-    find_user_paths_off_disk,
+    find_set_param_paths_off_data_disk,
     format_shortages,
     require_resume_fit_except_disk,
     suggest_fitting_command,
@@ -25,12 +25,12 @@ from rlbox.planner.fit import (
 from rlbox.planner.needs import (
     Capacity,
     RunNeeds,
-    declare_capacity,
+    compute_run_needs,
     describe_unchecked_needs,
     estimate_reported_gpu_bytes,
-    evaluate_fits,
     find_shortages,
-    parse_machine,
+    get_declared_capacity,
+    parse_machine_capacity,
 )
 from rlbox.target.target import load_target
 
@@ -40,13 +40,13 @@ CARD = 31.8 * GIB
 
 def needs(job: str, profile: str = "", **settings: object) -> RunNeeds:
     texts = {name: str(value) for name, value in settings.items()}
-    found = evaluate_fits(load_job(SHIPPED, job), resolve_params(load_job(SHIPPED, job), profile, texts), CARD)
+    found = compute_run_needs(load_job(SHIPPED, job), resolve_params(load_job(SHIPPED, job), profile, texts), CARD)
     assert found
     return found
 
 
 def card_gib(found: RunNeeds, stage: str = "train") -> float:
-    return next(row.card_bytes for row in found.stages if row.stage == stage) / GIB
+    return next(row.needed_bytes_per_gpu for row in found.stages if row.stage == stage) / GIB
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_disk_host_and_checkpoints_are_what_was_computed() -> None:
     [(4, 24, "true", True), (4, 32, "false", False), (2, 96, "false", True)],
 )
 def test_gradients_and_the_optimizers_copies_count(gpus: int, cards_gb: int, offload: str, fits: bool) -> None:
-    room = parse_machine(
+    room = parse_machine_capacity(
         f"{gpus}x{cards_gb}", Capacity(source_label="", host_bytes_per_node=250 * GIB, disk_bytes=400 * GIB)
     )
     found = needs("sft", gpus=gpus, offload=offload, max_length=2048 if cards_gb == 24 else 4096)
@@ -88,17 +88,20 @@ def test_a_card_is_smaller_than_it_is_sold() -> None:
     assert estimate_reported_gpu_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
     assert estimate_reported_gpu_bytes("a card that nobody measured", 100) == 97 * GIB
     assert estimate_reported_gpu_bytes("", 0) == 0
-    assert [parse_machine(text, Capacity(source_label="")).bytes_per_gpu for text in ("4x32", "4x31.8")] == [CARD, CARD]
+    assert [parse_machine_capacity(text, Capacity(source_label="")).bytes_per_gpu for text in ("4x32", "4x31.8")] == [
+        CARD,
+        CARD,
+    ]
     room = Capacity(
         source_label="--machine 2x8x80", source="command_line", nodes=2, gpus_per_node=8, bytes_per_gpu=77.6 * GIB
     )
-    assert parse_machine("2x8x80", Capacity(source_label="")) == room
+    assert parse_machine_capacity("2x8x80", Capacity(source_label="")) == room
 
 
 @pytest.mark.parametrize("text", ["", "4", "x32", "0x32", "4x0", "4x32x", "4 x 32", "-1x32"])
 def test_what_is_no_machine(text: str) -> None:
     with pytest.raises(SpecError, match="invalid --machine"):
-        parse_machine(text, Capacity(source_label=""))
+        parse_machine_capacity(text, Capacity(source_label=""))
 
 
 def test_what_nobody_knows_is_not_judged() -> None:
@@ -114,7 +117,7 @@ def test_what_nobody_knows_is_not_judged() -> None:
 
 def test_a_target_without_a_hardware_table(folder: Folder) -> None:
     folder.target("mine")
-    room = declare_capacity(load_target(Project(folder=folder.path), "mine").target, 0)
+    room = get_declared_capacity(load_target(Project(folder=folder.path), "mine").target, 0)
     assert room == Capacity(source_label="images/mine/target.toml")
     assert [lack.text for lack in find_shortages(needs("gkd"), room)] == [
         "4 GPUs of a machine, there are 0; the target names none: hardware.gpu, or --gpus"
@@ -179,7 +182,7 @@ def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
     asked = RunCommand(settings={"rollout_batch": "10"}, option_words=("--gpus", "all"))
     found = suggest_fitting_command(load_job(SHIPPED, "xdan"), asked, room)
     assert found
-    assert found.to_words_after_rlbox() == ("--set", "rollout_batch=16", "--gpus", "all")
+    assert found.to_argv_after_rlbox() == ("--set", "rollout_batch=16", "--gpus", "all")
     assert suggest_fitting_command(load_job(SHIPPED, "xdan"), RunCommand(), replace(room, gpus_per_node=1)) is None
 
 
@@ -201,25 +204,25 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
 ) -> None:
     found, target = load_job(SHIPPED, job), load_target(SHIPPED, load_job(SHIPPED, job).target).target
     wish = RunCommand(profiles=(profile,) if profile else (), settings=settings)
-    near = suggest_fitting_command(found, wish, declare_capacity(target, target.hardware.gpus))
+    near = suggest_fitting_command(found, wish, get_declared_capacity(target, target.hardware.gpus))
     assert near
-    assert " ".join(near.to_words_after_rlbox()) == nearest
+    assert " ".join(near.to_argv_after_rlbox()) == nearest
 
 
 def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     job, target = load_job(SHIPPED, "sft"), load_target(SHIPPED, "vast-5090").target
     base = resolve_params(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
     asked = RunCommand(command_words=("run", "--resume", "sft-1"), settings={"batch": "9"}, resumed_params=base)
-    near = suggest_fitting_command(job, asked, replace(declare_capacity(target, 4), disk_bytes=0.0))
+    near = suggest_fitting_command(job, asked, replace(get_declared_capacity(target, 4), disk_bytes=0.0))
     assert near
-    assert near.to_words_after_rlbox() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
+    assert near.to_argv_after_rlbox() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
     found = near.resolve_params(job)
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
     changed = apply_overrides(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
         require_resume_fit_except_disk(App(project=SHIPPED), job, plan, asked.settings)
-    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_words_after_rlbox())}"
+    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_argv_after_rlbox())}"
 
 
 PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
@@ -242,7 +245,7 @@ PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
-    assert find_user_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
+    assert find_set_param_paths_off_data_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
         {"smoke_dir": path} if off else {}
     )
 
@@ -250,8 +253,8 @@ def test_paths_off_the_data_disk(path: str, off: bool) -> None:
 def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
-    assert find_user_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
-    assert find_user_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
+    assert find_set_param_paths_off_data_disk(job, resolve_params(job, "", names), PATHS) == {}
+    assert find_set_param_paths_off_data_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
         "model": "/system/model"
     }
 
@@ -295,4 +298,4 @@ def test_a_formula_without_a_value_names_its_place(folder: Folder) -> None:
     folder.job("zero", right)
     job = load_job(Project(folder=folder.path), "zero")
     with pytest.raises(SpecError, match=r"jobs/zero.toml: fits.stages.one.gpus: .*division by zero"):
-        evaluate_fits(job, resolve_params(job, "", {}), 0.0)
+        compute_run_needs(job, resolve_params(job, "", {}), 0.0)

@@ -14,19 +14,19 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.planner.stack_check import (
     StackVerdict,
-    conflict_lines,
     format_advice_to_resolve_conflict,
+    format_conflict_lines,
     format_stack_verdict,
+    format_unknown_version_lines,
     solve_or_find_conflict,
-    stack_json,
-    unknown_version_lines,
+    stack_to_json,
 )
-from rlbox.planner.stack_facts import build_stack_problem, load_compat
-from rlbox.planner.stack_solver import Condition, Fact, solve
+from rlbox.planner.stack_facts import build_stack_problem, load_compat_table
+from rlbox.planner.stack_solver import CompatFact, Condition, solve
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 
-TABLE = load_compat()
+TABLE = load_compat_table()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
 GPU_A800 = {"arch": "sm_80", "grade": "datacenter"}
 WHEEL = "https://example.org/flash_attn-2.8.3%2Bcu12torch{}cxx11abi{}-cp311-cp311-linux_x86_64.whl"
@@ -119,7 +119,7 @@ def test_solving_finds_a_set_for_what_is_left_open() -> None:
 def test_a_fact_can_be_left_out_with_a_reason() -> None:
     spec = ("verl==0.8.0", "vllm==0.13.0", "numpy==1.26.4")
     assert {rule.id for rule in verdict(*spec).conflicting_facts} == {"verl-0-7-0-with-vllm-vllm"}
-    assert verdict(*spec, compat={"off": {"verl-0-7-0-with-vllm-vllm": "tried"}}).fits
+    assert verdict(*spec, compat={"off": {"verl-0-7-0-with-vllm-vllm": "tried"}}).is_consistent
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_a_fact_can_be_left_out_with_a_reason() -> None:
 )
 def test_a_wheel_must_match_torch_and_its_abi(torch: str, built_for: str, abi: str, fits: bool) -> None:
     wheel = {"url": WHEEL.format(built_for, abi), "sha256": "0" * 64}
-    assert verdict(f"torch=={torch}", hardware=GPU_A800, wheels=[wheel]).fits is fits
+    assert verdict(f"torch=={torch}", hardware=GPU_A800, wheels=[wheel]).is_consistent is fits
 
 
 def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
-    assert verdict("torch==2.13.0", channel="cpu").fits
-    assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
+    assert verdict("torch==2.13.0", channel="cpu").is_consistent
+    assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).is_consistent
 
 
 @pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).target_files()))
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.own_or_shipped_lock_file(name))
-    assert solve_or_find_conflict(build_stack_problem(TABLE, spec, lock)).fits
+    assert solve_or_find_conflict(build_stack_problem(TABLE, spec, lock)).is_consistent
 
 
 def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
@@ -154,16 +154,16 @@ def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
     assert "openrlhf-compiles" in {rule.id for rule in found.conflicting_facts}
     assert "a base image that has the compiler of CUDA 12.8" in format_advice_to_resolve_conflict("t", found)
     off = {"openrlhf-compiles": "tried elsewhere"}
-    assert verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]}, compat={"off": off}).fits
+    assert verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]}, compat={"off": off}).is_consistent
 
 
 def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     problem = build_stack_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
-    assert unknown_version_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
+    assert format_unknown_version_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
     text = format_stack_verdict("t", problem, solve_or_find_conflict(problem), False)
     assert "fits" not in text
-    assert stack_json(problem, solve_or_find_conflict(problem))["fits"] is None
+    assert stack_to_json(problem, solve_or_find_conflict(problem))["fits"] is None
 
 
 OF_13 = (
@@ -192,7 +192,7 @@ def test_a_compiler_is_of_torchs_cuda_and_knows_the_gpu(
     packages: tuple[str, ...], more: dict[str, Any], clash: str
 ) -> None:
     found = verdict(*packages, **{"hardware": GPU_A800, **more})
-    assert clash in {rule.id for rule in found.conflicting_facts} if clash else found.fits
+    assert clash in {rule.id for rule in found.conflicting_facts} if clash else found.is_consistent
 
 
 def test_the_wheels_of_a_compiler_are_five() -> None:
@@ -224,8 +224,8 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
 ) -> None:
     hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
     found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
-    assert found.fits is fits
-    assert fits or "580" in " ".join([*conflict_lines(found), format_advice_to_resolve_conflict("t", found)])
+    assert found.is_consistent is fits
+    assert fits or "580" in " ".join([*format_conflict_lines(found), format_advice_to_resolve_conflict("t", found)])
 
 
 DEEPSPEED = {"name": "deepspeed", "version": "0.19.6", "cuda": "13.0"}
@@ -264,7 +264,7 @@ JIT_CACHE = {"name": "flashinfer-jit-cache", "version": "0.6.11.post1", "cuda": 
 def test_what_is_compiled_beforehand_wants_no_compiler(
     packages: tuple[str, ...], entries: tuple[dict[str, Any], ...], fits: bool
 ) -> None:
-    assert compiles(*packages, entries=entries).fits is fits
+    assert compiles(*packages, entries=entries).is_consistent is fits
 
 
 def test_what_would_help_is_to_compile_it() -> None:
@@ -293,14 +293,14 @@ def test_the_search_agrees_with_trying_everything() -> None:
         assert found is None or found in fitting
 
 
-def _kept(rule: Fact, values: dict[str, str]) -> bool:
+def _kept(rule: CompatFact, values: dict[str, str]) -> bool:
     def holds(row: tuple[Condition, ...]) -> bool:
         return all(condition.holds(values[condition.name]) for condition in row)
 
     return not holds(rule.when) or any(map(holds, rule.alternatives))
 
 
-def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:
+def _random_rule(chance: random.Random, names: list[str], number: int) -> CompatFact:
     def condition() -> Condition:
         absent = chance.random() < 0.3
         span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
@@ -308,4 +308,4 @@ def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:
 
     when = tuple(condition() for _ in range(chance.randint(1, 2)))
     rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
-    return Fact(id=str(number), when=when, alternatives=rows, source="-")
+    return CompatFact(id=str(number), when=when, alternatives=rows, source="-")

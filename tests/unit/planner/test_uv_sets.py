@@ -10,7 +10,7 @@ from fakes import CASES
 
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
-from rlbox.planner.stack_facts import StackProblem, build_stack_problem, load_compat
+from rlbox.planner.stack_facts import StackProblem, build_stack_problem, load_compat_table
 from rlbox.planner.stack_solver import solve
 from rlbox.target.target import DEFAULTS, Target
 
@@ -22,7 +22,7 @@ def problem(packages: list[str]) -> StackProblem:
     own |= {"python": {"version": SETS["python"], "platform": SETS["platform"]}}
     own |= {"stack": [{"name": "s", "packages": packages}]}
     return build_stack_problem(
-        load_compat(), validate_spec(Target, merge_tables_and_named_lists(load_toml(DEFAULTS), own), "t"), None
+        load_compat_table(), validate_spec(Target, merge_tables_and_named_lists(load_toml(DEFAULTS), own), "t"), None
     )
 
 

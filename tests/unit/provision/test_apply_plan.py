@@ -14,7 +14,7 @@ from rlbox.provision.desired import (
     FileToInstall,
     PartToInstall,
     merge_env_file_joining_paths,
-    remove_env_file_variables,
+    restore_original_env_file_lines,
 )
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
@@ -215,7 +215,7 @@ def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> No
         line for line in merged.split("\n") if "PATH=" not in line
     ]
     if theirs.count("PATH=") < 2:
-        assert remove_env_file_variables(merged, ours, theirs) == theirs
+        assert restore_original_env_file_lines(merged, ours, theirs) == theirs
 
 
 def test_a_path_that_rlbox_init_wrote_stays() -> None:
@@ -230,10 +230,10 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
 def test_a_prefix_moves_paths_and_nothing_else() -> None:
     layout = Layout(prefix="/srv/me/place", data_dir="/data")
     text = "PATH=/opt/venv/bin:/opt/rlbox/bin [ -x '/opt/venv' ] /opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
-    moved = layout.rewrite_paths(text, ("/opt/venv", "/opt/rlbox"))
+    moved = layout.prefix_paths_in_text(text, ("/opt/venv", "/opt/rlbox"))
     assert moved == (
         "PATH=/srv/me/place/opt/venv/bin:/srv/me/place/opt/rlbox/bin [ -x '/srv/me/place/opt/venv' ] "
         "/opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
     )
-    assert layout.rewrite_paths(moved, ("/opt/venv", "/opt/rlbox")) == moved
-    assert Layout(data_dir="/data").rewrite_paths(text, ("/opt/venv",)) == text
+    assert layout.prefix_paths_in_text(moved, ("/opt/venv", "/opt/rlbox")) == moved
+    assert Layout(data_dir="/data").prefix_paths_in_text(text, ("/opt/venv",)) == text

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 from test_apply_wanted import planned, text_of
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.provision.layout import Layout
 from rlbox.provision.provision import make_stage_environment
 from rlbox.provision.shell_environment import SYSTEM_PATH, keep_allowed_variables_and_system_path
@@ -81,8 +81,8 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_" + "a1" * 17}
     first |= {"RLBOX_LIMITS": limits} if limits else {}
     monkeypatch.setattr("rlbox.provision.provision.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
-    monkeypatch.setattr("rlbox.provision.provision.read_process_environment", lambda pid: first if pid == 1 else {})
-    monkeypatch.setattr("rlbox.provision.provision.read_record", lambda layout: None)
+    monkeypatch.setattr("rlbox.provision.provision.read_environ_or_empty", lambda pid: first if pid == 1 else {})
+    monkeypatch.setattr("rlbox.provision.provision.read_install_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
     env = make_stage_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")
@@ -122,7 +122,7 @@ def test_a_mirror_of_a_rented_machine_is_its_own(
     tmp_path: Path, environ: dict[str, str], file: str, expected: str
 ) -> None:
     """AutoDL's images name one in /etc/pip.conf; in an image of ours it would be left from the build."""
-    fix = next(fix for fix in load_fixes(Project(folder=CHECKOUT)) if fix.id == "pip-index-unreachable")
+    fix = next(fix for fix in load_fix_catalogue(Project(folder=CHECKOUT)) if fix.id == "pip-index-unreachable")
     assert fix.check
     conf = tmp_path / file
     conf.parent.mkdir(parents=True)

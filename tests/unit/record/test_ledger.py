@@ -14,7 +14,7 @@ from rlbox.diagnose.cause import SupervisorExit
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner
-from rlbox.record.host_record import ContainerRef, HostRecord, HostRecordStore
+from rlbox.record.host_record import ContainerRef, HostRunRecord, HostRunRecordStore
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
@@ -54,10 +54,10 @@ class Fake:
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
-    def stop(self, grace_s: int) -> None:
+    def stop_if_own(self, grace_s: int) -> None:
         self.asked.append(f"stop {grace_s}")
 
-    def remove(self) -> None:
+    def remove_if_own(self) -> None:
         self.asked.append("remove")
 
 
@@ -71,8 +71,8 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
 
 
 def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
-    records = HostRecordStore(tmp_path)
-    records.write("r-1", HostRecord(container_ref=NOTE))
+    records = HostRunRecordStore(tmp_path)
+    records.write("r-1", HostRunRecord(container_ref=NOTE))
     (file,) = records.folder.glob("*.json")
     note = {"run": "r-1", "name": "job-7", "engine": "there", "started": "t0", "place": "there"}
     assert json.loads(file.read_text())["note"] == note
@@ -84,17 +84,17 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     run_store = ledger_with(tmp_path, fake)
     found = run_store.clean_up_dead_runs_unless_disk_locked(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
-    assert run_store.load_container_refs() == {"r-1": NOTE}
-    assert run_store.is_running("r-1")
-    assert not run_store.is_running("r-2")
+    assert run_store.load_container_refs_by_run() == {"r-1": NOTE}
+    assert run_store.is_running_or_starting("r-1")
+    assert not run_store.is_running_or_starting("r-2")
 
 
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).alive == ()
-    assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
-    assert {path.name for path in run_store.find_run_or_latest("r").iterdir()} == {
+    assert (fake.asked, run_store.load_container_refs_by_run()) == (["remove"], {})
+    assert {path.name for path in run_store.find_run_dir_or_latest("r").iterdir()} == {
         "stages",
         "plan.json",
         "told.txt",
@@ -107,14 +107,18 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.update_host_record(NOTE, PLAN)
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
-    assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs_newest_first()) == (["remove"], {}, [])
+    assert (fake.asked, run_store.load_container_refs_by_run(), run_store.list_run_dirs_newest_first()) == (
+        ["remove"],
+        {},
+        [],
+    )
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
     run_store.clean_up_dead_runs_unless_disk_locked(ME)
-    ended = load_run_state(run_store.find_run_or_latest("r-1"))
+    ended = load_run_state(run_store.find_run_dir_or_latest("r-1"))
     assert ended.state == "passed"  # no stage was left to do
 
 
@@ -127,7 +131,7 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {
         "r-1": "cannot be settled now: there does not answer"
     }
-    assert find_run_cause(load_run_state(run_store.find_run_or_latest("r-1"))) is None
+    assert find_run_cause(load_run_state(run_store.find_run_dir_or_latest("r-1"))) is None
 
 
 def test_a_place_of_another_rlbox() -> None:
@@ -140,7 +144,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     """A plan with weaker gates and a record that says passed, written by a program of a later run."""
     last = SupervisorExit(kind="ended", exit_code=1, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
-    run_dir = run_store.find_run_or_latest("r-1")
+    run_dir = run_store.find_run_dir_or_latest("r-1")
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
@@ -148,20 +152,20 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan_preferring_host_record(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
-    state = run_store.load_state_checked_with_host_record(run_dir)
+    state = run_store.load_state_marked_failed_if_tampered(run_dir)
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
     run_store.update_host_record(NOTE)
     run_store.clean_up_dead_runs_unless_disk_locked(ME)
-    assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
+    assert list(HostRunRecordStore(tmp_path).folder.iterdir()) == []
 
 
 def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     last = SupervisorExit(kind="killed", exit_code=137, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir, stage = (
-        run_store.find_run_or_latest("r-1"),
+        run_store.find_run_dir_or_latest("r-1"),
         StageState(name="a", title="a", directory="stages/1-a", state="passed"),
     )
     state = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
@@ -195,7 +199,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "", ".."])
 def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError, match="is not a valid run name"):
-        HostRecordStore(tmp_path).read_or_empty(name)
+        HostRunRecordStore(tmp_path).read_or_empty(name)
 
 
 @pytest.mark.parametrize("name", ["a\nfake  passed", "a\rb", "\x1b]0;x\x07", "a b", "-x", ".r", "é"])

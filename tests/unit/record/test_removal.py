@@ -11,10 +11,10 @@ from rlbox.record import run_store as removing
 from rlbox.record.run_store import (
     RemovalCandidate,
     RunStore,
-    decide_named_removals,
-    decide_removals_keeping_latest_runs,
     delete_run_dir_and_host_record,
     format_removals,
+    mark_latest_recent_and_unfinished_runs_kept,
+    mark_unfinished_runs_kept,
     sum_file_sizes,
 )
 from rlbox.run.backend import open_container_runtime
@@ -50,8 +50,8 @@ ROWS = (
 
 
 def gone(**asked: object) -> list[str]:
-    found = decide_removals_keeping_latest_runs(
-        ROWS, **{"started_before_s": 100.0, "remove_runs_with_checkpoints": False, **asked}
+    found = mark_latest_recent_and_unfinished_runs_kept(
+        ROWS, **{"started_before_unix_s": 100.0, "remove_runs_with_checkpoints": False, **asked}
     )  # type: ignore[arg-type]
     return [row.run for row in found if not row.kept_because]
 
@@ -59,13 +59,15 @@ def gone(**asked: object) -> list[str]:
 def test_what_nothing_needs_goes() -> None:
     assert gone() == ["old-failed", "old-passed"]
     assert gone(remove_runs_with_checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
-    assert gone(started_before_s=1.5) == ["old-failed"]
+    assert gone(started_before_unix_s=1.5) == ["old-failed"]
 
 
 def test_each_that_stays_says_why() -> None:
     found = {
         row.run: row.kept_because
-        for row in decide_removals_keeping_latest_runs(ROWS, started_before_s=100, remove_runs_with_checkpoints=False)
+        for row in mark_latest_recent_and_unfinished_runs_kept(
+            ROWS, started_before_unix_s=100, remove_runs_with_checkpoints=False
+        )
     }
     assert found["passed"] == "it is the latest of job smoke that passed"
     assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
@@ -75,7 +77,7 @@ def test_each_that_stays_says_why() -> None:
 
 
 def test_what_is_named_goes_with_its_checkpoints() -> None:
-    found = decide_named_removals([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
+    found = mark_unfinished_runs_kept([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
     assert [row.kept_because for row in found] == ["", "it has not ended"]
     assert [*map(str, format_removals(found, done=True))] == [
         "removed run a, 1.0 kB",

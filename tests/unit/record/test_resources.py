@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.record.resources import create_sample, estimate_seconds_until_disk_full, parse_sample
+from rlbox.record.resources import create_resource_sample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, probe_pressure
 from rlbox.system.gpu import GpuStatus
 
@@ -34,9 +34,9 @@ def look(t_s: float, *processes: ProcessUsage, received: int = 0) -> ActivitySam
 def test_a_sample_is_what_happened_between_two_looks() -> None:
     before = look(10, process(1, 5.0), process(2, 1.0), received=1000)
     after = look(15, process(1, 7.5, read=500), process(3, 1.0), received=6000)  # 2 ended, 3 began
-    sample = create_sample(
-        before, after, parts={"main": {1}, "vllm": {3}}, t="2026-01-01T00:00:00+00:00", stage="train", phase="load",
-        disk_free_bytes=9, cores=8, pressure=CALM,
+    sample = create_resource_sample(
+        before, after, part_pids={"main": {1}, "vllm": {3}}, timestamp="2026-01-01T00:00:00+00:00", stage="train",
+        phase="load", disk_free_bytes=9, cores=8, pressure=CALM,
     )  # fmt: skip
     assert (sample.cpu_pct, sample.resident_bytes) == (70.0, 400)
     assert (sample.read_bps, sample.received_bps) == (100.0, 1000.0)
@@ -51,19 +51,19 @@ def test_what_others_left_of_the_machine() -> None:
         look(10, process(1, 5.0)),
         look(20, dataclasses.replace(process(1, 6.0), main_thread_run_delay_s=9.0)),
     )
-    sample = create_sample(
-        before, dataclasses.replace(after, machine_busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9,
-        cores=2, pressure=CALM,
+    sample = create_resource_sample(
+        before, dataclasses.replace(after, machine_busy_s=20.0), part_pids={}, timestamp="t", stage="", phase="",
+        disk_free_bytes=9, cores=2, pressure=CALM,
     )  # fmt: skip
     assert (sample.cpu_pct, sample.others_pct, sample.share_pct) == (10.0, 190.0, 10.0)
 
 
 def test_the_first_sample_has_no_rates() -> None:
-    sample = create_sample(
+    sample = create_resource_sample(
         None,
         look(10, process(1, 5.0, read=7), received=99),
-        parts={},
-        t="t",
+        part_pids={},
+        timestamp="t",
         stage="",
         phase="",
         disk_free_bytes=9,
@@ -79,7 +79,9 @@ def test_a_torn_row_is_none(row: object) -> None:
 
 
 def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
-    none = create_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=CALM)
+    none = create_resource_sample(
+        None, look(0), part_pids={}, timestamp="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=CALM
+    )
     assert parse_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(none, cpu_pct=3, gpus=())
 
 
@@ -92,8 +94,8 @@ def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
         (tmp_path / "pressure" / name).write_text(text)
     found = probe_pressure(tmp_path)
     assert found == Pressure(load_average=12.34, cpu_some_avg10_pct=31.5, io_some_avg10_pct=0.07)
-    sample = create_sample(
-        None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=found
+    sample = create_resource_sample(
+        None, look(0), part_pids={}, timestamp="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=found
     )
     assert (sample.load, sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct) == (
         12.34,

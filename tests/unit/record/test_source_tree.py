@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.record.source_tree import (
     SOURCE_RECORD_FILE,
     describe_source_record,
     load_source_toml_or_empty,
     probe_source_tree,
-    read_tree_version,
+    read_tree_version_or_empty,
 )
 from rlbox.secrets.masks import SecretMasker
 
@@ -48,7 +48,7 @@ def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
     found = probe_source_tree(tree, "verl")
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
-    assert list(found.render_record_files(MASKS)) == [SOURCE_RECORD_FILE]
+    assert list(found.render_record_texts_by_filename(MASKS)) == [SOURCE_RECORD_FILE]
     assert describe_source_record(found.to_json()).count("no changes") == 1
 
 
@@ -67,8 +67,8 @@ def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path:
     assert found.files_changed == 4
     assert found.digest != before.digest
     assert "ignored" not in found.diff
-    files = found.render_record_files(MASKS)
-    record = decode_toml(files[SOURCE_RECORD_FILE])
+    files = found.render_record_texts_by_filename(MASKS)
+    record = parse_untrusted_toml(files[SOURCE_RECORD_FILE])
     assert record["diff"] == f"source-{found.digest[:12]}.diff"
     git(tmp_path, "clone", "-q", str(tree), "again")
     (tmp_path / "x.diff").write_text(files[record["diff"]])
@@ -90,7 +90,7 @@ def test_files_masks_secrets_and_cuts_a_long_diff(tree: Path) -> None:
     token = "hunter2-quite-long-1234"
     (tree / "verl/__init__.py").write_text(f"KEY = '{token}'\n" + "# line\n" * 200_000)
     found = probe_source_tree(tree, "verl")
-    text = found.render_record_files(SecretMasker({"MY_TOKEN": token}))[found.to_json()["diff"]]
+    text = found.render_record_texts_by_filename(SecretMasker({"MY_TOKEN": token}))[found.to_json()["diff"]]
     assert token not in text
     assert "+KEY = '***'" in text
     assert text.endswith("characters in all]\n")
@@ -133,7 +133,7 @@ def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Pa
 def test_tree_version_reads_the_usual_places(tmp_path: Path, name: str, text: str, version: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(text)
-    assert read_tree_version(tmp_path, "openrlhf") == version
+    assert read_tree_version_or_empty(tmp_path, "openrlhf") == version
 
 
 def test_recorded_source_of_a_run_without_one_is_empty(tmp_path: Path) -> None:

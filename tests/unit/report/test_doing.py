@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlbox.logs.progress import ProgressBar
-from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
+from rlbox.record.resources import RESOURCES_FILE, ProcessGroupSample, ResourceSample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.report.run_view import Activity, _Lines, activity_text, find_activity
+from rlbox.report.run_view import StageActivity, _Lines, find_stage_activity, format_activity
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
 
@@ -20,15 +20,17 @@ def starting(state: str = "starting") -> StageState:
     return StageState(name="rollout", title="", directory="stages/2-rollout", state="starting", services=(vllm,))
 
 
-def row(second: int, read: int, cpu: float = 90.0) -> Sample:
-    part = PartSample(cpu_pct=cpu, resident_bytes=10**9, read_bytes=read)
-    return Sample(t=f"2027-01-15T08:00:{second:02d}.000+00:00", stage="rollout", parts={"vllm": part})
+def row(second: int, read: int, cpu: float = 90.0) -> ResourceSample:
+    part = ProcessGroupSample(cpu_pct=cpu, resident_bytes=10**9, read_bytes=read)
+    return ResourceSample(t=f"2027-01-15T08:00:{second:02d}.000+00:00", stage="rollout", parts={"vllm": part})
 
 
-def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
-    found = find_activity(stage, samples, bars)
+def text(
+    stage: StageState, samples: list[ResourceSample], bars: dict[str, ProgressBar | None], *, bar: bool = False
+) -> str:
+    found = find_stage_activity(stage, samples, bars)
     assert found
-    return activity_text(found, NOW, bar=bar)
+    return format_activity(found, NOW, show_bar=bar)
 
 
 def test_a_start_without_a_bar_tells_what_was_read() -> None:
@@ -47,14 +49,14 @@ def test_what_the_log_says_comes_first() -> None:
 
 def test_nothing_is_known_yet() -> None:
     assert text(starting(), [], {}) == "vllm starts, 30 s"
-    assert find_activity(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
+    assert find_stage_activity(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
 
 
 def test_a_bar_of_the_stage() -> None:
     bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
-    found = find_activity(starting(state="ready"), [], {"stage": bar})
-    assert found == Activity(share=0.25, remaining_s=75, label="Evaluating step 40")
-    assert activity_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
+    found = find_stage_activity(starting(state="ready"), [], {"stage": bar})
+    assert found == StageActivity(share=0.25, remaining_s=75, label="Evaluating step 40")
+    assert format_activity(found, NOW, show_bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
 
 
 @pytest.fixture

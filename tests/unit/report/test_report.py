@@ -12,7 +12,7 @@ from reportbox import FATAL, Page, iso, write_run, write_wide_run
 
 from rlbox.errors import SpecError
 from rlbox.record.state import RunState, write_run_state
-from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range_of_bars_and_run
+from rlbox.report.html import MOST_BYTES, make_timeline_rows, render_report_html, time_range_of_bars_and_run
 from rlbox.report.read import load_run_record
 from rlbox.secrets.masks import SecretMasker
 
@@ -21,7 +21,7 @@ NO_MASKS = SecretMasker({})
 
 
 def report(run_dir: Path, masks: SecretMasker = NO_MASKS) -> str:
-    return render_report(load_run_record(run_dir, masks, max_points_per_series=400), made_at=NOW)
+    return render_report_html(load_run_record(run_dir, masks, max_points_per_series=400), made_at=NOW)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def smoke_alone(tmp_path: Path) -> RunState:
 
 def test_attempts_and_phases_have_bars(tmp_path: Path) -> None:
     state = smoke_alone(tmp_path)
-    rows = make_timeline(
+    rows = make_timeline_rows(
         state,
         events(
             (0, "stage", "starting"), (10, "phase", "load"), (30, "phase", "train"), (50, "stage", "failed"),
@@ -231,7 +231,7 @@ def test_attempts_and_phases_have_bars(tmp_path: Path) -> None:
         ),
         1e10,
     )  # fmt: skip
-    began = make_timeline(state, events((0, "stage", "starting")), 0)[0].bars[0].begin_unix_s
+    began = make_timeline_rows(state, events((0, "stage", "starting")), 0)[0].bars[0].begin_unix_s
     assert [
         (bar.begin_unix_s - began, bar.end_unix_s - began, bar.state_or_phase, bar.attempt) for bar in rows[0].bars
     ] == [
@@ -248,7 +248,7 @@ def test_attempts_and_phases_have_bars(tmp_path: Path) -> None:
 
 
 def test_a_run_without_events_has_the_times_of_its_state(tmp_path: Path) -> None:
-    [stage, *services] = make_timeline(smoke_alone(tmp_path), [], 1e10)
+    [stage, *services] = make_timeline_rows(smoke_alone(tmp_path), [], 1e10)
     assert stage.total_bar_seconds == 20000 - 5400
     assert all(service.bars for service in services)
     assert time_range_of_bars_and_run([], None, None) == (0.0, 1.0)

@@ -16,7 +16,7 @@ from browserbox import find_chromium
 from reportbox import iso, plan_of, write_run
 from test_scores_page import page, write_results
 
-from rlbox.report.html import render_report
+from rlbox.report.html import render_report_html
 from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
 from rlbox.secrets.masks import SecretMasker
@@ -98,8 +98,8 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
 def test_nothing_is_wider_than_the_screen(tmp_path: Path, record: RunRecord, scheme: str) -> None:
     """The report, live, scores: in frames as narrow as a phone, which a browser's window is not."""
     pages = {
-        "report": render_report(record, made_at=iso(30000)),
-        "live": render_report(record, made_at=iso(30000), live=True),
+        "report": render_report_html(record, made_at=iso(30000)),
+        "live": render_report_html(record, made_at=iso(30000), live=True),
         "scores": page(write_results(tmp_path / "eval", text=f"x = '{'wide' * 200}'")),
     }
     frames = ""
@@ -130,7 +130,7 @@ def test_a_live_page_follows_the_run(tmp_path: Path) -> None:
         with (run_dir / "events.jsonl").open("a") as events:
             events.write("\n")
         record = load_run_record(run_dir, SecretMasker({}), max_points_per_series=400)
-        return render_report(record, made_at=iso(30000), live=True).replace("<h1>", f"<h1>look {next(looks)}, ")
+        return render_report_html(record, made_at=iso(30000), live=True).replace("<h1>", f"<h1>look {next(looks)}, ")
 
     with LivePageServer(run_dir, page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -143,7 +143,7 @@ def test_a_live_page_follows_the_run(tmp_path: Path) -> None:
 
 def test_in_a_browser(tmp_path: Path) -> None:
     write_run(tmp_path / "holdem")
-    html = render_report(
+    html = render_report_html(
         load_run_record(tmp_path / "holdem", SecretMasker({}), max_points_per_series=400), made_at=iso(30000)
     )
     page = tmp_path / "report.html"

@@ -11,16 +11,16 @@ from fakes import CHECKOUT
 from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import sample_log_progress
-from rlbox.record.resources import GpuSample, PartSample, Sample
+from rlbox.record.resources import GpuSample, ProcessGroupSample, ResourceSample
 from rlbox.report.plots import draw_resource_plots, thin_points_to_extremes
 
 
-def sample(number: int) -> Sample:
-    return Sample(
+def sample(number: int) -> ResourceSample:
+    return ResourceSample(
         t=str(number), stage="a", phase="", cpu_pct=number, resident_bytes=number, read_bps=0, write_bps=0,
         received_bps=0, sent_bps=0, disk_free_bytes=1000 - number,
         gpus=(GpuSample(index=0, utilization=number, power_w=1, memory_bytes=number),),
-        parts={"main": PartSample(cpu_pct=10, resident_bytes=number)} if number % 2 else {},
+        parts={"main": ProcessGroupSample(cpu_pct=10, resident_bytes=number)} if number % 2 else {},
     )  # fmt: skip
 
 

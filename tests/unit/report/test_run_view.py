@@ -25,7 +25,7 @@ from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.run_view import _LiveView, open_run_view, read_run_snapshot, render_run_frame
 from rlbox.secrets.masks import SecretMasker
-from rlbox.terminal import remove_controls
+from rlbox.terminal import sanitize_for_terminal
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -83,7 +83,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
     lines = render_run_frame(read_run_snapshot(run_dir, state), NOW, width=width, height=height)
-    return [remove_controls(line.plain) for line in lines]
+    return [sanitize_for_terminal(line.plain) for line in lines]
 
 
 def test_the_limit_and_the_pressure_are_told(run_dir: Path) -> None:

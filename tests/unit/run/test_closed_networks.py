@@ -13,7 +13,7 @@ from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.run.backend import RunOptions
-from rlbox.run.exposure import plan_exposure_or_refuse, remove_published_ports_from_plan
+from rlbox.run.exposure import drop_taken_published_ports_adding_notes, plan_exposure_or_refuse
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -216,7 +216,7 @@ def test_a_port_that_no_service_has(folder: Folder) -> None:
 def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     closed = close(app, plan, "own", opened=False, publish=("client",))
-    less = remove_published_ports_from_plan(closed, {8102})
+    less = drop_taken_published_ports_adding_notes(closed, {8102})
     assert less.notes == ("not published: port client, for 127.0.0.1:8102 is taken on the engine's machine",)
     assert less.published == {"dashboard": 8101}
     again = close(app, less, "own", opened=False, publish=("client",))

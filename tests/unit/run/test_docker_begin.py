@@ -27,7 +27,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
         raise EngineError("cannot connect to Docker")
 
     engine: Any = SimpleNamespace(
-        start_container=lambda plan, secrets: started.append(plan),
+        create_and_start_container=lambda plan, secrets: started.append(plan),
         inspect_container=gone,
         is_container_active=lambda name: name == "c",
     )
@@ -38,7 +38,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
         run_store=run_store,
         image=image,
         bytecode_dir_in_data=Path("cache/bytecode/t/1"),
-        say=lambda text: None,
+        print_status=lambda text: None,
     )
     monkeypatch.setattr("rlbox.run.docker.connect_engine", lambda: engine)
     monkeypatch.setattr("rlbox.run.docker.plan_container", lambda *args, **fields: Container())

@@ -19,7 +19,7 @@ from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_container_runtime
-from rlbox.run.data_disk import create_lock_owner
+from rlbox.run.data_disk import create_own_lock_owner
 from rlbox.run.launch import _detach, reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
 
@@ -65,7 +65,7 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
 
 
 def test_lock_of_a_busy_command_line_says_whose_it_is_and_since_when(tmp_path: Path) -> None:
-    lock = acquire_disk_lock(tmp_path, create_lock_owner("the ends of runs"))
+    lock = acquire_disk_lock(tmp_path, create_own_lock_owner("the ends of runs"))
     with pytest.raises(LockHeld, match=rf"\(uid {os.getuid()}\) on {socket.gethostname()}, since \d{{4}}-"):
         acquire_disk_lock(tmp_path, LockOwner(), 0.0)
     lock.close_own_handle()

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
-from rlbox.sandbox.plan import Outcome, ProgramExit, format_layers_or_limits_only, has_landlock_and_seccomp
-from rlbox.sandbox.request import RequestLimits, parse_request
+from rlbox.sandbox.plan import PlanOutcome, ProgramExit, format_layers_or_limits_only, has_landlock_and_seccomp
+from rlbox.sandbox.request import RequestLimits, parse_program_request
 from rlbox.sandbox.response import build_run_response, build_verdict_response
 
 
@@ -78,22 +78,22 @@ def test_a_request_lowers() -> None:
 )
 def test_requests_that_are_none(asked: Any, says: str | None) -> None:
     if says is None:
-        assert parse_request(asked, RequestLimits()).files == {}
+        assert parse_program_request(asked, RequestLimits()).files == {}
         return
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        parse_request(asked, RequestLimits())
+        parse_program_request(asked, RequestLimits())
 
 
 def test_a_check_has_tests_and_names() -> None:
     asked = {"code": "c", "tests": "t", "before": "b", "names": ["f"]}
-    found = parse_request(asked, RequestLimits(), has_tests=True).check
+    found = parse_program_request(asked, RequestLimits(), has_tests=True).check
     assert found
     assert found == {"tests": "t", "before": "b", "called_functions": ["f"]}
-    assert parse_request(asked, RequestLimits()).check is None
+    assert parse_program_request(asked, RequestLimits()).check is None
     with pytest.raises(match="tests: no text"):
-        parse_request({"code": "c"}, RequestLimits(), has_tests=True)
+        parse_program_request({"code": "c"}, RequestLimits(), has_tests=True)
     with pytest.raises(match="names: 'a b' is not a valid name"):
-        parse_request({**asked, "names": ["a b"]}, RequestLimits(), has_tests=True)
+        parse_program_request({**asked, "names": ["a b"]}, RequestLimits(), has_tests=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- answer
@@ -118,13 +118,13 @@ PROGRAM = ProgramExit(return_code=0, stdout="o", stderr="")
 )
 def test_check_response_accepts_the_checkers_line_alone(limit: str, line: str, verdict: str) -> None:
     """A program under test that ended well, as here, says nothing."""
-    outcome = Outcome(limit=limit, verdict=line, programs=[PROGRAM, PROGRAM])
+    outcome = PlanOutcome(limit=limit, verdict=line, programs=[PROGRAM, PROGRAM])
     assert build_verdict_response(outcome)["verdict"] == verdict
 
 
 @pytest.mark.parametrize("limit", ["start", "cancelled"])
 def test_response_without_a_run_is_no_verdict(limit: str) -> None:
-    outcome = Outcome(limit=limit, message="no wall")
+    outcome = PlanOutcome(limit=limit, message="no wall")
     assert build_run_response(outcome)["status"] == build_verdict_response(outcome)["status"] == "SandboxError"
     assert "verdict" not in build_verdict_response(outcome)
 
@@ -145,7 +145,7 @@ ALLOW, NOTIFY, KILL, REFUSED = "allow", "notify", "kill", "refused"
 
 def call(number: int, *args: int, arch: int = X86_64, **how: Any) -> str:
     """Run both filters as the kernel does: what the stricter one says counts."""
-    main = _carried_out(seccomp.build_filter(**how), number, args, arch)
+    main = _carried_out(seccomp.build_syscall_filter(**how), number, args, arch)
     births = _carried_out(seccomp.build_fork_notify_filter(), number, args, arch)
     return births if main == ALLOW else main
 
@@ -234,7 +234,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_values_come_back_as_they_were(value: Any) -> None:
-    found = wire.decode(wire.encode(value, pytest.fail), pytest.fail)
+    found = wire.decode_value(wire.encode_value(value, pytest.fail), pytest.fail)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -249,7 +249,7 @@ class Liar(int):
 
 
 def test_a_liar_comes_back_as_what_it_is_made_of() -> None:
-    found = wire.decode(wire.encode([Liar(3)], pytest.fail), pytest.fail)
+    found = wire.decode_value(wire.encode_value([Liar(3)], pytest.fail), pytest.fail)
     assert (found == [4], type(found[0])) == (False, int)
 
 
@@ -260,9 +260,9 @@ def test_a_liar_comes_back_as_what_it_is_made_of() -> None:
 )  # fmt: skip
 def test_what_is_no_value_is_refused(sent: Any) -> None:
     with pytest.raises(wire.WireError):
-        wire.decode(sent, pytest.fail)
+        wire.decode_value(sent, pytest.fail)
 
 
 def test_kinds_that_are_whole() -> None:
-    assert wire.decode({"k": "Decimal", "v": "1.10"}, pytest.fail) == Decimal("1.10")
-    assert wire.decode({"k": "Fraction", "v": "1/3"}, pytest.fail) == Fraction(1, 3)
+    assert wire.decode_value({"k": "Decimal", "v": "1.10"}, pytest.fail) == Decimal("1.10")
+    assert wire.decode_value({"k": "Fraction", "v": "1/3"}, pytest.fail) == Fraction(1, 3)

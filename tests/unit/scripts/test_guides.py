@@ -13,7 +13,7 @@ from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.planner.needs import estimate_reported_gpu_bytes, evaluate_fits
+from rlbox.planner.needs import compute_run_needs, estimate_reported_gpu_bytes
 from scripts.prose import strip_markdown
 
 DOCS = CHECKOUT / "docs"
@@ -61,11 +61,11 @@ def test_the_table_says_what_is_computed(profile: str) -> None:
     shard = 84 // gpus  # fp32 weights and two moments of 7 x 10^9 parameters
     said = [str(shard), str(gb - shard)]
     for offload in ("false", "true"):
-        needs = evaluate_fits(
+        needs = compute_run_needs(
             job, resolve_params(job, profile, {"offload": offload}), estimate_reported_gpu_bytes("", gb)
         )
         assert needs
-        said.append(f"{next(row.card_bytes for row in needs.stages if row.stage == 'train') / GIB:.1f}")
+        said.append(f"{next(row.needed_bytes_per_gpu for row in needs.stages if row.stage == 'train') / GIB:.1f}")
     assert rows[gpus, gb] == said
 
 

@@ -13,19 +13,19 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
-from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import list_secret_aliases
+from rlbox.fixes.catalogue import load_fix_catalogue
+from rlbox.fixes.render import list_secret_alias_groups
 from rlbox.secrets.handover import (
     SecretGrants,
     encode_secrets_as_json_line,
     receive_secrets,
-    send_secrets,
+    try_send_secrets,
     unset_and_declare_secrets,
 )
 from rlbox.secrets.lookup import find_secrets
 from rlbox.values import Secret
 
-ALIASES = list_secret_aliases(load_fixes(Project(folder=CHECKOUT)))
+ALIASES = list_secret_alias_groups(load_fix_catalogue(Project(folder=CHECKOUT)))
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_sent_and_received(pipe: tuple[int, int]) -> None:
     readable, writable = pipe
     secrets = {"A": Secret("planted\n\u00fc\"'"), "B": Secret("x" * 100_000)}
-    sender = threading.Thread(target=send_secrets, args=(lambda data: os.write(writable, data), secrets))
+    sender = threading.Thread(target=try_send_secrets, args=(lambda data: os.write(writable, data), secrets))
     sender.start()
     assert receive_secrets(("A", "B"), readable) == {"A": "planted\n\u00fc\"'", "B": "x" * 100_000}
     sender.join()
@@ -154,13 +154,13 @@ def test_sent_and_received(pipe: tuple[int, int]) -> None:
 
 
 def test_nothing_is_sent_or_awaited_without_secrets(pipe: tuple[int, int]) -> None:
-    send_secrets(lambda data: pytest.fail("sent"), {})
+    try_send_secrets(lambda data: pytest.fail("sent"), {})
     assert receive_secrets((), pipe[0]) == {}
 
 
 def test_a_supervisor_that_died_takes_nothing(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
-    send_secrets(lambda data: os.write(pipe[1], data), {"A": Secret("planted")})
+    try_send_secrets(lambda data: os.write(pipe[1], data), {"A": Secret("planted")})
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"A": "pla'])

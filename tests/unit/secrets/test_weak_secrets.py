@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.secrets.lookup import find_weakness
+from rlbox.secrets.lookup import explain_secret_weakness
 
 WORD = "a word or a name without a digit"
 
@@ -32,7 +32,7 @@ WORD = "a word or a name without a digit"
     ],
 )
 def test_too_weak(value: str, why: str) -> None:
-    assert find_weakness(value) == why
+    assert explain_secret_weakness(value) == why
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_too_weak(value: str, why: str) -> None:
     ],
 )
 def test_strong_enough(value: str) -> None:
-    assert find_weakness(value) is None
+    assert explain_secret_weakness(value) is None

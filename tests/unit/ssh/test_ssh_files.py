@@ -12,10 +12,10 @@ from rlbox.errors import WorkFailed
 from rlbox.ssh.files import (
     DownloadDirectory,
     RemoteFile,
-    list_files,
-    parse_listing,
+    list_remote_files,
+    parse_remote_file_listing,
     replace_remote_tree,
-    sync_file_resuming_verified,
+    resume_verified_upload,
 )
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
@@ -49,12 +49,12 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_listing_has_regular_files_without_links(base: Path) -> None:
-    files, errors = list_files(LocalShell(), str(base), ["runs/a", "nowhere", "at"], with_sums=True)
+    files, errors = list_remote_files(LocalShell(), str(base), ["runs/a", "nowhere", "at"], with_sha256=True)
     assert [(file.path, file.size) for file in files] == [("runs/a/log 1\n", 6), ("at", 0)]
     assert files[0].sha256 == "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
     assert errors == ()
-    (file, _), _ = list_files(LocalShell(), str(base), ["runs/a", "at"])
-    assert (file.sha256, file.is_unchanged(files[0]), file.is_unchanged(None)) == ("", True, False)
+    (file, _), _ = list_remote_files(LocalShell(), str(base), ["runs/a", "at"])
+    assert (file.sha256, file.is_unchanged_since(files[0]), file.is_unchanged_since(None)) == ("", True, False)
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,20 @@ def test_listing_has_regular_files_without_links(base: Path) -> None:
 )
 def test_listing_that_is_wrong_is_refused(record: object) -> None:
     with pytest.raises(WorkFailed, match="the list of files"):
-        parse_listing(json.dumps(record))
+        parse_remote_file_listing(json.dumps(record))
 
 
 def test_listing_tells_what_cannot_be_read() -> None:
-    listing = parse_listing(json.dumps({"path": "x", "size": 0, "mtime": 0, "trouble": "Permission denied"}))
+    listing = parse_remote_file_listing(
+        json.dumps({"path": "x", "size": 0, "mtime": 0, "trouble": "Permission denied"})
+    )
     assert listing == ((), ("x: Permission denied",))
 
 
 def test_file_that_changed_is_no_longer_unchanged() -> None:
     file = RemoteFile(path="a", size=1, mtime=2, sha256="x")
-    assert file.is_unchanged(RemoteFile(path="a", size=1, mtime=2))
-    assert not file.is_unchanged(RemoteFile(path="a", size=1, mtime=3))
+    assert file.is_unchanged_since(RemoteFile(path="a", size=1, mtime=2))
+    assert not file.is_unchanged_since(RemoteFile(path="a", size=1, mtime=3))
 
 
 def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_pa
     directory = DownloadDirectory(tmp_path / "record.json", tmp_path / "here")
     (tmp_path / "here").mkdir()
     (tmp_path / "here/large.part").write_bytes(b"x" * (1 << 20))
-    files, _ = list_files(LocalShell(), str(base), ["runs/a", "large"], with_sums=True)
+    files, _ = list_remote_files(LocalShell(), str(base), ["runs/a", "large"], with_sha256=True)
     passed: list[int] = []
     directory.fetch_verified(LocalShell(), str(base), files, passed.append)
     assert (tmp_path / "here/large").read_bytes() == (base / "large").read_bytes()
@@ -94,7 +96,7 @@ def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_pa
 def test_download_of_what_changed_since_the_listing_fails_and_keeps_the_others(
     base: Path, tmp_path: Path, text: str | None
 ) -> None:
-    files, _ = list_files(LocalShell(), str(base), ["runs/a", "at"], with_sums=True)
+    files, _ = list_remote_files(LocalShell(), str(base), ["runs/a", "at"], with_sha256=True)
     changed = base / files[0].path
     changed.unlink() if text is None else changed.write_text(text)
     directory = DownloadDirectory(tmp_path / "record.json", tmp_path)
@@ -108,7 +110,7 @@ def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
     goal.parent.mkdir()
     Path(f"{goal}.part").write_text("hel")
     (tmp_path / "file").write_text("hello")
-    sync_file_resuming_verified(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
+    resume_verified_upload(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
     assert goal.read_text() == "hello"
     replace_remote_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
     assert (tmp_path / "tree/runs/a/log 1\n").read_text() == "hello\n"

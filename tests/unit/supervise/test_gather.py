@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.evidence import PART_BYTES, PartUnavailableError, collect_texts
-from rlbox.supervise.failure_report import write_manifest, write_texts_and_list_problems_after_first
+from rlbox.supervise.evidence import PART_BYTES, NoEvidenceError, collect_texts_within_time
+from rlbox.supervise.failure_report import write_evidence_manifest, write_texts_and_list_problems_after_first
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
     never = threading.Event()
 
     def absent() -> str:
-        raise PartUnavailableError("no nvidia-smi here")
+        raise NoEvidenceError("no nvidia-smi here")
 
     parts = {
         "hangs": lambda: str(never.wait()),
@@ -26,7 +26,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
         "absent": absent,
         "good": lambda: "text",
     }
-    found = collect_texts(parts, 0.2)
+    found = collect_texts_within_time(parts, 0.2)
     never.set()
     assert found.texts == {"good": "text"}
     assert found.missing == {
@@ -37,7 +37,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
 
 
 def test_a_part_that_is_too_long_is_cut_and_says_so() -> None:
-    text = collect_texts({"long": lambda: "x" * 99 + "\n" + "y" * PART_BYTES}, 5.0).texts["long"]
+    text = collect_texts_within_time({"long": lambda: "x" * 99 + "\n" + "y" * PART_BYTES}, 5.0).texts["long"]
     assert text == "x" * 99 + f"\n... cut here: {PART_BYTES} more characters\n"
 
 
@@ -45,7 +45,7 @@ def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/12.txt").write_text("frames")
     assert write_texts_and_list_problems_after_first(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
-    write_manifest(tmp_path, {"gpu.txt": "no driver"}, SecretMasker({}))
+    write_evidence_manifest(tmp_path, {"gpu.txt": "no driver"}, SecretMasker({}))
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert [(row["name"], row["bytes"]) for row in found["files"]] == [("REPORT.md", 4), ("stacks/12.txt", 6)]
     assert found["missing"] == {"gpu.txt": "no driver"}

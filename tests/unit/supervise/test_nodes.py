@@ -38,7 +38,7 @@ def seen(clock: Clock, *answers: Exception | None) -> list[str]:
     clock.answers = [*answers]
     found = []
     for _ in answers:
-        probe.connect()
+        probe.try_connection()
         found.append(probe.find_problem())
         clock.now += 0.5
     return found
@@ -63,8 +63,8 @@ def test_a_node_that_says_nothing_has_ten_seconds(clock: Clock) -> None:
 def test_a_watch_that_slept_itself_asks_again_first(clock: Clock) -> None:
     probe = _NodeProbe(NODE)
     clock.answers = [WELL, NOTHING]
-    probe.connect()
+    probe.try_connection()
     clock.now += 3600
     assert probe.find_problem() == ""
-    probe.connect()
+    probe.try_connection()
     assert probe.find_problem() == ""

@@ -15,7 +15,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
-from rlbox.foreign import decode_toml
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.job.gate import Ready
 from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
@@ -124,9 +124,9 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     missing = "no line like /^INFO: Application startup complete/ yet"
     wait_for(service, missing)
     cutter = LineSplitter()
-    service.look_for_ready_line(cutter.feed(b"loading\nApplication startup\n"))
+    service.record_ready_line_if_present(cutter.feed(b"loading\nApplication startup\n"))
     assert (service.has_been_ready, service.readiness_problem) == (False, missing)
-    service.look_for_ready_line(
+    service.record_ready_line_if_present(
         cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n")
     )
     assert (service.has_been_ready, service.readiness_problem) == (True, "")
@@ -153,7 +153,7 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="up"))
-    service.look_for_ready_line(LineSplitter().feed(b"up\n"))
+    service.record_ready_line_if_present(LineSplitter().feed(b"up\n"))
     wait_for(service, "")
     service.begin_liveness_checks()
     service.restart_readiness_probe()
@@ -204,7 +204,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
 
 def test_the_services_of_the_guide_are_specs() -> None:
     [block] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
-    found = [validate_spec(Service, row, "docs/report.md") for row in decode_toml(block)["services"]]
+    found = [validate_spec(Service, row, "docs/report.md") for row in parse_untrusted_toml(block)["services"]]
     assert [(service.name, service.keep, bool(service.ready.url)) for service in found] == [
         ("vllm", True, True),
         ("sandbox", False, False),

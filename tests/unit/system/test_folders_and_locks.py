@@ -17,13 +17,13 @@ from fakes import LIMITS
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.data_disk import ensure_data_dir_creating_default, resolve_nonsystem_data_dir
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, resolve_nonsystem_data_dir
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import (
     PIPE,
-    check_command,
     communicate_or_leave_running,
     run_command,
+    run_command_or_raise,
     run_in_foreground,
     start_command,
 )
@@ -166,7 +166,7 @@ def test_a_disk_that_cannot_be_used(
     folder = make(tmp_path, monkeypatch)
     limits = replace(LIMITS, disk_host_dir=str(folder), creates_disk_dir=create, needed_disk_gib=2.0)
     with pytest.raises(NodeError) as caught:
-        ensure_data_dir_creating_default(App(project=Project(folder=tmp_path)), folder, limits)
+        ensure_usable_data_dir_creating_default(App(project=Project(folder=tmp_path)), folder, limits)
     assert what in caught.value.what
     assert caught.value.where == str(tmp_path / where)
     assert "name another with --data DIR" in caught.value.next_step
@@ -176,7 +176,7 @@ def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
     """What somebody named may be a slip: two minutes of a run at the root of a disk."""
     app = App(project=Project(folder=tmp_path))
     with pytest.raises(NodeError, match="there is no such data disk"):
-        ensure_data_dir_creating_default(
+        ensure_usable_data_dir_creating_default(
             app, tmp_path / "slip", replace(LIMITS, disk_host_dir=str(tmp_path / "disk"), creates_disk_dir=True), 0.0
         )
     assert list(tmp_path.iterdir()) == []
@@ -198,7 +198,7 @@ def test_commands() -> None:
 @pytest.mark.allow("processes")
 def test_a_process_that_is_left_to_itself() -> None:
     show = Command(argv=("/bin/sh", "-c", 'cat; echo "$A$HOME" >&2; sleep "$S"; exit 7'), env={"A": "a", "S": "0"})
-    process = start_command(show, environ={"A": "b", "HOME": "/h"}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    process = start_command(show, base_env={"A": "b", "HOME": "/h"}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert os.getsid(process.pid) == process.pid
     assert (communicate_or_leave_running(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
     slow = start_command(replace(show, env={"S": "60"}), stdin=PIPE, stdout=PIPE, stderr=PIPE)
@@ -211,12 +211,12 @@ def test_a_process_that_is_left_to_itself() -> None:
 
 LATE = """
 import os, signal, time
-from rlbox.system.libc import set_parent_death_signal
+from rlbox.system.libc import set_parent_death_sigterm
 parent = os.getpid()
 if os.fork() == 0:
     while os.getppid() == parent:
         time.sleep(0.01)
-    set_parent_death_signal(parent)
+    set_parent_death_sigterm(parent)
     print("it goes on")
 else:
     os.kill(parent, signal.SIGKILL)
@@ -241,7 +241,7 @@ def test_ctrl_c_is_for_what_runs_in_the_foreground() -> None:
 def test_a_command_that_fails_is_quoted() -> None:
     script = "seq 1 20 >&2; echo not shown; exit 3"
     with pytest.raises(WorkFailed) as caught:
-        check_command(Command(argv=("sh", "-c", script)), "it does not work", "try again")
+        run_command_or_raise(Command(argv=("sh", "-c", script)), "it does not work", "try again")
     tail = "".join(f"  | {number}\n" for number in range(6, 21))
     assert str(caught.value) == (f"it does not work (exit code 3)\n{tail}  where: sh -c {script}\n  next:  try again")
-    assert check_command(Command(argv=("true",)), "x").ok
+    assert run_command_or_raise(Command(argv=("true",)), "x").ok

@@ -15,8 +15,8 @@ from rlbox.system.http import (
     HttpClient,
     NoFullResponseError,
     NoResponseKind,
-    create_client,
     create_loopback_client,
+    create_netrc_client,
     create_tls_context,
     explain_response_error,
     retry,
@@ -230,7 +230,7 @@ def test_logins_of_the_address_and_of_netrc(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with answering(always(OK)) as server:
         named = server.url.replace("//", "//bob:a%20b@")
-        for http in (create_client(NetworkSettings()), HttpClient(), create_loopback_client(1)):
+        for http in (create_netrc_client(NetworkSettings()), HttpClient(), create_loopback_client(1)):
             with http:
                 assert http.request("GET", server.url).status == 200
                 assert http.request("GET", named).status == 200

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.limits import CgroupMemory, CpuLimit, probe_cgroup_memory, read_cpu_limit
+from rlbox.system.limits import CgroupMemory, CpuLimit, probe_cgroup_memory, read_cgroup_cpu_limit
 
 SECOND = {
     "cpu.max": "150000 100000",
@@ -46,7 +46,7 @@ def test_the_nearest_limit_counts(
             (folder / name).write_text(text)
     monkeypatch.setattr("rlbox.system.limits.find_own_cgroups", lambda kinds: iter([("", group)]))
     monkeypatch.setattr("rlbox.system.limits._ROOT", tmp_path / "none")
-    assert read_cpu_limit() == limit
+    assert read_cgroup_cpu_limit() == limit
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.system.files import is_folder_device_or_pipe, open_locked_atomic, write_atomic
+from rlbox.system.files import is_existing_non_regular_file, open_locked_atomic, write_atomic
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_is_no_file_stays_what_it_is(targets: list[Path]) -> None:
 
 
 def test_links_of_the_system_are_special_wherever_they_lead() -> None:
-    assert is_folder_device_or_pipe(Path("/dev/stdout"))
+    assert is_existing_non_regular_file(Path("/dev/stdout"))
 
 
 def test_files_links_to_files_and_nothing_are_written(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import read_last_file_lines_forward, read_last_json_lines_forward
-from rlbox.system.safe_files import MAX_DEPTH, find_files_named, remove_tree, walk_files
+from rlbox.system.json_files import read_valid_json_from_tail, read_whole_lines_from_tail
+from rlbox.system.safe_files import MAX_DEPTH, find_files_by_path_suffix, remove_tree, walk_files
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -52,7 +52,7 @@ def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
     (disk / "out").symlink_to(host)
     (disk / "one").symlink_to(host / "file")
     assert [name for name, _ in walk_files(disk)] == ["one", "out", "a/file", "a/round"]
-    assert find_files_named(disk, "file") == [disk / "a/file"]
+    assert find_files_by_path_suffix(disk, "file") == [disk / "a/file"]
     assert list(walk_files(disk / "out")) == list(walk_files(disk / "missing")) == []
     with pytest.raises(OSError, match="it is a link"):
         remove_tree(disk / "out")
@@ -86,7 +86,7 @@ def test_what_its_owner_may_not_write_goes_too(no_root: Path) -> None:
 def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    assert list(read_last_file_lines_forward(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
-    assert list(read_last_file_lines_forward(rows, 17)) == [b'{"a": 3}\n']
+    assert list(read_whole_lines_from_tail(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
+    assert list(read_whole_lines_from_tail(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
-    assert list(read_last_json_lines_forward(rows, 8 << 20)) == []
+    assert list(read_valid_json_from_tail(rows, 8 << 20)) == []

@@ -24,10 +24,10 @@ from rlbox.target.lock import (
     LockedPatch,
     Package,
     compute_lock_spec_checksum,
-    find_lock_fault,
+    explain_lock_fault,
     format_requirements,
-    hash_locked_patch,
     load_lock,
+    make_locked_patch,
 )
 from rlbox.target.target import load_target
 
@@ -87,15 +87,15 @@ def test_text_has_one_file_a_line() -> None:
 """
     )
     assert lock.checksum() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
-    assert [package.name for package in lock.list_packages()] == ["uv", "six"]
+    assert [package.name for package in lock.list_python_packages()] == ["uv", "six"]
 
 
 def test_requirements_demand_the_hash() -> None:
-    assert PACKAGE.requirement_line_with_hash() == f"six==1.16.0 --hash=sha256:{A}\n"
+    assert PACKAGE.format_requirement_line_with_hash() == f"six==1.16.0 --hash=sha256:{A}\n"
     other = replace(PACKAGE, name="rich", version="15+x", sha256=B)
     assert (
         format_requirements([PACKAGE, other])
-        == PACKAGE.requirement_line_with_hash() + f"rich==15+x --hash=sha256:{B}\n"
+        == PACKAGE.format_requirement_line_with_hash() + f"rich==15+x --hash=sha256:{B}\n"
     )
     assert format_requirements([]) == ""
 
@@ -146,7 +146,9 @@ def test_shipped_locks_are_written_as_they_are_read() -> None:
         assert lock.target == name
         names = [package.name for group in lock.groups for package in group.packages]
         assert len(names) == len(set(names)), "a package in two groups"
-        sized = [row for row in lock.list_packages() if "://" not in row.source]  # a wheel by address may have none
+        sized = [
+            row for row in lock.list_python_packages() if "://" not in row.source
+        ]  # a wheel by address may have none
         assert all(package.size for package in (*sized, *lock.debs)), "a file of unknown size"
 
 
@@ -261,13 +263,13 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
 def test_faults_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], fault: str | None) -> None:
     folder.target("mine", PATCHED)
     mine = load_target(folder.project, "mine").target
-    locked = tuple(hash_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
+    locked = tuple(make_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
     lock = replace(fitting_lock(mine, ("click",)), patches=locked)
-    assert find_lock_fault(mine, replace(lock, **changes), ("click",), patches) == fault
+    assert explain_lock_fault(mine, replace(lock, **changes), ("click",), patches) == fault
 
 
 def test_faults_of_no_lock_and_of_other_requirements(folder: Folder) -> None:
     folder.target("mine")
     mine = load_target(folder.project, "mine").target
-    assert find_lock_fault(mine, None, (), {}) == "missing"
-    assert find_lock_fault(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"
+    assert explain_lock_fault(mine, None, (), {}) == "missing"
+    assert explain_lock_fault(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"

@@ -29,7 +29,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
         raise WorkFailed("no room")
 
     monkeypatch.setattr(job_agent, "_run_rlbox", refuse)
-    assert job_agent.run_job_agent(tmp_path) == 1
+    assert job_agent.run_job_agent_until_end_then_stop_if_asked(tmp_path) == 1
     assert stopped == [4711] * stops
     assert (tmp_path / REFUSED_FILE).exists() != ran
 
@@ -37,7 +37,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 def test_one_keeps(tmp_path: Path) -> None:
     handle = job_agent.open_lock_unless_held(tmp_path / "lock", create_else_raise=True)
     assert handle is not None
-    assert job_agent.run_job_agent(tmp_path) == 0
+    assert job_agent.run_job_agent_until_end_then_stop_if_asked(tmp_path) == 0
 
 
 @pytest.mark.allow("processes")

@@ -11,7 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.vast.remote_job import (
     RemoteJob,
     format_job_agent_start_shell,
-    list_runs_and_complete_checkpoints,
+    list_run_and_complete_checkpoint_dirs,
     parse_remote_job,
     strip_disk_prefix_or_raise,
 )
@@ -28,7 +28,7 @@ def test_whole_checkpoints_and_all_runs_come_home() -> None:
     rows = [{"path": "/workspace/ckpts/global_step_10", "whole": True}, {"path": "/workspace/ckpts/x", "whole": False}]
     inside = {"path": "/workspace/runs/a/out", "checkpoints": [{"path": "/workspace/runs/a/out/c", "whole": True}]}
     series = [{"path": "/workspace/ckpts", "checkpoints": rows}, inside]
-    assert list_runs_and_complete_checkpoints([{"run": "a"}], series, "/workspace") == (
+    assert list_run_and_complete_checkpoint_dirs([{"run": "a"}], series, "/workspace") == (
         "ckpts/global_step_10",
         "ckpts/latest",
         "ckpts/latest_checkpointed_iteration.txt",

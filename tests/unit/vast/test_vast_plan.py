@@ -14,7 +14,7 @@ from vastbox import recorded
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.image.forms import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.target.target import Target, load_target
@@ -24,7 +24,7 @@ from rlbox.vast.offers import (
     parse_offer,
     require_fitting_offers,
 )
-from rlbox.vast.rental import parse_vast_options
+from rlbox.vast.rental import parse_vast_docker_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
@@ -67,7 +67,7 @@ def test_the_script_is_shell(shell: str) -> None:
 
 
 def test_the_sandbox_has_the_port_of_its_fix() -> None:
-    fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "sandbox-service"]
+    fixes = [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "sandbox-service"]
     texts = [file.text for file in select_and_render_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
     assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
 
@@ -78,7 +78,7 @@ def test_another_platform_has_no_such_field() -> None:
 
 
 def options(text: str, mode: str = "ssh") -> dict[str, str]:
-    return parse_vast_options(target(vast={"options": text, "mode": mode}))
+    return parse_vast_docker_options(target(vast={"options": text, "mode": mode}))
 
 
 def test_options_become_the_platforms_object() -> None:
@@ -124,7 +124,7 @@ def test_every_wrong_option_is_named_at_once() -> None:
 
 def test_needs_follow_from_the_target() -> None:
     ports = {"-p 1:1": "1", "-p 2:2": "1"}
-    assert make_offer_filter(target(disk={"need_gib": 400.0}), ports, 1.5).query() == (
+    assert make_offer_filter(target(disk={"need_gib": 400.0}), ports, 1.5).to_query() == (
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
