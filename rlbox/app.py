@@ -87,6 +87,9 @@ class App:
             sys.stderr.write(sanitize_for_terminal(translate(text)) + "\n")
             sys.stderr.flush()
 
+    def print_next(self, command_or_advice: str) -> None:
+        self.print_status(_("next: {command}").format(command=command_or_advice))
+
     @contextmanager
     def collecting_refusals_if_dry_run(self, *checked_subjects: str) -> Iterator[None]:
         """Check the subjects in the block. A refusal ends a real run; a dry run keeps it for the verdict."""

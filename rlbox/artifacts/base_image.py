@@ -178,7 +178,11 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
     def print_missing(missing: Sequence[Artifact]) -> None:
         if size := sum(file.size for file in missing):
             name = lock.base.partition("@")[0]
-            app.print_status(f"fetching {len(missing)} files of {name}, {decimal_size_text(size)}")
+            app.print_status(
+                _("fetching {count} files of {name}, {size}").format(
+                    count=len(missing), name=name, size=decimal_size_text(size)
+                )
+            )
 
     with show_progress(app) as show:
 

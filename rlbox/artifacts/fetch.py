@@ -114,7 +114,9 @@ def fetch_and_report_missing(
     missing = [file.size for file in files if not store.verify_and_seal(file.sha256, file.size)]
     if not missing:
         return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
-    app.print_status(f"fetching {len(missing)} files, {decimal_size_text(sum(missing))}")
+    app.print_status(
+        _("fetching {count} files, {size}").format(count=len(missing), size=decimal_size_text(sum(missing)))
+    )
     locator = create_live_url_finder(app, sources_profile, probe_files or files)
     with show_progress(app, total_bytes=sum(missing)) as on_progress:
         return fetch_missing_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)

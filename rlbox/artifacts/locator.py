@@ -380,7 +380,7 @@ def load_profile_without_dead_mirrors(
         load_profile(app.project, sources_profile), network_settings, probe_files
     )
     for probe in dead:
-        app.print_status(f"{probe.mirror} is passed over: {probe.fault}")
+        app.print_status(_("{mirror} is passed over: {reason}").format(mirror=probe.mirror, reason=probe.fault))
     return profile
 
 
@@ -390,7 +390,9 @@ def create_live_url_finder(app: App, sources_profile: str, probe_files: Sequence
         load_profile_without_dead_mirrors(app, sources_profile, site, probe_files),
         probe_machine_source_settings(site),
         create_netrc_client(site),
-        on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
+        on_skip=lambda mirror, reason: app.print_status(
+            _("{mirror} is passed over: {reason}").format(mirror=mirror, reason=reason)
+        ),
     )
 
 

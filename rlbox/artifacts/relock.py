@@ -382,14 +382,18 @@ def _load_lock_if_readable(app: App, name: str) -> Lock | None:
     try:
         return load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
-        app.print_status(f"{error.what}; it is made anew")
+        app.print_status(_("{what}; it is made anew").format(what=error.what))
         return None
 
 
 def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
     for included in includes:
         if lock := _load_lock_if_readable(app, included):
-            app.print_status(f"{name} has no lock yet: it begins with that of {included}, which it includes")
+            app.print_status(
+                _("{name} has no lock yet: it begins with that of {included}, which it includes").format(
+                    name=name, included=included
+                )
+            )
             return replace(lock, target=name)
     return None
 
@@ -402,5 +406,9 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
     for change in list_lock_changes(previous_lock, lock) if previous_lock else ():
         app.print_status(str(change))
     if sdists := [package.file for package in lock.list_python_packages() if not package.is_wheel]:
-        app.print_status(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
+        app.print_status(
+            _("no wheel for {platform}, built from source in every image: {names}").format(
+                platform=lock.platform, names=", ".join(sdists)
+            )
+        )
     return changed

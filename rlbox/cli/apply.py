@@ -112,7 +112,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     layout = prepared.desired.layout
     checks = run_doctor_fix_checks_in_layout(layout)
     app.output(*format_apply_result_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
-    app.print_status(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
+    app.print_next(f". {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
@@ -123,8 +123,10 @@ def _count_changes(count: int) -> str:
 
 def _warn_of_machine_paths(app: App, target: str) -> None:
     app.print_status(
-        "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
-        f"rlbox apply {target} --dry-run shows each change, --remove restores all, --prefix DIR changes one folder only"
+        _(
+            "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; rlbox "
+            "apply {target} --dry-run shows each change, --remove restores all, --prefix DIR changes one folder only"
+        ).format(target=target)
     )
 
 

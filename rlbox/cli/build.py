@@ -82,7 +82,7 @@ def compile_wheels_into_store_and_lock(app: App, name: str, **given: Any) -> int
     results = compile_and_lock_missing_wheels(app, name, CompileOptions(**given))
     data, text = wheel_results_json(name, results), format_wheel_results(results)
     command = f"rlbox {'compile' if app.dry_run else 'build'} {name}"
-    app.print_status(_("next: {command}").format(command=command))
+    app.print_next(command)
     if app.dry_run:
         count = sum(result.wheel is None for result in results)
         would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"

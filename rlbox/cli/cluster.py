@@ -74,7 +74,7 @@ def start_cluster(app: App, **given: Any) -> int:
     app.output(result.as_json(), result.text())
     app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
     words = options.target_and_options_text
-    app.print_status(f"next: rlbox cluster status {words}, and then rlbox cluster down {words}")
+    app.print_next(f"rlbox cluster status {words}, and then rlbox cluster down {words}")
     return 0
 
 
@@ -94,7 +94,7 @@ def print_status(app: App, **given: Any) -> int:
     cluster_status = probe_cluster(app, options)
     app.output(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
-        app.print_status(f"next: rlbox cluster up {options.target_and_options_text} brings back what died")
+        app.print_next(f"rlbox cluster up {options.target_and_options_text} brings back what died")
     return 0 if cluster_status.healthy else NodeError.exit_code
 
 
@@ -128,10 +128,10 @@ def submit_job(app: App, **given: Any) -> int:
     job = done.job
     app.output({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
-        app.print_status(f"next: rlbox cluster logs {options.target_and_options_text} --job {job.id}")
+        app.print_next(f"rlbox cluster logs {options.target_and_options_text} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
-    app.print_status(f"job {job.id} ended {job.status}{code}")
+    app.print_status(_("job {id} ended {status}{code}").format(id=job.id, status=job.status, code=code))
     return job.cli_exit_code
 
 
@@ -179,7 +179,7 @@ def stop_submitted_job(app: App, job: str, **given: Any) -> int:
     """
     ended, stopped = stop_job(app, ClusterOptions(**given), job)
     if not stopped:
-        app.print_status(f"job {ended.id} has already ended: there is nothing to stop")
+        app.print_status(_("job {id} has already ended: there is nothing to stop").format(id=ended.id))
     app.output({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
     return 0
 
@@ -202,7 +202,7 @@ def end_cluster(app: App, force: bool, **given: Any) -> int:
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.output({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
     if not lines:
-        app.print_status(f"nothing of cluster {done.name} was there")
+        app.print_status(_("nothing of cluster {name} was there").format(name=done.name))
     return 0
 
 
@@ -230,7 +230,7 @@ def check_nodes(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> 
     app.output(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     verdict = counted(errors, "problem", "problems") if errors else "nothing is wrong"
-    app.print_status(f"cluster doctor: {found.nodes} nodes: {verdict}")
+    app.print_status(_("cluster doctor: {nodes} nodes: {verdict}").format(nodes=found.nodes, verdict=verdict))
     return WorkFailed.exit_code if errors else 0
 
 

@@ -88,10 +88,14 @@ def _ask_command(app: App, command: str, diagnosis: Diagnosis, excerpt: str) -> 
     try:
         outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASK_TIMEOUT_S), question)
     except WorkFailed as error:
-        app.print_status(f"warning: --ask has no answer: {error}")
+        app.print_status(_("warning: --ask has no answer: {error}").format(error=error))
         return ""
     if not outcome.ok:
-        app.print_status(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
+        app.print_status(
+            _("warning: --ask has no answer: the command ended with exit code {exit_code}").format(
+                exit_code=outcome.exit_code
+            )
+        )
     return outcome.stdout.strip()
 
 

@@ -197,7 +197,7 @@ def check_reference_solutions(app: App, suites: tuple[str, ...], sandbox_url: st
     with _open_sandbox(sandbox_url, python, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(_SANDBOX_TIMEOUT_S))
         strength = sandbox.probe_strength_and_versions()["strength"]
-        app.print_status(f"the sandbox has the strength {strength}")
+        app.print_status(_("the sandbox has the strength {strength}").format(strength=strength))
         for suite, problems in loaded:
             total, rejected = grade_reference_solutions(suite, problems, sandbox)
             failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
@@ -297,7 +297,7 @@ def evaluate_exports(
     lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
     app.output({"results": results, "failed": outcome.error_by_export, "out": str(out)}, "\n".join(lines))
     for name, error in outcome.error_by_export.items():
-        app.print_status(f"not judged: {name}: {error}")
+        app.print_status(_("not judged: {name}: {error}").format(name=name, error=error))
     return WorkFailed.exit_code if outcome.error_by_export else 0
 
 
@@ -335,7 +335,7 @@ def compare_export_with_shards(app: App, export: Path, against: Path, model: Pat
         raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
 
     def print_progress(done: int, total: int) -> None:
-        app.print_status(f"{done} of {total} tensors are compared")
+        app.print_status(_("{done} of {total} tensors are compared").format(done=done, total=total))
 
     try:
         report = merge_shards_and_check_export(directory, against, reference, interpreter, print_progress)

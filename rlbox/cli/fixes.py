@@ -63,7 +63,7 @@ def query_fixes(app: App, action: Literal["ls", "show", "explain", "find"], name
     fixes = load_fix_catalogue(app.project)
     if not name:
         app.output(fix_catalogue_to_json(fixes), format_fix_table(fixes))
-        app.print_status("next: rlbox fixes show ID")
+        app.print_next("rlbox fixes show ID")
     elif action == "show":
         _show(app, fixes, name)
     else:
@@ -86,9 +86,9 @@ def _find(app: App, fixes: Sequence[Fix], text: str) -> None:
         output = "\n\n".join(format_fix(fix) for fix in matches)
         app.output({"fixes": [fix_to_json(fix)["fix"] for fix in matches]}, output)
     elif near := select_fixes_with_all_words(fixes, text):
-        app.print_status("no fix knows that line; these have its words")
+        app.print_status(_("no fix knows that line; these have its words"))
         app.output({"fixes": [], "near": [fix_to_json(fix)["fix"] for fix in near]}, format_fix_table(near))
-        app.print_status("next: rlbox fixes show ID")
+        app.print_next("rlbox fixes show ID")
     else:
         raise WorkFailed(_("no fix knows that line"), next_step=_("read the complete log: rlbox diagnose LOG"))
 
@@ -108,5 +108,5 @@ def _explain(app: App, target_name: str) -> int:
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:
-        app.print_status("next: rlbox fixes show ID")
+        app.print_next("rlbox fixes show ID")
     return refusal.exit_code if refusal else 0

@@ -134,7 +134,7 @@ def save_image_to_archive(app: App, name: str, file: Path) -> int:
     written = file.stat().st_size
     data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
     app.output(data, f"{file}  {digest}  {decimal_size_text(written)}")
-    app.print_status(f"next: rlbox load {file.name} (on the other machine)")
+    app.print_next(f"rlbox load {file.name} (on the other machine)")
     return 0
 
 
@@ -170,7 +170,7 @@ def load_image_from_archive(app: App, file: Path) -> int:
         {**data, "layers": loaded.layer_count, "bytes": size},
         f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {decimal_size_text(size)}",
     )
-    app.print_status(f"next: docker run --rm {loaded.tag}")
+    app.print_next(f"docker run --rm {loaded.tag}")
     return 0
 
 
@@ -229,7 +229,7 @@ def print_export(app: App, name: str, form: Literal["compose", "apptainer"], ima
     text = render_export(app, name, form, image_or_archive)
     app.output({"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}, text.rstrip("\n"))
     compose, build = f"docker compose --file FILE run --rm {name} COMMAND", f"apptainer build {name}.sif FILE"
-    app.print_status(f"next: {compose if form == 'compose' else build}")
+    app.print_next(compose if form == "compose" else build)
 
 
 def render_export(

@@ -117,7 +117,7 @@ def init_target(app: App, name: str, machine: str, arch: str | None, memory_gib:
         return app.print_dry_run(data, lines, "write these files")
     app.output(data, lines)
     command = f"rlbox lock {name} && rlbox build {name} && rlbox run {name}"
-    app.print_status(_("next: {command}").format(command=command))
+    app.print_next(command)
     return 0
 
 

@@ -141,7 +141,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
         return app.print_dry_run(data, "\n".join(lines), would)
     app.output(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
-    app.print_status(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
+    app.print_next(f"rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
 
@@ -277,7 +277,7 @@ def _list_mirrors(app: App, profile: Profile) -> int:
     lines = align_rows((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
     text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.output({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
-    app.print_status(f"next: rlbox mirrors probe --sources {profile.name}")
+    app.print_next(f"rlbox mirrors probe --sources {profile.name}")
     return 0
 
 

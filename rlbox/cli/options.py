@@ -208,7 +208,7 @@ def write_html_file_or_stdout(
         require_writable_file(path, "--out")
     json_result = {**json_result, "report": os.path.abspath(path)}
     for gap in left_out_notes:
-        app.print_status(f"left out: {gap}")
+        app.print_status(_("left out: {gap}").format(gap=gap))
     if app.dry_run:
         return app.print_dry_run(json_result, "", f"write {path}")
     write_atomic(path, data)

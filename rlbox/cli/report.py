@@ -101,12 +101,16 @@ def serve_live_run_page_until_interrupted(app: App, name: str | None, port: int,
     port, address = server.port, f"http://127.0.0.1:{server.port}/"
     try:
         app.output({"run": run_dir.name, "address": address}, address)
-        app.print_status(f"run {run_dir.name} is shown there until Ctrl-C")
+        app.print_status(_("run {name} is shown there until Ctrl-C").format(name=run_dir.name))
         if os.environ.get("SSH_CONNECTION"):
-            app.print_status(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")
+            app.print_status(
+                _("from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address").format(
+                    port=port
+                )
+            )
         server.serve_forever()
     except KeyboardInterrupt:
-        app.print_status(f"stopped showing run {run_dir.name}")
+        app.print_status(_("stopped showing run {name}").format(name=run_dir.name))
     finally:
         server.server_close()
     return 0
@@ -134,7 +138,7 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
     try:
         clean_up_dead_runs(app, run_store)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
-        app.print_status(f"it is not yet known how the run ended: {error.what}")
+        app.print_status(_("it is not yet known how the run ended: {what}").format(what=error.what))
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_path_outside_run(run_dir, out)
@@ -149,7 +153,11 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
         return app.print_dry_run(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep_last_bytes for taken in selection.taken)
-    app.print_status(f"bundling {len(selection.taken)} files, {decimal_size_text(total)}; {len(left_out)} left out")
+    app.print_status(
+        _("bundling {count} files, {size}; {left_out} left out").format(
+            count=len(selection.taken), size=decimal_size_text(total), left_out=len(left_out)
+        )
+    )
     texts = build_summary_and_errors_by_name(
         run_dir, run_store.load_state_marked_failed_if_tampered(run_dir), selection
     )
@@ -157,5 +165,7 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
     app.output({**told, "left_out": left_out}, str(out))
-    app.print_status(f"{decimal_size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    app.print_status(
+        _("{size}; read {name}/SUMMARY.md in it first").format(size=decimal_size_text(size), name=run_dir.name)
+    )
     return 0

@@ -133,5 +133,5 @@ def _find_spare_images(app: App) -> list[EngineImage]:
     try:
         return [image for image in list_all_rlbox_images(app.project) if image.spare and not image.containers]
     except EngineError as error:
-        app.print_status(f"images: not looked at: {error.what}")
+        app.print_status(_("images: not looked at: {what}").format(what=error.what))
         return []

@@ -115,10 +115,14 @@ def print_onstart_script(app: App, name: str) -> None:
     }
     app.output(data, script.field_text.rstrip("\n"))
     app.print_status(
-        f"{script.field_characters} of {ONSTART_FIELD_LIMIT} characters ({script.encoding}); "
-        f"log: {target.disk.mount}/onstart.log"
+        _("{field_characters} of {limit} characters ({encoding}); log: {mount}/onstart.log").format(
+            field_characters=script.field_characters,
+            limit=ONSTART_FIELD_LIMIT,
+            encoding=script.encoding,
+            mount=target.disk.mount,
+        )
     )
-    app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+    app.print_next(f"rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
 _price_option = click.option(
@@ -151,7 +155,7 @@ def print_fitting_offers(app: App, name: str, price: float) -> int:
         )
     offers = require_fitting_offers(search_raw_offers(needs), needs)
     app.output({**data, "offers": [offer.as_json() for offer in offers]}, format_offer_table(offers))
-    app.print_status(f"next: rlbox vast create {name} --offer {offers[0].id} --image IMAGE")
+    app.print_next(f"rlbox vast create {name} --offer {offers[0].id} --image IMAGE")
     return 0
 
 
@@ -199,7 +203,7 @@ def rent_instance_after_confirmation(app: App, name: str, **given: Any) -> int:
     created = _confirm_and_rent(app, quote, quote.offer, options)
     ssh = _wait_for_instance(app, created, options.timeout).ssh_command if options.timeout else ""
     app.output({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
-    app.print_status(f"next: {ssh or 'rlbox vast ls'}")
+    app.print_next(ssh or "rlbox vast ls")
     return 0
 
 
@@ -214,7 +218,9 @@ def _confirm_and_rent(app: App, quote: RentalQuote, offer: Offer, options: Renta
     question = _("rent offer {offer} for target {target}").format(offer=offer.id, target=quote.request.target)
     confirm_unless_yes(app, options.yes, question)
     created = create_instance(offer.id, quote.request)
-    app.print_status(f"instance {created} is created and billed until: rlbox vast destroy {created}")
+    app.print_status(
+        _("instance {created} is created and billed until: rlbox vast destroy {created}").format(created=created)
+    )
     return created
 
 
@@ -283,7 +289,7 @@ def stop_instance_keeping_disk(app: App, number: int) -> int:
         return app.print_dry_run({"instance": number}, text, f"stop instance {number}")
     request_instance_state(number, "stopped")
     app.output({"instance": number, "state": "stopped"}, f"{number}  stops")
-    app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    app.print_next(f"rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
 
@@ -303,7 +309,7 @@ def start_instance_and_wait_until_ready(app: App, number: int, timeout: float) -
     with SshConnection(require_ssh_address(ready), timeout) as connection:
         wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
     app.output({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
-    app.print_status(f"next: rlbox vast logs {number} -f")
+    app.print_next(f"rlbox vast logs {number} -f")
     return 0
 
 
@@ -341,7 +347,7 @@ def fetch_runs_and_checkpoints_from_instance(app: App, number: int, paths: tuple
             return app.print_dry_run({"files": [asdict(file) for file in missing]}, lines, would)
         fetched, summary = _fetch_files(app, connection, disk, home, listing)
     app.output({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
-    app.print_status(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
+    app.print_next(f"rlbox runs --data {home.path}; rlbox vast destroy {number}")
     return 1 if fetched["troubles"] else 0
 
 
@@ -354,14 +360,14 @@ def _fetch_files(
     app: App, connection: SshConnection, disk: str, home: DownloadDirectory, listing: Listing
 ) -> tuple[dict[str, Any], str]:
     summary = _summarize(home, listing)
-    app.print_status(f"bringing {summary}, to {home.path}")
+    app.print_status(_("bringing {summary}, to {path}").format(summary=summary, path=home.path))
     missing = [file.path for file in home.find_unverified(listing.files)]
     summed, errors = list_remote_files(connection, disk, missing, with_sha256=True)
     with show_byte_progress(app, "fetch", total_bytes(summed)) as report_bytes:
         home.fetch_verified(connection, disk, summed, report_bytes)
     troubles = [*listing.errors, *errors]
     for trouble in troubles:
-        app.print_status(f"not brought: {trouble}")
+        app.print_status(_("not brought: {trouble}").format(trouble=trouble))
     data = {"folder": str(home.path), "files": len(listing.files), "brought": len(summed), "troubles": troubles}
     return data, summary
 
@@ -513,15 +519,19 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
                     if detach:
                         ssh = instance.ssh_command
                         app.output({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
-                        app.print_status(f"next: {end}")
+                        app.print_next(end)
                         return 0
                     return _follow_and_fetch(app, connection, rented, run)
                 except SshConnectionFailed as error:
-                    app.print_status(f"{error.what}; connecting again")
+                    app.print_status(_("{what}; connecting again").format(what=error.what))
             time.sleep(_RETRY_PAUSE_S)
             instance = _wait_again(app, number, rented.timeout_s)
     except (Exception, KeyboardInterrupt) as error:
-        app.print_status(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
+        app.print_status(
+            _("instance {number} is running and billed; to continue, repeat with --instance {number}").format(
+                number=number
+            )
+        )
         if isinstance(error, KeyboardInterrupt):
             what = _("left: run {run} goes on").format(run=run) if run else "left"
             raise Interrupted(what, next_step=end if run else f"rlbox vast destroy {number}") from None
@@ -532,17 +542,21 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     number, job = rented.instance_id, rented.job
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
-    app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
+    app.print_status(
+        _("run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f").format(
+            run=run, number=number
+        )
+    )
     end = start_agent_and_await_run_end(app, connection, job, run)
     with keep_agent_from_stopping_instance(connection, job):
         home = choose_download_directory(number)
         fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:
-        app.print_status(f"cause: {cause}")
+        app.print_status(_("cause: {cause}").format(cause=cause))
     data = {"instance": number, "run": run, "state": state, "cause": cause, **fetched}
     app.output(data, f"{number}  {run}  {state}: {home.path}  {summary}, proven")
-    app.print_status(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
+    app.print_next(f"rlbox report --data {home.path}; rlbox vast destroy {number}")
     return int(end.get("exit_code") or 0) or (1 if fetched["troubles"] else 0)
 
 
@@ -559,7 +573,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         except NodeError as error:
             if time.monotonic() >= end:
                 raise
-            app.print_status(f"{error.what}; trying again")
+            app.print_status(_("{what}; trying again").format(what=error.what))
             time.sleep(_RETRY_PAUSE_S)
 
 

@@ -138,7 +138,7 @@ def push_and_verify_image(
     ):
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
-        app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
+        app.print_status(_("note: its layers are zstd; an engine before Docker 23 cannot unpack them"))
     diff_ids = (image.get("RootFS") or {}).get("Layers") or ()
     pushed = find_pushed_blob_bytes_by_digest(log.pushed_layer_ids, manifest.layers, diff_ids)
     total = len({blob.digest for blob in manifest.layers})
@@ -152,7 +152,7 @@ def push_and_verify_image(
         **({"forced": overridden_conflict} if overridden_conflict else {}),
     }
     app.output(facts, reference.format_name_with_digest(manifest.digest))
-    app.print_status(f"next: docker pull {reference.format_name_with_digest(manifest.digest)}")
+    app.print_next(f"docker pull {reference.format_name_with_digest(manifest.digest)}")
     return 0
 
 

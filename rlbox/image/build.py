@@ -119,7 +119,7 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
     try_record_project_dir(app.project)
     app.output(data, text)
     command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
-    app.print_status(_("next: {command}").format(command=command))
+    app.print_next(command)
     return 0
 
 
@@ -210,18 +210,22 @@ def _cache_image_sbom(app: App, plan: ImagePlan) -> None:
             path, render_spdx_sbom(plan.require_current_lock(), plan.tag.rpartition(":")[0], digest, plan.epoch)
         )
     except OSError as error:
-        app.print_status(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")
+        app.print_status(
+            _("note: the image has no SBOM: {path} cannot be written: {strerror}").format(
+                path=path, strerror=error.strerror
+            )
+        )
 
 
 def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
     again = f"{plan.tag}{VERIFY_TAG_SUFFIX}"
-    app.print_status("building once more, without cache, to compare")
+    app.print_status(_("building once more, without cache, to compare"))
     request = dataclasses.replace(request, tag=again, use_cache=False)
     try:
         with show_build_progress(app) as on_step:
             log, second = build_image(plan.target, request, on_step, app.print_status)
         if first_digest == second:
-            app.print_status(f"verified: both builds have the digest {first_digest}")
+            app.print_status(_("verified: both builds have the digest {digest}").format(digest=first_digest))
             return
         different = _diff_layers(plan.tag, again) or ["the layers are the same, the configuration differs"]
         raise WorkFailed(

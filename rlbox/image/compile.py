@@ -189,7 +189,11 @@ class _Compilation:
         )
         jobs = choose_job_count(entry, self._options.max_jobs)
         log = folder / "build.log"
-        app.print_status(f"compiling {row.name} for {', '.join(self._archs) or 'no GPU'}, {jobs} at a time; log: {log}")
+        app.print_status(
+            _("compiling {name} for {archs}, {jobs} at a time; log: {log}").format(
+                name=row.name, archs=", ".join(self._archs) or "no GPU", jobs=jobs, log=log
+            )
+        )
         began = time.monotonic()
         built = build_wheel_in_namespaces(app, self._target, entry, folders, python, jobs, log)
         wheel = folder / built.name

@@ -104,7 +104,9 @@ class _TargetFetch:
         result = fetch_and_report_missing(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
         if export_dir:
             files = (*base, *self._files)
-            app.print_status(f"exporting {len(files)} files to {export_dir}")
+            app.print_status(
+                _("exporting {count} files to {export_dir}").format(count=len(files), export_dir=export_dir)
+            )
             export = ObjectStore(export_dir)
             for file in files:
                 if not export.verify_and_seal(file.sha256, file.size):

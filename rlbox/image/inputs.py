@@ -134,7 +134,9 @@ class BuildInputs:
     def _rootfs(self) -> Path | None:
         checksum = self._plan.rootfs_checksum
         if checksum and not cached_rootfs_archive_path(checksum).exists():
-            self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
+            self._app.print_status(
+                _("making the base from its {count} apt packages").format(count=len(self._lock.debs))
+            )
         return ensure_cached_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
     def _parts(self) -> Mapping[str, Path]:

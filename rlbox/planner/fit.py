@@ -437,7 +437,7 @@ def print_needs_and_require_fit(
     if fit is None:
         silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
         app.output({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
-        app.print_status(f"next: rlbox run {job_name} --dry-run")
+        app.print_next(f"rlbox run {job_name} --dry-run")
         return 0
     text = "\n".join([*format_needs_lines(fit.needs, capacity), "", *_part_lines(fit.needs)]).rstrip()
     app.output({"needs": needs_to_json(fit.needs, capacity, fit.shortages), "time": time}, f"{text}\n\n{time_text}")

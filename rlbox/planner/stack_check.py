@@ -280,7 +280,11 @@ def require_no_conflict_unless_forced(app: App, target: Target, lock: Lock | Non
         return ""
     lines = format_conflict_lines(verdict)
     if force:
-        app.print_status(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
+        app.print_status(
+            _("warning: the stack of target {name} contradicts itself: {reasons}").format(
+                name=target.name, reasons="; ".join(lines)
+            )
+        )
         return "; ".join(map(str, lines))
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),

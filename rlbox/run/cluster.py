@@ -240,7 +240,9 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         cluster, probe, head = _require_usable(context)
         plan = cluster.plan
         logs_command = format_head_run_command(plan, "logs", run_id)
-        app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
+        app.print_status(
+            _("the run is on node {name}; from here: {logs_command}").format(name=head.name, logs_command=logs_command)
+        )
         helper = HelperContainerSpec(
             target=plan.target,
             image=cluster.instances[head.name].image,
@@ -276,9 +278,11 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
     try:
         head.call("write_private_file", disk=head.spec.data, path=path, text=text)
     except NodeError as error:
-        app.print_status(f"evidence of the nodes was not written: {error.what}")
+        app.print_status(_("evidence of the nodes was not written: {what}").format(what=error.what))
         return
-    app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
+    app.print_status(
+        _("evidence of all nodes: {data}/{path} on {name}").format(data=head.spec.data, path=path, name=head.name)
+    )
 
 
 def _find_evidence_directory(head: Node, run: str) -> str:

@@ -235,7 +235,7 @@ class PreparedDocker:
         engine = connect_engine()
         plan = self._start_container(engine, ref, plan, run_dir, secrets)
         for name, port in plan.published.items():
-            self.print_status(f"port {name} is published: {LOOPBACK}:{port}")
+            self.print_status(_("port {name} is published: {address}").format(name=name, address=f"{LOOPBACK}:{port}"))
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)

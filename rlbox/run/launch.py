@@ -154,7 +154,9 @@ def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[],
         if state and state.attempt >= plan.attempt and state.state == "running":
             app.output({"run": run_id, "folder": str(run_dir), "state": state.state}, run_id)
             app.print_status(
-                f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}"
+                _(
+                    "run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}"
+                ).format(run_id=run_id)
             )
             return 0
         time.sleep(_PAUSE_S)
@@ -247,9 +249,9 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
 def _say_next(app: App, run_store: RunStore, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
     run = state.run_id + _data_option(app, run_store, plan)
     if cause and cause.next_step:
-        app.print_status(_("next: {command}").format(command=cause.next_step))
+        app.print_next(cause.next_step)
     elif state.state == "interrupted":
-        app.print_status(_("next: {command}").format(command=_resume_command(app, run_store, plan)))
+        app.print_next(_resume_command(app, run_store, plan))
     else:
         app.print_status(_("next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}").format(run=run))
 

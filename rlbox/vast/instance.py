@@ -160,7 +160,11 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: S
             if status.startswith("failed"):
                 _restart_onstart(connection, job, rented.onstart)
             return
-        app.print_status(f"instance {rented.instance_id}: sending rlbox ({decimal_size_text(wheel.stat().st_size)})")
+        app.print_status(
+            _("instance {instance_id}: sending rlbox ({size})").format(
+                instance_id=rented.instance_id, size=decimal_size_text(wheel.stat().st_size)
+            )
+        )
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
         resume_verified_upload(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     if status.startswith(("failed", "ready")):

@@ -259,7 +259,7 @@ def require_published_if_registry_answers(app: App, image: str) -> None:
         if app.dry_run:
             app.add_dry_run_unchecked(error.what, f"image {image}")
         else:
-            app.print_status(f"not checked: image {image}: {error.what}")
+            app.print_status(_("not checked: image {image}: {what}").format(image=image, what=error.what))
         return
     if manifest is None:
         raise RegistryError(
