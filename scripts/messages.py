@@ -26,6 +26,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402 - from this checkout
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
+from rlbox.cluster.checks import load_finding_texts as load_cluster_finding_texts  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
@@ -57,7 +58,7 @@ def extract() -> Catalog:
     catalog = Catalog(locale="zh")
     for _file, _line, text, _comments, _context in extract_from_dir(CHECKOUT / "rlbox", keywords=KEYWORDS):
         catalog.add(text)
-    for row in load_finding_texts().values():
+    for row in (*load_finding_texts().values(), *load_cluster_finding_texts().values()):
         for key in TRANSLATED_KEYS & row.keys():
             catalog.add(row[key])
     for name in CLICK:

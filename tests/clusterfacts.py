@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from rlbox.amounts import GIB
-from rlbox.cluster.context import ClusterProbe
 from rlbox.cluster.node.facts import (
     DiskFacts,
     EngineFacts,
@@ -17,7 +16,9 @@ from rlbox.cluster.node.facts import (
     InterfaceAddress,
     MachineFacts,
     NodeFacts,
+    RayInstance,
 )
+from rlbox.cluster.nodes import ClusterProbe, ExistingCluster, is_inplace
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
 from rlbox.target.target import ClusterNode, Hardware
 
@@ -43,7 +44,7 @@ ENGINE = EngineFacts(state="ok", version="26.1.5+dfsg1", runtimes=("nvidia",))
 NO_ENGINE = EngineFacts("absent", "/var/run/docker.sock")
 PLACE = Installation(directory="/opt/rlbox", lock_checksum="", data_disk="/data")
 """Of a target that has no lock: both sides have the same."""
-DISK = DiskFacts(path="/data", there=True, free=500 * GIB, size=900 * GIB, mode=0o700, writable=True)
+DISK = DiskFacts(path="/data", there=True, free=500 * GIB, size=900 * GIB, writable=True)
 
 
 def facts(name: str, **changes: Any) -> NodeFacts:
@@ -68,13 +69,18 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
     """Return the survey of both; `b` is what the worker says."""
     addresses = {n: InterfaceAddress(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
     sound = ClusterProbe(
-        specs=tuple(ClusterNode(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
         clock_offsets_s={"a": 0.0, "b": 0.0},
         addresses=addresses,
         ports=PORTS,
     )
-    return replace(sound, **changes)
+    inplace = {name for name, one in sound.facts.items() if is_inplace(ClusterNode(name=name, data="/data"), one)}
+    return replace(sound, **{"inplace_nodes": inplace, **changes})
+
+
+def existing(watching: Any, instances: dict[str, RayInstance], **changes: Any) -> ExistingCluster:
+    """Return a cluster as it is found; `watching` is the context."""
+    return ExistingCluster(watching, survey(**changes), plan(), instances)
 
 
 def plan(**changes: Any) -> ClusterPlan:

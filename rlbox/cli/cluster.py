@@ -11,12 +11,11 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pass_app_with_shared_options
-from rlbox.cluster.burn_in import examine_cluster
 from rlbox.cluster.checks import format_findings
-from rlbox.cluster.down import remove_cluster
-from rlbox.cluster.jobs import LogLine, SubmitOptions, dry_run_submit, read_logs, stop_job, submit_and_follow_job
+from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, iterate_log_lines, stop_job, submit_and_follow_job
+from rlbox.cluster.lifecycle import UpOptions, bring_up, dry_run_up, remove_cluster
 from rlbox.cluster.plan import ClusterOptions
-from rlbox.cluster.status import probe_cluster
+from rlbox.cluster.status import examine_cluster, probe_cluster
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 
@@ -65,8 +64,6 @@ def start_cluster(app: App, **given: Any) -> int:
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up  # imports docker-py
-
     options = UpOptions(**given)
     if app.dry_run:
         return dry_run_up(app, options)
@@ -100,9 +97,13 @@ def print_status(app: App, **given: Any) -> int:
 
 @click.command("submit")
 @_cluster_options
-@click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--working-dir", "folder", default="", metavar="DIR", help="Directory that goes along and that it runs in."
+    "--working-dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Directory that goes along and that it runs in.",
 )
 @click.option("--exclude", "excludes", multiple=True, metavar="PATTERN", help="Name or path in it that stays here.")
 @click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Secret that the command finds as a variable.")
@@ -124,9 +125,8 @@ def submit_job(app: App, **given: Any) -> int:
     options = SubmitOptions(**given)
     if app.dry_run:
         return dry_run_submit(app, options)
-    done = submit_and_follow_job(app, options)
-    job = done.job
-    app.output({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
+    job, failures = submit_and_follow_job(app, options)
+    app.output({**job.as_json(), "failures": [one.as_json() for one in failures]}, "")
     if not job.has_ended:
         app.print_next(f"rlbox cluster logs {options.target_and_options_text} --job {job.id}")
         return 0
@@ -153,15 +153,13 @@ def print_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
     found: list[dict[str, Any]] = []
-
-    def show(line: LogLine) -> None:
+    number = 10 if follow and lines is None else lines
+    options = ClusterOptions(**given)
+    for line in iterate_log_lines(app, options, job=job, lines=number, follow_until_interrupted=follow):
         if app.as_json:
             found.append(line._asdict())
         else:
             app.print_stdout(line.format())
-
-    number = 10 if follow and lines is None else lines
-    read_logs(app, ClusterOptions(**given), show, job=job, lines=number, follow_until_interrupted=follow)
     if app.as_json:
         app.output({"lines": found}, "")
 
@@ -198,11 +196,11 @@ def end_cluster(app: App, force: bool, **given: Any) -> int:
     Example:
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
-    done = remove_cluster(app, ClusterOptions(**given), even_if_in_use=force)
-    lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
-    app.output({"cluster": done.name, "gone": done.gone}, "\n".join(lines))
+    name, removed = remove_cluster(app, ClusterOptions(**given), even_if_in_use=force)
+    lines = [f"{node}: {', '.join(gone)}" for node, gone in removed.items() if gone]
+    app.output({"cluster": name, "gone": removed}, "\n".join(lines))
     if not lines:
-        app.print_status(_("nothing of cluster {name} was there").format(name=done.name))
+        app.print_status(_("nothing of cluster {name} was there").format(name=name))
     return 0
 
 

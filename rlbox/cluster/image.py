@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, ClusterProbe
+from rlbox.cluster.nodes import ClusterContext, Node
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.engine.archive import (
     ImageArchive,
@@ -27,7 +27,6 @@ from rlbox.engine.archive import (
 )
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import TARGET_LABEL
-from rlbox.engine.docker import DockerEngine
 from rlbox.engine.oci import Manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_auth import read_docker_login
@@ -36,6 +35,9 @@ from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
 from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress
+
+if TYPE_CHECKING:
+    from rlbox.engine.docker import DockerEngine
 
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
 ReportProgress = Callable[[ProgressItem], None]
@@ -72,10 +74,9 @@ def _pull(node: Node, name: str, target: str, tag: str) -> None:
             next_step=_("without --image it is sent from here; or let that node reach the registry"),
         )
     found = engine.find_image(str(reference)) or {}
-    if (label := (found.get("Config", {}).get("Labels") or {}).get(TARGET_LABEL, "")) != target:
-        whose = _("target {found!s}").format(found=label) if label else _("no target")
+    if (found.get("Config", {}).get("Labels") or {}).get(TARGET_LABEL) != target:
         raise SpecError(
-            _("{text} is an image of {whose}, not of {target}").format(text=name, whose=whose, target=target),
+            _("{text} is no image of target {target}").format(text=name, target=target),
             next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
         )
     engine.tag_image(str(reference), parse_reference(tag))
@@ -107,9 +108,9 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
     wanted = read_diff_ids(archive, manifest)
     most = 0
     for row in engine.list_images_with_label(TARGET_LABEL):
-        found = ((engine.find_image(str(row["Id"])) or {}).get("RootFS") or {}).get("Layers") or []
-        same = [one == other for one, other in zip(wanted, found, strict=False)]
-        most = max(most, same.index(False) if False in same else len(same))
+        found = (engine.find_image(str(row["Id"])) or {"RootFS": {}})["RootFS"].get("Layers") or []
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(wanted, found, strict=False))
+        most = max(most, len(list(same)))
     return {layer.digest for layer in manifest.layers[:most]}
 
 
@@ -151,18 +152,13 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-def bring_image_to_nodes(
-    context: ClusterContext, probe: ClusterProbe, plan_to_match: ClusterPlan | None, registry_name: str
-) -> tuple[str, dict[str, str]]:
+def bring_image_to_nodes(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
     """Return the image once all nodes have the very same, and what each node's engine calls it.
 
     Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.
     """
-    if plan_to_match:
-        inplace = [member.name for member in plan_to_match.members if member.is_inplace]
-    else:
-        inplace = list(filter(probe.is_node_inplace, probe.facts))
-    pool = context.pool.select_skipping_unconnected([name for name in probe.facts if name not in inplace])
+    inplace = [member.name for member in plan.members if member.is_inplace]
+    pool = context.pool.select_skipping_unconnected(member.name for member in plan.members if not member.is_inplace)
     tag, target, identity = context.image.tag, context.options.target, context.image.lock_checksum
     local = require_image(tag, target) if pool.nodes and not registry_name else None
     if pool.nodes and registry_name:
@@ -171,10 +167,10 @@ def bring_image_to_nodes(
     images = pool.map(lambda node: node.engine().find_image(tag))
     if images:
         identity = hash_layers_and_config(local or next(iter(images.values())))
-    if plan_to_match and plan_to_match.image_digest != identity:
+    if plan.image_digest and plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
-                plan=plan_to_match.name, target=plan_to_match.target
+                plan=plan.name, target=plan.target
             ),
             next_step=_("rlbox cluster down {words}, then the same command again").format(
                 words=context.options.target_and_options_text
@@ -189,9 +185,7 @@ def bring_image_to_nodes(
     for name, found in images.items():
         if hash_layers_and_config(found) != identity:
             raise NodeError(
-                _("node {link} has another image than was sent: {id}").format(
-                    link=name, id=found.get("Id") if found else _("none")
-                ),
+                _("node {link} has another image than was sent").format(link=name),
                 where=name,
                 next_step=_("the same command again"),
             )

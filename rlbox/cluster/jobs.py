@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import os
-import queue
 import re
 import secrets
 import shlex
-import sys
 import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,18 +20,15 @@ from typing import Any, NamedTuple
 
 from rlbox.amounts import MIB, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.connection import Node, NodeStream
-from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.nodes import ExistingCluster, Node, open_context
 from rlbox.cluster.plan import ClusterOptions, ClusterPlan
-from rlbox.cluster.runtime import run_packaged_script
+from rlbox.cluster.runtime import RAY_DIRECTORY, RAY_TEMP, ask_in_stack
 from rlbox.cluster.status import NodeMonitor
-from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, TimedOut
+from rlbox.errors import Interrupted, NodeError, SpecError, TimedOut
 from rlbox.findings import Finding
-from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.secrets.lookup import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
-from rlbox.terminal import sanitize_for_terminal
 from rlbox.values import Secret
 
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
@@ -45,7 +39,7 @@ _EXCLUDED = (".git", ".venv", "venv", "__pycache__", "ckpts", "checkpoints", "ou
 LARGEST_PACKAGE = 512 * MIB
 """Source: ray/_private/runtime_env/packaging.py: a larger package is refused."""
 
-_STOP_S, _POLL_S = 60.0, 1.0
+_POLL_S = 1.0
 _RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
 _LEADING_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
@@ -81,78 +75,35 @@ class ClusterJob:
         }
 
 
-def read_job(row: Mapping[str, Any]) -> ClusterJob:
-    code = row.get("driver_exit_code")
-    return ClusterJob(
-        id=str(row.get("submission_id") or row.get("job_id") or ""),
-        status=str(row.get("status") or "UNKNOWN"),
-        exit_code=code if isinstance(code, int) else None,
-        message=str(row.get("message") or ""),
-        entrypoint=str(row.get("entrypoint") or ""),
-        ray_job_id=str(row.get("job_id") or ""),
-    )
+def query_jobs(
+    head: Node, plan: ClusterPlan, call: str = "list", id_: str = "", *, entrypoint: str = "", working_dir: str = ""
+) -> tuple[ClusterJob, ...]:
+    """Have Ray's jobs API list, submit, stop or wait for a job; return those that were submitted, the oldest first."""
+    port = plan.ports.of("dashboard")
+    row = ask_in_stack(head, plan, call, port=port, id=id_, entrypoint=entrypoint, working_dir=working_dir)
+    return tuple(ClusterJob(**job) for job in row["jobs"])
 
 
-class JobsApi:
-    def __init__(self, head: Node, plan: ClusterPlan) -> None:
-        self._head, self._plan = head, plan
-
-    def _ask(self, call: str, **arguments: str) -> Any:
-        """Return what Ray answers, None where it knows no such job; `NodeError` where it refuses."""
-        request = json.dumps({"call": call, "port": self._plan.ports.of("dashboard"), **arguments})
-        try:
-            row = run_packaged_script(self._head, self._plan, "ray_api.py", request)
-        except EngineError as error:
-            raise NodeError(error.what, where=self._head.name, next_step=error.next_step) from error
-        if "error" in row:
-            raise NodeError(
-                _("Ray's jobs API does not answer: {line}").format(line=row["error"]), where=self._head.name
-            )
-        if row["status"] == 404:
-            return None
-        text = str(row["text"]).strip()
-        if row["status"] >= 400:
-            line = text.splitlines()[-1] if text else f"HTTP {row['status']}"
-            raise NodeError(_("Ray refuses it: {line}").format(line=line[:300]), where=self._head.name)
-        return parse_untrusted_json(text) if text else {}
-
-    def list_jobs(self) -> tuple[ClusterJob, ...]:
-        rows = [row for row in self._ask("list") or () if row.get("submission_id")]
-        return tuple(read_job(row) for row in sorted(rows, key=lambda row: row.get("start_time") or 0))
-
-    def get_job(self, id_: str) -> ClusterJob:
-        row = self._ask("get", id=id_)
-        if row is None:
-            known = ", ".join(job.id for job in self.list_jobs())
-            raise SpecError(
-                _("cluster {plan} has no job {id}").format(plan=self._plan.name, id=id_),
-                next_step=_("choose one of: {known}").format(known=known)
-                if known
-                else "rlbox cluster submit TARGET -- COMMAND, first",
-            )
-        return read_job(row)
-
-    def submit(self, id_: str, entrypoint: str, working_dir_on_head: str) -> None:
-        self._ask("submit", id=id_, entrypoint=entrypoint, working_dir=working_dir_on_head)
-
-    def stop(self, id_: str) -> None:
-        self._ask("stop", id=id_)
+def query_job(head: Node, plan: ClusterPlan, id_: str, call: str = "list") -> ClusterJob:
+    jobs = query_jobs(head, plan, call, id_)
+    if job := next((job for job in jobs if job.id == id_), None):
+        return job
+    known = ", ".join(job.id for job in jobs)
+    step = _("choose one of: {known}").format(known=known) if known else "rlbox cluster submit TARGET -- COMMAND, first"
+    raise SpecError(_("cluster {plan} has no job {id}").format(plan=plan.name, id=id_), next_step=step)
 
 
 def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, bool]:
     with open_context(app, options) as context:
-        cluster = context.require_own_cluster(context.probe())
-        api = JobsApi(context.require_running_head(cluster), cluster.plan)
-        job = api.get_job(id_)
+        cluster = context.require_own_cluster()
+        head = cluster.require_running_head()
+        job = query_job(head, cluster.plan, id_)
         if job.has_ended:
             return job, False
-        api.stop(id_)
-        until = time.monotonic() + _STOP_S
-        while not (job := api.get_job(id_)).has_ended:
-            if time.monotonic() > until:
-                raise TimedOut(_("job {id} has not ended, a minute after Ray was asked to stop it").format(id=id_))
-            time.sleep(_POLL_S)
-        return job, True
+        for call in ("stop", "wait", "wait", "wait"):
+            if (job := query_job(head, cluster.plan, id_, call)).has_ended:
+                return job, True
+        raise TimedOut(_("job {id} has not ended, a minute after Ray was asked to stop it").format(id=id_))
 
 
 # ---- the working directory
@@ -165,26 +116,22 @@ def is_excluded_itself(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
-def find_upload_file_sizes(directory: Path, extra_excludes: Sequence[str]) -> dict[str, int]:
-    if not directory.is_dir():
-        raise SpecError(
-            _("the working directory is missing"),
-            where=str(directory),
-            next_step=_("name one with --working-dir DIR"),
-        )
+def find_upload_file_sizes(directory: str | None, extra_excludes: Sequence[str]) -> dict[str, int]:
+    if directory is None:
+        return {}
     patterns, sizes = (*_EXCLUDED, *extra_excludes), dict[str, int]()
     for folder, folders, names in os.walk(directory):
         base = Path(folder).relative_to(directory)
         folders[:] = [name for name in sorted(folders) if not is_excluded_itself((base / name).as_posix(), patterns)]
         for path in ((base / name).as_posix() for name in sorted(names)):
-            if not is_excluded_itself(path, patterns) and (directory / path).is_file():
-                sizes[path] = (directory / path).stat().st_size
+            if not is_excluded_itself(path, patterns) and Path(directory, path).is_file():
+                sizes[path] = Path(directory, path).stat().st_size
     if (total := sum(sizes.values())) > LARGEST_PACKAGE:
         raise SpecError(
             _("the working directory has {total}, and Ray takes {most}").format(
                 total=decimal_size_text(total), most=decimal_size_text(LARGEST_PACKAGE)
             ),
-            where=str(directory),
+            where=directory,
             next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
                 largest=max(sizes, key=lambda path: sizes[path])
             ),
@@ -209,41 +156,36 @@ def _send_files(head: Node, directory: Path, files: Mapping[str, int], target: s
 @dataclass(frozen=True, kw_only=True)
 class SubmitOptions(ClusterOptions):
     command: tuple[str, ...]
-    folder: str = ""
+    folder: str | None = None
     excludes: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     env_file: str = ""
     detach: bool = False
 
 
-class SubmitResult(NamedTuple):
-    job: ClusterJob
-    failures: tuple[Finding, ...] = ()
-
-
-def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
-    """Submit a job; return how it ended, or with `detach` that it was taken.
+def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob, tuple[Finding, ...]]:
+    """Submit a job; return how it ended, or with `detach` that it was taken, and what happened to nodes if it failed.
 
     It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
     """
-    job_secrets, files = _find_secrets(app, options), _find_files(options)
+    job_secrets, files = _find_secrets(app, options), find_upload_file_sizes(options.folder, options.excludes)
     id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
-        probe = context.probe()
-        cluster = context.require_own_cluster(probe)
-        head, plan = context.require_running_head(cluster), cluster.plan
+        cluster = context.require_own_cluster()
+        head = cluster.require_running_head()
         if options.folder:
             app.print_status(_format_files(options, files))
-        _send_job(context, head, plan, options, files, job_secrets, id_)
-        app.print_status(f"job {id_} of cluster {plan.name}")
+        _send_job(cluster, options, files, job_secrets, id_)
+        app.print_status(f"job {id_} of cluster {cluster.plan.name}")
         if options.detach:
-            return SubmitResult(JobsApi(head, plan).get_job(id_))
+            return query_job(head, cluster.plan, id_), ()
         typed = options.target_and_options_text
         go_on = f"rlbox cluster logs {typed} --job {id_}, or rlbox cluster stop {typed} {id_}"
-        with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
+        driver_log = LogReader(cluster, [head.name], [f"job-driver-{id_}.log"], _reveal(job_secrets))
+        with contextlib.closing(NodeMonitor(cluster)) as monitor:
             try:
-                job = _follow(context, cluster, head, id_, job_secrets)
-                return SubmitResult(job, monitor.stop_and_show_findings() if job.status == FAILED else ())
+                job = _follow(app, cluster.plan, head, id_, driver_log)
+                return job, monitor.stop_and_show_findings() if job.status == FAILED else ()
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except NodeError as error:
@@ -253,20 +195,16 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
     _find_secrets(app, options)
-    files = _find_files(options)
+    files = find_upload_file_sizes(options.folder, options.excludes)
     data = {"command": list(options.command), "files": files}
     with open_context(app, options) as context:
         with app.collecting_refusals_if_dry_run("cluster"):
-            context.require_running_head(context.require_own_cluster(context.probe()))
+            context.require_own_cluster().require_running_head()
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
         return app.print_dry_run(data, _format_files(options, files) if options.folder else "", would)
 
 
 def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
-    if not options.command:
-        raise SpecError(
-            _("no command is named"), next_step=_("name it behind --: rlbox cluster submit TARGET -- python train.py")
-        )
     return find_secrets(
         options.secrets,
         (),
@@ -278,18 +216,12 @@ def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
     )
 
 
-def _find_files(options: SubmitOptions) -> dict[str, int]:
-    return find_upload_file_sizes(Path(options.folder), options.excludes) if options.folder else {}
-
-
 def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
     return f"working directory {options.folder}: {len(files)} files, {decimal_size_text(sum(files.values()))}"
 
 
 def _send_job(
-    context: ClusterContext,
-    head: Node,
-    plan: ClusterPlan,
+    cluster: ExistingCluster,
     options: SubmitOptions,
     files: Mapping[str, int],
     job_secrets: Mapping[str, Secret],
@@ -299,22 +231,25 @@ def _send_job(
 
     Secrets are in a file that the job's command reads and removes, and in no command line.
     """
+    plan, head = cluster.plan, cluster.require_running_head()
+    data = head.spec.data
     directory = plan.directory_relative_to_disk(head.name)
-    disk = head.spec.data if plan.head.is_inplace else context.image.container.disk_mount
+    disk = data if plan.head.is_inplace else cluster.context.image.container.disk_mount
     working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
     if options.folder:
-        _send_files(head, Path(options.folder), files, f"{head.spec.data}/{working_dir}")
+        _send_files(head, Path(options.folder), files, f"{data}/{working_dir}")
     command = shlex.join(options.command)
     if job_secrets:
         values = _reveal(job_secrets)
         text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
-        head.call("write_private_file", disk=head.spec.data, path=secrets_file, text=text)
+        head.call("write_private_file", disk=data, path=secrets_file, text=text)
         inside = shlex.quote(f"{disk}/{secrets_file}")
         command = f". {inside} && rm -f {inside} && exec {command}"
+    inside = f"{disk}/{working_dir}" if options.folder else ""
     try:
-        JobsApi(head, plan).submit(id_, command, f"{disk}/{working_dir}" if options.folder else "")
+        query_jobs(head, plan, "submit", id_, entrypoint=command, working_dir=inside)
     except NodeError:
-        head.call("remove_with_empty_parents", disk=head.spec.data, path=secrets_file)
+        head.run_shell(f"rm -f {shlex.quote(f'{data}/{secrets_file}')}")
         raise
 
 
@@ -323,33 +258,28 @@ def _reveal(job_secrets: Mapping[str, Secret]) -> dict[str, str]:
     return {**values, SECRETS_VARIABLE: ",".join(values)}
 
 
-def _follow(
-    context: ClusterContext, cluster: ExistingCluster, head: Node, id_: str, job_secrets: Mapping[str, Secret]
-) -> ClusterJob:
-    masker, api = SecretMasker(_reveal(job_secrets)), JobsApi(head, cluster.plan)
-    stream = cluster.start_log_stream(head, [f"job-driver-{id_}.log"], follow=True)
+def _follow(app: App, plan: ClusterPlan, head: Node, id_: str, driver_log: LogReader) -> ClusterJob:
+    ended = threading.Event()
 
     def show() -> None:
         with contextlib.suppress(NodeError):  # the next question about the job says so
-            for logs in stream:
-                text = "".join(sanitize_for_terminal(masker.mask_text(text)) for __, text, ___ in logs)
-                if not context.app.as_json:
-                    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-                    sys.stdout.flush()
+            has_ended = False
+            while not has_ended:
+                has_ended = ended.wait(_POLL_S)
+                for line in driver_log.read(with_unfinished_lines=has_ended):
+                    if not app.as_json:
+                        app.print_stdout(line.text)
 
     reader = threading.Thread(target=show, name=id_, daemon=True)
     reader.start()
-    try:
-        while not (job := api.get_job(id_)).has_ended:
-            time.sleep(_POLL_S)
-        stream.end_input()
-        reader.join()
-        return job
-    finally:
-        stream.close()
+    while not (job := query_job(head, plan, id_, "wait")).has_ended:
+        pass
+    ended.set()
+    reader.join()
+    return job
 
 
-# ---- logs of all nodes in one order, over the nodes' own connections
+# ---- logs of all nodes in one order
 
 
 class LogLine(NamedTuple):
@@ -367,95 +297,83 @@ class LogLine(NamedTuple):
 
 def parse_leading_utc_time(line: str) -> float | None:
     match = _LEADING_TIME.match(line)
-    if not match:
-        return None
-    try:
-        moment = datetime.strptime(f"{match[1]} {match[2]}.{match[3] or 0} +0000", "%Y-%m-%d %H:%M:%S.%f %z")
-    except ValueError:
-        return None
-    return moment.timestamp()
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3] or 0:0<6}+00:00").timestamp() if match else None
+    return None
 
 
-class LogLineTimestamper:
-    """The time of each line of each log: its own, else that of the line before it.
+def timestamp_lines(text: str, written: float) -> Iterator[tuple[float, str]]:
+    """Yield each line with its time, else that of the line before it.
 
     Lines before the first that has a time have that of it; of a text without any all are of when it was written.
     """
-
-    def __init__(self, clock_offsets_s: Mapping[str, float]) -> None:
-        self._clock_offsets_s = clock_offsets_s
-        self._last: dict[tuple[str, str], float] = {}
-
-    def timestamp_lines(self, node: str, logs: Sequence[tuple[str, str, float]]) -> Iterator[LogLine]:
-        for file, text, written in logs:
-            lines = [(parse_leading_utc_time(line), line) for line in text.splitlines()]
-            begin = max(written, self._last.get((node, file), 0.0))
-            last = next((at for at, __ in lines if at is not None), begin)
-            for at, line in lines:
-                last = last if at is None else at
-                yield LogLine(last - self._clock_offsets_s[node], node, file, line)
-            self._last[node, file] = last
+    lines = [(parse_leading_utc_time(line), line) for line in text.splitlines()]
+    last = next((at for at, __ in lines if at is not None), written)
+    for at, line in lines:
+        last = last if at is None else at
+        yield last, line
 
 
-def read_logs(
-    app: App,
-    options: ClusterOptions,
-    show: Callable[[LogLine], None],
-    *,
-    job: str,
-    lines: int | None,
-    follow_until_interrupted: bool,
-) -> None:
-    """Show the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
+class LogReader:
+    """Reads what logs of nodes gained, first their ends, as lines in the order of their times; secrets are masked."""
+
+    def __init__(
+        self,
+        cluster: ExistingCluster,
+        nodes: Iterable[str],
+        patterns: Sequence[str],
+        secrets_to_mask: Mapping[str, str],
+    ) -> None:
+        self._cluster, self._patterns, self._masker = cluster, list(patterns), SecretMasker(secrets_to_mask)
+        self._pool = cluster.context.pool.select_skipping_unconnected(nodes)
+        self._offsets: dict[str, dict[str, int]] = {name: {} for name in self._pool.nodes}
+
+    def read(self, *, with_unfinished_lines: bool = False) -> list[LogLine]:
+        plan, instances, lines = self._cluster.plan, self._cluster.instances, []
+
+        def ask(node: Node) -> Any:
+            directory = f"{node.spec.data}/{plan.directory_relative_to_disk(node.name)}/{RAY_DIRECTORY}"
+            return node.call(
+                "read_ray_logs",
+                ray_directory=RAY_TEMP if instances[node.name].is_inplace else directory,
+                patterns=self._patterns,
+                offsets=self._offsets[node.name],
+                with_unfinished_lines=with_unfinished_lines,
+            )
+
+        for node, logs in self._pool.map(ask).items():
+            for file, (text, written, offset) in logs.items():
+                self._offsets[node][file] = offset
+                for at, line in timestamp_lines(self._masker.mask_text(text), written):
+                    lines.append(LogLine(at - self._cluster.probe.clock_offsets_s[node], node, file, line))
+        return sorted(lines, key=lambda line: line.at)
+
+
+def iterate_log_lines(
+    app: App, options: ClusterOptions, *, job: str, lines: int | None, follow_until_interrupted: bool
+) -> Iterator[LogLine]:
+    """Yield the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
 
     With `follow_until_interrupted` it ends by Ctrl-C alone, or with a `NodeError` as the connection to a node breaks.
     """
-    masker = SecretMasker(os.environ)
     with open_context(app, options) as context:
-        for line in context.pool.format_unreached():
-            app.print_status(line)
-        probe = context.probe()
-        cluster = context.require_own_cluster(probe)
-        patterns = _choose_patterns(context, cluster, job)
-        pool = context.pool.select_skipping_unconnected(list(cluster.instances))
-        clocks = LogLineTimestamper(probe.clock_offsets_s)
-        streams = pool.map(lambda node: cluster.start_log_stream(node, patterns, follow=follow_until_interrupted))
+        for text in context.pool.format_unreached():
+            app.print_status(text)
+        cluster = context.require_own_cluster()
+        reader = LogReader(cluster, cluster.instances, _choose_patterns(cluster, job), os.environ)
+        found = reader.read(with_unfinished_lines=not follow_until_interrupted)
+        yield from found[0 if lines is None else max(0, len(found) - lines) :]
         try:
-            reports = pool.map(lambda node: streams[node.name].next_or_raise())
-            found = [line for name, report in reports.items() for line in clocks.timestamp_lines(name, report)]
-            found.sort(key=lambda line: line.at)
-            for log_line in found[0 if lines is None else max(0, len(found) - lines) :]:
-                show(log_line._replace(text=masker.mask_text(log_line.text)))
-            for name, report in _merge_streams(streams) if follow_until_interrupted else ():
-                for log_line in clocks.timestamp_lines(name, report):
-                    show(log_line._replace(text=masker.mask_text(log_line.text)))
-        finally:
-            for stream in streams.values():
-                stream.close()
+            while follow_until_interrupted:
+                time.sleep(_POLL_S)
+                yield from reader.read()
+        except NodeError as error:
+            raise NodeError(error.what, next_step=_("the same command again: the cluster lives on")) from error
 
 
-def _choose_patterns(context: ClusterContext, cluster: ExistingCluster, job: str) -> tuple[str, ...]:
+def _choose_patterns(cluster: ExistingCluster, job: str) -> tuple[str, ...]:
     if not job:
         return _RAY_LOGS
-    found = JobsApi(context.require_running_head(cluster), cluster.plan).get_job(job)
+    found = query_job(cluster.require_running_head(), cluster.plan, job)
     workers = (f"worker-*-{found.ray_job_id}-*.out", f"worker-*-{found.ray_job_id}-*.err") if found.ray_job_id else ()
     return (f"job-driver-{found.id}.log", *workers)
-
-
-def _merge_streams(streams: Mapping[str, NodeStream]) -> Iterator[tuple[str, Any]]:
-    reports: queue.Queue[tuple[str, Any]] = queue.Queue()
-
-    def read(name: str, stream: NodeStream) -> None:
-        try:
-            for report in stream:
-                reports.put((name, report))
-        except NodeError as error:
-            reports.put((name, error))
-
-    for name, stream in streams.items():
-        threading.Thread(target=read, args=(name, stream), name=f"reports of {name}", daemon=True).start()
-    while True:
-        name, report = reports.get()
-        if isinstance(report, NodeError):
-            raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
-        yield name, report

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import json
 import re
 import shlex
 from collections import Counter
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 CLUSTER_LABEL = "rlbox.cluster"
-"""The cluster's name. Beside it: its id, the node's name, its role (head, worker), the plan as JSON."""
+"""The cluster's name. Beside it: its id, the node's name, its role (head, worker), the plan as JSON, the machine
+since its last start."""
 
 ID_LABEL, NODE_LABEL, ROLE_LABEL = "rlbox.cluster.id", "rlbox.cluster.node", "rlbox.cluster.role"
-PLAN_LABEL = "rlbox.cluster.plan"
+PLAN_LABEL, MACHINE_LABEL = "rlbox.cluster.plan", "rlbox.cluster.machine"
 
 LOCAL = "local"
 """The node that is this machine."""
@@ -51,6 +52,7 @@ _PARTS = {
     "agent": 15,
     "burn-in": 18,
 }
+adapter = functools.cache(TypeAdapter)
 _NAME_NODES = _("pass --nodes HEAD,WORKER, or set cluster.nodes in the target")
 _HEAD_PARTS = ("gcs", "dashboard", "client", "autoscaler-metrics", "dashboard-metrics")
 _LOOPBACK_PARTS = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
@@ -81,21 +83,17 @@ class PortPlan:
         return frozenset((*range(self.base, self.base + STRIDE), *range(first, last + 1)))
 
 
-def choose_ports(
-    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], unchecked_base: int = 0, lowest_base: int = BASE
-) -> PortPlan:
-    """Return `unchecked_base`, or 20 ports that are free on all nodes, from `lowest_base` on, and 1,000 for workers."""
+def choose_ports(listening_ports: Iterable[int], other_plans: Iterable[PortPlan], unchecked_base: int = 0) -> PortPlan:
+    """Return `unchecked_base`, or 20 ports that are free on all nodes, and 1,000 for workers."""
     used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another
     workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
-    bases = range(lowest_base, lowest_base + _MOST * STRIDE, STRIDE)
+    bases = range(BASE, BASE + _MOST * STRIDE, STRIDE)
     base = unchecked_base or next((at for at in bases if used.isdisjoint(range(at, at + STRIDE))), None)
     if base is None:
         raise NodeError(
-            _("no {stride} ports in a row are free on all nodes, from {first} on").format(
-                stride=STRIDE, first=lowest_base
-            ),
+            _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=BASE),
             next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
         )
     return PortPlan(base=base, workers=workers)
@@ -105,7 +103,7 @@ def choose_ports(
 class ClusterMember:
     """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there.
 
-    `identity` is that of the machine since its last start, as it was when its Ray was started. `place` is where
+    `identity` is that of the machine since its last start, as it was when the cluster was made. `place` is where
     `apply` installed the target on a node whose Ray is processes (`/opt/rlbox`, or that below a prefix), else empty.
     """
 
@@ -152,23 +150,18 @@ class ClusterPlan:
     def gpus(self) -> int:
         return sum(member.gpus for member in self.members)
 
-    def member(self, name: str) -> ClusterMember | None:
-        return next((member for member in self.members if member.name == name), None)
+    @functools.cached_property
+    def members_by_name(self) -> Mapping[str, ClusterMember]:
+        return {member.name: member for member in self.members}
 
     def directory_relative_to_disk(self, node: str) -> str:
-        uid = next(member.uid for member in self.members if member.name == node)
-        return cluster_directory_relative_to_disk(uid, self.name, node)
-
-    def with_identities(self, identities: Mapping[str, str]) -> ClusterPlan:
-        """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
-        members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
-        return dataclasses.replace(self, members=tuple(members))
+        return cluster_directory_relative_to_disk(self.members_by_name[node].uid, self.name, node)
 
     def as_json(self) -> dict[str, Any]:
-        return dict(_adapter().dump_python(self, mode="json", by_alias=True))
+        return dict(adapter(ClusterPlan).dump_python(self, mode="json", by_alias=True))
 
     def to_json_line(self) -> str:
-        return _adapter().dump_json(self, by_alias=True).decode()
+        return json.dumps(self.as_json())
 
 
 def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
@@ -176,27 +169,19 @@ def cluster_directory_relative_to_disk(uid: int, name: str, node: str) -> str:
     return f"clusters/{uid}/{name}/{node}"
 
 
-def load_cluster(text: str) -> ClusterPlan | None:
+def plan_of_labels(labels: Mapping[str, str]) -> ClusterPlan | None:
     try:
-        return _adapter().validate_json(text)
+        plan: ClusterPlan = adapter(ClusterPlan).validate_json(labels.get(PLAN_LABEL, ""))
+        return plan
     except ValidationError:
         return None
-
-
-def plan_of_labels(labels: Mapping[str, str]) -> ClusterPlan | None:
-    return load_cluster(labels.get(PLAN_LABEL, ""))
 
 
 def own_plan(labels: Mapping[str, str], name: str, uid: int) -> ClusterPlan | None:
     """Return the cluster that a container is of, if it has that name and is that user's on the container's node."""
     plan = plan_of_labels(labels)
-    member = plan.member(labels.get(NODE_LABEL, "")) if plan else None
+    member = plan.members_by_name.get(labels.get(NODE_LABEL, "")) if plan else None
     return plan if plan and member and (plan.name, member.uid) == (name, uid) else None
-
-
-@functools.lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[ClusterPlan]:
-    return TypeAdapter(ClusterPlan)
 
 
 # ---- which cluster is meant, and which nodes: as the command line says, else as the target does
@@ -215,6 +200,10 @@ class ClusterOptions:
     def target_and_options_text(self) -> str:
         options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
+
+    @property
+    def repair_step(self) -> str:
+        return _("rlbox cluster up {words} brings back what died").format(words=self.target_and_options_text)
 
 
 def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[ClusterNode, ...]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from rlbox.cluster.connection import Node
-from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.node.facts import MachineFacts, RayInstance
+from rlbox.cluster.nodes import Node
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
     LOCAL,
+    MACHINE_LABEL,
     NODE_LABEL,
     PLAN_LABEL,
     ROLE_LABEL,
@@ -25,7 +26,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
-from rlbox.errors import RlboxError
+from rlbox.errors import EngineError, NodeError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.system.json_files import parse_valid_json_objects
 from rlbox.values import OWN, VENV, Mount
@@ -43,7 +44,8 @@ RAY_TEMP = "/tmp/ray"  # noqa: S108
 _TOKENS_SINCE = Version("2.52")
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job of anybody."""
 _SLOW_START_S = 300
-_SCRIPT_S = 60.0
+_STACK_CALL_S = 400.0
+"""A call ends itself before."""
 
 
 def has_tokens(version: str) -> bool:
@@ -98,10 +100,10 @@ def plan_member_container(
     limits: ContainerDefaults,
     *,
     image: str,
-    caller_uid_gid: str,
+    machine: MachineFacts,
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
-    """Return the container of a node; `image` as its engine names it, `caller_uid_gid` is `uid:gid` there."""
+    """Return the container of a node; `image` as its engine names it."""
     directory = f"{member.data}/{plan.directory_relative_to_disk(member.name)}/{RAY_DIRECTORY}"
     return plan_container(
         image,
@@ -109,16 +111,17 @@ def plan_member_container(
         name=container_name(plan),
         argv=image_ray_start_argv(plan, member),
         env=ray_env(plan, member, limits.disk_mount),
-        labels=create_labels(plan, member),
+        labels=create_labels(plan, member, machine.identity_until_restart),
         data_dir=member.data,
-        caller_uid_gid=caller_uid_gid,
+        caller_uid_gid=f"{machine.uid}:{machine.gid}",
         gpus=gpus,
         mounts=(Mount(source=directory, target=RAY_TEMP),),
     )
 
 
-def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
+def create_labels(plan: ClusterPlan, member: ClusterMember, machine: str) -> dict[str, str]:
     return {
+        MACHINE_LABEL: machine,
         TARGET_LABEL: plan.target,
         CLUSTER_LABEL: plan.name,
         ID_LABEL: plan.id,
@@ -131,31 +134,33 @@ def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
 # ---- on a node
 
 
-def start_ray(node: Node, plan: ClusterPlan, member: ClusterMember, limits: ContainerDefaults, image: str) -> None:
+def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: str) -> None:
+    member = plan.members_by_name[node.name]
     if member.is_inplace:
         node.call(
             "start_ray_processes",
             disk=member.data,
             cluster_directory=plan.directory_relative_to_disk(member.name),
-            **_describe_program(plan, member, image_ray_start_argv(plan, member)),
-            name=container_name(plan),
-            image=image,
-            labels=create_labels(plan, member),
+            program=_describe_program(plan, member, image_ray_start_argv(plan, member)),
+            description={
+                "name": container_name(plan),
+                "image": image,
+                "labels": create_labels(plan, member, node.machine.identity_until_restart),
+            },
         )
         return
     engine, gpus = node.engine(), NO_GPUS
     if member.gpus:
         offer = probe_gpu_support(engine.info(), node.name, is_local=node.name == LOCAL)
         gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
-    caller = f"{node.machine.uid}:{node.machine.gid}"
     engine.create_and_start_container(
-        plan_member_container(plan, member, limits, image=image, caller_uid_gid=caller, gpus=gpus)
+        plan_member_container(plan, member, limits, image=image, machine=node.machine, gpus=gpus)
     )
 
 
 def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
     if instance.is_inplace:
-        node.call("stop_ray_processes", disk=node.spec.data, record_id=instance.id, grace_s=grace_s)
+        node.call("stop_ray_processes", directory=instance.id, grace_s=grace_s)
         return
     if grace_s:
         node.engine().stop_container(instance.id, grace_s)
@@ -164,8 +169,7 @@ def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
 
 def read_log_tail(node: Node, instance: RayInstance, lines: int) -> str:
     if instance.is_inplace:
-        arguments = {"disk": node.spec.data, "record_id": instance.id, "max_lines": lines}
-        return str(node.call("read_ray_process_output", **arguments))
+        return node.run_shell(f"tail -n {lines} {shlex.quote(instance.id)}/log")
     return node.engine().read_log(instance.id, lines) or ""
 
 
@@ -173,21 +177,23 @@ def python_path(member: ClusterMember) -> str:
     return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
 
 
-def run_packaged_script(
-    node: Node, plan: ClusterPlan, file_name: str, *arguments: str, timeout_s: float = _SCRIPT_S
-) -> dict[str, Any]:
-    """Have the stack's interpreter beside Ray run a script of `node/`; return the object that it prints last."""
-    member = next(member for member in plan.members if member.name == node.name)
-    text = Path(__file__).with_name("node").joinpath(file_name).read_text("utf-8")
-    argv = (python_path(member), "-I", "-c", text, *arguments)
-    if member.is_inplace:
-        program = _describe_program(plan, member, argv)
-        output = node.call("run_installed_program", timeout_s + 30, **program, timeout_s=timeout_s)
-        lines = str(output).splitlines()
-    else:
-        lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
-    rows = list(parse_valid_json_objects(lines))
-    return rows[-1] if rows else {"error": "Ray does not run there, or does not answer"}
+def ask_in_stack(node: Node, plan: ClusterPlan, call: str, **arguments: str | int) -> dict[str, Any]:
+    """Have the stack's interpreter beside Ray run a call of `in_stack.py`; `NodeError` where that tells an error."""
+    member = plan.members_by_name[node.name]
+    text = (Path(__file__).parent / "node/in_stack.py").read_text("utf-8")
+    argv = (python_path(member), "-I", "-c", text, json.dumps({"call": call, **arguments}))
+    try:
+        if member.is_inplace:
+            program = _describe_program(plan, member, argv)
+            lines = str(node.call("run_installed_program", _STACK_CALL_S, program=program)).splitlines()
+        else:
+            lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
+    except EngineError as error:
+        raise NodeError(error.what, where=node.name, next_step=error.next_step) from error
+    *__, row = {"error": "Ray does not run there, or does not answer in time"}, *parse_valid_json_objects(lines)
+    if "error" in row:
+        raise NodeError(str(row["error"]), where=node.name)
+    return row
 
 
 def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str, ...]) -> dict[str, Any]:
@@ -201,20 +207,18 @@ def _describe_program(plan: ClusterPlan, member: ClusterMember, argv: tuple[str,
 # ---- what Ray says
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayNode:
+class RayNode(NamedTuple):
     """A node as Ray knows it, a new one with each start; `free` and `total` are resources."""
 
     id: str
     name: str
     alive: bool
-    total: Mapping[str, float] = field(default_factory=dict)
-    free: Mapping[str, float] = field(default_factory=dict)
+    total: Mapping[str, float]
+    free: Mapping[str, float]
     death_reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayState:
+class RayState(NamedTuple):
     nodes: tuple[RayNode, ...] = ()
     error: str = ""
 
@@ -223,13 +227,11 @@ class RayState:
 
 
 def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
-    request = {"call": "nodes", "gcs": f"{plan.head.address}:{plan.ports.of('gcs')}"}
     try:
-        row = run_packaged_script(head, plan, "ray_api.py", json.dumps(request))
-    except RlboxError as error:
+        rows = ask_in_stack(head, plan, "nodes", gcs=f"{plan.head.address}:{plan.ports.of('gcs')}")["nodes"]
+    except NodeError as error:
         return RayState(error=error.what)
-    nodes = tuple(RayNode(**node) for node in row.get("nodes", ()))
-    return RayState(nodes=nodes, error=str(row.get("error", "")))
+    return RayState(nodes=tuple(RayNode(**row) for row in rows))
 
 
 def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: Collection[str] = ()) -> dict[str, str]:

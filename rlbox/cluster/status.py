@@ -6,30 +6,30 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.connection import Node, NodePool, UnreachableNode
-from rlbox.cluster.context import (
-    ClusterContext,
-    ClusterProbe,
+from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_burn_in
+from rlbox.cluster.node.facts import DiskFacts, RayInstance
+from rlbox.cluster.nodes import (
     ConnectionAttempt,
-    Endpoint,
     ExistingCluster,
+    Node,
+    NodePool,
+    UnreachableNode,
     attempt_connections_from_nodes,
     open_context,
     probe_instances,
+    probe_ports_and_connections,
 )
-from rlbox.cluster.node.facts import DiskFacts, RayInstance
-from rlbox.cluster.plan import LOCAL, ClusterOptions, ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import LOCAL, MACHINE_LABEL, ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
-from rlbox.i18n import _
 
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
@@ -37,7 +37,7 @@ _KILLED = 137
 _PART_KILLED = "-9"
 _POLL_S, _ANSWER_S = 1.5, 6.0
 _SETTLE_S = 2.0
-"""A machine that goes down ends its connections first: whether others reach it is looked at again after this."""
+"""A machine that goes down ends its connections first: whether others reach it is looked at after this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,51 +114,7 @@ class ClusterStatus:
         return "\n".join([head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures])
 
 
-def create_status(
-    plan: ClusterPlan, state: RayState, container_states: Mapping[str, str], disk_free_bytes: Mapping[str, int]
-) -> ClusterStatus:
-    missing = find_member_faults(plan, state)
-    nodes = []
-    for member in plan.members:
-        ray = state.find_alive_node(member.name)
-        total, free = (ray.total, ray.free) if ray else ({}, {})
-        nodes.append(
-            NodeStatus(
-                name=member.name,
-                role=role_of(plan, member),
-                address=member.address,
-                container=container_states.get(member.name, "not reached"),
-                missing="not asked" if state.error else missing.get(member.name, ""),
-                gpus=member.gpus,
-                gpus_used=total.get("GPU", 0) - free.get("GPU", 0),
-                cpus=total.get("CPU", 0),
-                store=total.get("object_store_memory", 0),
-                disk_free=disk_free_bytes.get(member.name, 0),
-                is_inplace=member.is_inplace,
-            )
-        )
-    return ClusterStatus(plan=plan, nodes=tuple(nodes), ray_error=state.error)
-
-
 # ---- what happened to nodes
-
-
-class MemberFacts(NamedTuple):
-    """A node of a cluster as it is now.
-
-    `unreached` is why this machine does not reach it, empty where it does; `attempts` are what the other nodes found
-    when they tried then. `missing` is what Ray lacks of it. `is_restarted`: the machine was started after its Ray was;
-    `clock_offset_s` are the seconds that its clock is ahead of this machine's.
-    """
-
-    name: str
-    instance: RayInstance | None = None
-    unreached: str = ""
-    attempts: Sequence[ConnectionAttempt] = ()
-    missing: str = ""
-    disk: DiskFacts | None = None
-    is_restarted: bool = False
-    clock_offset_s: float = 0.0
 
 
 class Failure(NamedTuple):
@@ -185,77 +141,60 @@ def sort_failure_findings(failures: Iterable[Failure]) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def find_failure(member: MemberFacts) -> Failure | None:
-    instance, disk = member.instance, member.disk
-    if member.unreached:
-        return _explain_silence(member)
-    if instance is None:
-        title = _("its container was removed, or the record of its processes")
-        return Failure(Finding(id="container-gone", title=title, where=member.name))
-    if not instance.has_not_ended:
-        return _explain_end(member, instance)
-    if disk and disk.is_full:
-        title = _("its data disk is full")
-        return Failure(Finding(id="disk-full", title=title, seen=_format_space(disk), where=member.name))
-    if member.missing:
-        title = _("its Ray runs, and the head does not have it: its way to the head is cut, or it hangs")
-        return Failure(Finding(id="cut-off", title=title, seen=member.missing, where=member.name), is_consequence=True)
-    return None
-
-
-def _explain_silence(member: MemberFacts) -> Failure:
+def explain_silence(node: str, error: str, attempts: Sequence[ConnectionAttempt]) -> Failure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
-    reached_by = next((one.source for one in member.attempts if not one.error or "refused" in one.error), None)
-    if reached_by is not None:
-        id_, title = "connection-cut", _("this machine does not reach it, {source} does: the cluster lives on")
-        title = title.format(source=reached_by)
-    elif member.attempts:
-        id_, title = "host-gone", _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
-    else:
-        id_, title = "host-unknown", _("this machine does not reach it")
-    finding = Finding(id=id_, title=title, seen=member.unreached, where=member.name)
-    return Failure(finding, is_consequence=reached_by is not None)
+    for one in attempts:
+        if not one.error or "refused" in one.error:
+            return Failure(make_finding("connection-cut", node, error, source=one.source), is_consequence=True)
+    return Failure(make_finding("host-gone" if attempts else "host-unknown-state", node, error))
 
 
-def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
-    """Return why Ray has ended, by what its engine, its machine and Ray say; the first rule that holds counts."""
-    killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
-    ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
-    restarted = _("its machine was restarted: a reboot, or its power was cut")
+def find_failure(
+    node: str,
+    instance: RayInstance | None,
+    disk: DiskFacts,
+    *,
+    missing: str = "",
+    is_restarted: bool = False,
+    clock_offset_s: float = 0.0,
+) -> Failure | None:
+    """Return what happened to a node that answers, by what its engine, its machine and Ray say: the first rule counts.
+
+    `missing` is what Ray lacks of it. `is_restarted`: the machine was started after its Ray was; `clock_offset_s` are
+    the seconds that its clock is ahead of this machine's.
+    """
+    if instance is None:
+        return Failure(make_finding("container-gone", node))
+    has_ended, inplace = not instance.has_not_ended, instance.is_inplace
+    space = {"path": disk.path, "free": decimal_size_text(disk.free), "size": decimal_size_text(disk.size)}
     part, __, part_code = instance.first_ended_part_with_code.partition(" ")
-    part_killed = _("a part of its Ray was killed, by hand or for memory")
-    full = _format_space(member.disk) if member.disk and member.disk.is_full else ""
     rules = (
-        (instance.oom, "out-of-memory", _("its container ran out of memory"), ""),
-        (member.is_restarted, "host-restarted", restarted, ""),
-        (bool(full), "disk-full", _("its data disk is full"), full),
-        (instance.exit_code == _KILLED, "container-killed", killed, ""),
-        (part_code == _PART_KILLED, "part-killed", part_killed, part),
-        (bool(member.missing), "cut-off", _("Ray lost the way to it, and then it ended"), member.missing),
-        (True, "ray-ended", ended, ""),
+        (has_ended and instance.oom, "out-of-memory", ""),
+        (has_ended and is_restarted, "host-restarted", ""),
+        (disk.is_full, "data-disk-full", ""),
+        (has_ended and instance.exit_code == _KILLED, "processes-killed" if inplace else "container-killed", ""),
+        (has_ended and part_code == _PART_KILLED, "part-killed", part),
+        (bool(missing), "cut-off-and-ended" if has_ended else "cut-off", missing),
+        (has_ended, "processes-ended" if inplace else "ray-ended", ""),
     )
-    id_, title, seen = next(rule[1:] for rule in rules if rule[0])
-    since = _parse_time_or_zero(instance.finished, member.clock_offset_s)
+    text_id, seen = next((rule[1:] for rule in rules if rule[0]), ("", ""))
+    if not text_id:
+        return None
+    since = _parse_time_or_zero(instance.finished, clock_offset_s) if has_ended else 0.0
     at = f"since {datetime.fromtimestamp(since, timezone.utc):%H:%M:%S} UTC" if since else ""
-    seen = ", ".join(filter(None, (f"exit code {instance.exit_code}", seen, at)))
-    finding = Finding(id=id_, title=title, seen=seen, where=member.name)
-    return Failure(finding, id_ in ("ray-ended", "cut-off"), since)
-
-
-def _format_space(disk: DiskFacts) -> str:
-    return _("{path}: {free} of {size} free").format(
-        path=disk.path, free=decimal_size_text(disk.free), size=decimal_size_text(disk.size)
-    )
+    finding = make_finding(text_id, node, seen, **space)
+    exit_code = f"exit code {instance.exit_code}" if has_ended else ""
+    finding = dataclasses.replace(finding, seen=", ".join(filter(None, (exit_code, finding.seen, at))))
+    return Failure(finding, finding.id in ("ray-ended", "cut-off"), since)
 
 
 def _parse_time_or_zero(text: str, clock_offset_s: float) -> float:
     """Return the time that an engine wrote, by this machine's clock."""
     seconds, __, part = text.rstrip("Z").partition(".")
-    try:
-        at = datetime.strptime(f"{seconds}.{part[:6] or 0} +0000", "%Y-%m-%dT%H:%M:%S.%f %z")
-    except ValueError:
-        return 0.0
-    return at.timestamp() - clock_offset_s if at.year > 1 else 0.0
+    with contextlib.suppress(ValueError):
+        at = datetime.fromisoformat(f"{seconds}.{part[:6]:0<6}+00:00")
+        return at.timestamp() - clock_offset_s if at.year > 1 else 0.0
+    return 0.0
 
 
 # ---- asking
@@ -263,15 +202,11 @@ def _parse_time_or_zero(text: str, clock_offset_s: float) -> float:
 
 def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
     with open_context(app, options) as context:
-        probe = context.probe()
-        if context.find_largest_own_cluster(probe) is None:
-            for line in context.pool.format_unreached():
-                app.print_status(line)
-        return find_status(context, probe, context.require_own_cluster(probe))
+        return find_status(context.require_own_cluster())
 
 
-def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster) -> ClusterStatus:
-    plan = cluster.plan
+def find_status(cluster: ExistingCluster) -> ClusterStatus:
+    context, probe, plan, instances = cluster
     head = context.pool.nodes.get(plan.head.name)
     if head is None:
         state = RayState(error="its head is none of the nodes that answer")
@@ -279,14 +214,31 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: ExistingC
         state = RayState(error="its head does not run")
     else:
         state = query_ray_nodes(head, plan)
-    containers = {name: _format_instance(cluster.instances.get(name)) for name in probe.facts if plan.member(name)}
-    disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     remedies = {one.where: one.remedy for one in context.pool.unreached}
-    back = f"rlbox cluster up {context.options.target_and_options_text} brings back what died"
-    members = _list_member_facts(context, probe, cluster, state)
-    found = sort_failure_findings(filter(None, map(find_failure, members)))
-    failures = tuple(dataclasses.replace(one, remedy=remedies.get(one.where, back)) for one in found)
-    return dataclasses.replace(create_status(plan, state, containers, disks), failures=failures)
+    failures = tuple(
+        dataclasses.replace(one, remedy=remedies.get(one.where, context.options.repair_step))
+        for one in sort_failure_findings(filter(None, _list_failures(cluster, state)))
+    )
+    missing, nodes = find_member_faults(plan, state), []
+    for member in plan.members:
+        ray, facts = state.find_alive_node(member.name), probe.facts.get(member.name)
+        total, free = (ray.total, ray.free) if ray else ({}, {})
+        nodes.append(
+            NodeStatus(
+                name=member.name,
+                role=role_of(plan, member),
+                address=member.address,
+                container=_format_instance(instances.get(member.name)) if facts else "not reached",
+                missing="not asked" if state.error else missing.get(member.name, ""),
+                gpus=member.gpus,
+                gpus_used=total.get("GPU", 0) - free.get("GPU", 0),
+                cpus=total.get("CPU", 0),
+                store=total.get("object_store_memory", 0),
+                disk_free=facts.disk.free if facts else 0,
+                is_inplace=member.is_inplace,
+            )
+        )
+    return ClusterStatus(plan=plan, nodes=tuple(nodes), ray_error=state.error, failures=failures)
 
 
 def _format_instance(one: RayInstance | None) -> str:
@@ -295,49 +247,46 @@ def _format_instance(one: RayInstance | None) -> str:
     return one.status if one.has_not_ended else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
 
 
-def _list_member_facts(
-    context: ClusterContext, probe: ClusterProbe, cluster: ExistingCluster, state: RayState
-) -> Iterator[MemberFacts]:
-    plan = cluster.plan
+def _list_failures(cluster: ExistingCluster, state: RayState) -> Iterator[Failure | None]:
+    context, probe, plan, instances = cluster
     unreached = {one.where: f"{one.title}: {one.seen}" for one in context.pool.unreached}
     missing = {plan.head.name: state.error} if state.error else find_member_faults(plan, state)
     attempts = _connect_from_others(context.pool, plan, list(unreached))
-    for member in plan.members:
-        facts, instance = probe.facts.get(member.name), cluster.instances.get(member.name)
-        # a repair writes the machine as it was then into the label of what it started
-        own = plan_of_labels(instance.labels) if instance else None
-        started_on = next((one.identity for one in own.members if one.name == member.name), "") if own else ""
-        yield MemberFacts(
-            name=member.name,
-            instance=instance,
-            unreached=unreached.get(member.name, "" if facts else "it is none of the nodes that were named"),
-            attempts=[one for one in attempts if one.target.node == member.name],
-            missing=missing.get(member.name, ""),
-            disk=facts.disk if facts else None,
-            is_restarted=bool(facts and started_on and started_on != facts.machine.identity_until_restart),
-            clock_offset_s=probe.clock_offsets_s.get(member.name, 0.0),
+    for name in [member.name for member in plan.members]:
+        facts, instance = probe.facts.get(name), instances.get(name)
+        if facts is None:
+            error = unreached.get(name, "it is none of the nodes that were named")
+            yield explain_silence(name, error, [one for one in attempts if one.node == name])
+            continue
+        now = facts.machine.identity_until_restart
+        yield find_failure(
+            name,
+            instance,
+            facts.disk,
+            missing=missing.get(name, ""),
+            is_restarted=instance is not None and instance.labels.get(MACHINE_LABEL, now) != now,
+            clock_offset_s=probe.clock_offsets_s[name],
         )
 
 
 def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[str]) -> tuple[ConnectionAttempt, ...]:
     """Return how the other nodes reach those that are not heard of: at sshd's usual port, and at Ray's."""
     ports = (_SSH_PORT, plan.ports.of("node-manager"))
-    endpoints = [
-        Endpoint(one.name, one.address, port) for one in plan.members if one.name in unreached for port in ports
-    ]
-    sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in unreached]
-    return attempt_connections_from_nodes(pool, dict.fromkeys(sources, endpoints))
+    lost = [member for member in plan.members if member.name in unreached]
+    endpoints = [(member.name, member.address, port) for member in lost for port in ports]
+    sources = [name for name in pool.nodes if name not in unreached]
+    return attempt_connections_from_nodes(pool, sources, endpoints) if endpoints else ()
 
 
 class NodeMonitor:
     """Says what happens to nodes as it does, each thing once, until it is closed: long before Ray reports it."""
 
-    def __init__(self, context: ClusterContext, cluster: ExistingCluster, clock_offsets_s: Mapping[str, float]) -> None:
-        self._context, self._cluster, self._clock_offsets_s = context, cluster, clock_offsets_s
-        self._pool = context.pool.select_skipping_unconnected(list(cluster.instances))
+    def __init__(self, cluster: ExistingCluster) -> None:
+        self._cluster, self._context = cluster, cluster.context
+        self._pool = cluster.context.pool.select_skipping_unconnected(cluster.instances)
         self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
         self._shown: set[tuple[str, str]] = set()
-        self._silent: set[str] = set()
+        self.silent_nodes: set[str] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
         self._thread.start()
@@ -347,36 +296,24 @@ class NodeMonitor:
             self._look()
 
     def _look(self) -> None:
-        names = [name for name in self._pool.nodes if name not in self._silent]
-        members, errors = self._pool.select_skipping_unconnected(names).try_map(self._ask)
-        failures = [failure for member in members.values() if (failure := find_failure(member))]
+        names = [name for name in self._pool.nodes if name not in self.silent_nodes]
+        results, errors = self._pool.select_skipping_unconnected(names).try_map(self._find_failure)
+        failures = [failure for failure in results.values() if failure]
         for name, error in errors.items():
-            self._silent.add(name)
+            self.silent_nodes.add(name)
             reason = error.finding.title if isinstance(error, UnreachableNode) else error.what
-            failures.append(self._explain_silence(name, reason))
+            time.sleep(_SETTLE_S)
+            attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
+            failures.append(explain_silence(name, reason, attempts))
         for failure in failures:
             self._failures.setdefault(failure.finding.where, failure)
         self._show([failure.finding for failure in failures])
 
-    def _ask(self, node: Node) -> MemberFacts:
+    def _find_failure(self, node: Node) -> Failure | None:
         known = self._cluster.instances[node.name]
-        report = probe_instances(node, leave_out_containers=known.is_inplace, timeout_s=_ANSWER_S)
-        instances = [known] if report.instances is None else report.instances
-        return MemberFacts(
-            name=node.name,
-            instance=next((one for one in instances if one.id == known.id), None),
-            disk=report.disk,
-            clock_offset_s=self._clock_offsets_s.get(node.name, 0.0),
-        )
-
-    def _explain_silence(self, name: str, error: str) -> Failure:
-        for pause_s in (_SETTLE_S, 0.0):
-            attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
-            failure = _explain_silence(MemberFacts(name, unreached=error, attempts=attempts))
-            if not failure.is_consequence:
-                break
-            time.sleep(pause_s)
-        return failure
+        disk, instances = probe_instances(node, leave_out_containers=known.is_inplace, timeout_s=_ANSWER_S)
+        instance = known if instances is None else next((one for one in instances if one.id == known.id), None)
+        return find_failure(node.name, instance, disk, clock_offset_s=self._cluster.probe.clock_offsets_s[node.name])
 
     def _show(self, findings: Sequence[Finding]) -> None:
         for one in findings:
@@ -384,20 +321,15 @@ class NodeMonitor:
                 self._shown.add((one.where, one.id))
                 self._context.app.print_status(f"{one.where}: {one.title}: {one.seen}")
 
-    def answered_so_far_by_node(self) -> dict[str, bool]:
-        return {name: name not in self._silent for name in self._pool.nodes}
-
     def stop_and_show_findings(self) -> tuple[Finding, ...]:
         """Stop watching; return what happened to nodes, the first first, and say what was not said."""
         self.close()
         self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
         findings = sort_failure_findings(self._failures.values())
-        if not self._silent:
+        if not self.silent_nodes:
             with contextlib.suppress(RlboxError):
-                probe = self._context.probe()
-                cluster = self._context.find_largest_own_cluster(probe) or self._cluster
-                findings = find_status(self._context, probe, cluster).failures
+                findings = find_status(self._context.require_own_cluster()).failures
         self._show(findings)
         return findings
 
@@ -407,3 +339,29 @@ class NodeMonitor:
 
     def close(self) -> None:
         self._closed.set()
+
+
+class ExaminationResult(NamedTuple):
+    """`status` is None where there is no cluster, `proof` where its nodes were given no work."""
+
+    findings: Sequence[Finding]
+    nodes: int
+    status: ClusterStatus | None
+    proof: BurnInResult | None
+
+
+def examine_cluster(
+    app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
+) -> ExaminationResult:
+    with open_context(app, options) as context:
+        probe = context.probe(paths)
+        cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)
+        status = find_status(cluster) if cluster else None
+        if cluster is None:
+            probe = probe_ports_and_connections(context, probe, context.target.cluster.port)
+        failures = status.failures if status else ()
+        explained = {one.where for one in failures}  # it says more than that a node does not answer
+        unreached = [one for one in context.pool.unreached if one.where not in explained]
+        proof = run_burn_in(context, cluster.plan, probe) if work and cluster else None
+        findings = (*failures, *check_nodes(context, probe, paths, unreached), *(proof.findings if proof else ()))
+        return ExaminationResult(findings, len(probe.facts) + len(context.pool.unreached), status, proof)

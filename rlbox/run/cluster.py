@@ -13,7 +13,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
-from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, ClusterProbe, ExistingCluster, open_context
-from rlbox.cluster.down import format_head_run_command
+from rlbox.cluster.lifecycle import format_head_run_command
+from rlbox.cluster.nodes import ClusterContext, ExistingCluster, Node, open_context
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
     ID_LABEL,
@@ -147,7 +146,7 @@ class ClusterBackend:
             run_store=run_store,
             image=image,
             bytecode_dir_in_data=bytecode_dir_relative_to_data_disk(target, {}),
-            print_status=app.print_status,
+            say=app.print_status,
             gpus=gpus,
             backend_name=CLUSTER,
         )
@@ -196,32 +195,29 @@ def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Ma
 
 def require_usable_cluster(app: App, options: ClusterOptions) -> ClusterPlan:
     with open_context(app, options) as context:
-        return _require_usable(context)[0].plan
+        return _require_usable(context).plan
 
 
 def _ray_directory(plan: ClusterPlan, mount: str) -> str:
     return f"{mount}/{plan.directory_relative_to_disk(plan.head.name)}/{RAY_DIRECTORY}"
 
 
-def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterProbe, Node]:
-    probe = context.probe()
-    cluster = context.require_own_cluster(probe)
-    head = context.require_running_head(cluster)
-    if probe.facts[head.name].engine.state != "ok":
+def _require_usable(context: ClusterContext) -> ExistingCluster:
+    cluster = context.require_own_cluster()
+    head = cluster.require_running_head()
+    if cluster.probe.facts[head.name].engine.state != "ok":
         raise NodeError(
             _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
         )
-    status = find_status(context, probe, cluster)
+    status = find_status(cluster)
     if not status.healthy:
         raise NodeError(
             _("cluster {plan} is not as it should be\n{table}").format(
                 plan=cluster.plan.name, table=format_findings(status.failures)
             ),
-            next_step=_("rlbox cluster up {words} brings back what died").format(
-                words=context.options.target_and_options_text
-            ),
+            next_step=context.options.repair_step,
         )
-    return cluster, probe, head
+    return cluster
 
 
 def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret]) -> int:
@@ -237,12 +233,10 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
     env |= {} if parsed.get("run") else {_RUN: run_id}
     env[PROJECT_NAME_VARIABLE] = parse_image_tag_or_empty(load_image_plan(app.project, options.target).tag)[1]
     with open_context(app, options) as context:
-        cluster, probe, head = _require_usable(context)
-        plan = cluster.plan
+        cluster = _require_usable(context)
+        plan, head = cluster.plan, cluster.require_running_head()
         logs_command = format_head_run_command(plan, "logs", run_id)
-        app.print_status(
-            _("the run is on node {name}; from here: {logs_command}").format(name=head.name, logs_command=logs_command)
-        )
+        app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
         helper = HelperContainerSpec(
             target=plan.target,
             image=cluster.instances[head.name].image,
@@ -252,19 +246,19 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
             env={**env, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
-        with contextlib.closing(NodeMonitor(context, cluster, probe.clock_offsets_s)) as monitor:
+        with contextlib.closing(NodeMonitor(cluster)) as monitor:
             try:
-                engine = head.engine_unix_url_forwarding_if_remote
+                engine = head.engine_url
                 tunnel = probe_engine_tunnel(engine, head.machine.engine_socket, head.run_shell)
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
             if code:
-                _write_evidence(app, head, run_id, monitor)
+                _write_evidence(app, head, run_id, cluster.instances, monitor)
             return code
 
 
-def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:
+def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monitor: NodeMonitor) -> None:
     directory = _find_evidence_directory(head, run)
     if not directory:
         return
@@ -272,17 +266,15 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
     status = {
         "schema": 1,
         "failures": failures,
-        "nodes": {name: {"answers": is_live} for name, is_live in monitor.answered_so_far_by_node().items()},
+        "nodes": {name: {"answers": name not in monitor.silent_nodes} for name in nodes},
     }
     path, text = f"{directory}/{_STATUS_FILE}", json.dumps(status, indent=1) + "\n"
     try:
         head.call("write_private_file", disk=head.spec.data, path=path, text=text)
     except NodeError as error:
-        app.print_status(_("evidence of the nodes was not written: {what}").format(what=error.what))
+        app.print_status(f"evidence of the nodes was not written: {error.what}")
         return
-    app.print_status(
-        _("evidence of all nodes: {data}/{path} on {name}").format(data=head.spec.data, path=path, name=head.name)
-    )
+    app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
 
 
 def _find_evidence_directory(head: Node, run: str) -> str:
@@ -292,11 +284,9 @@ def _find_evidence_directory(head: Node, run: str) -> str:
     """
     disk = head.spec.data
     with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
-        names = head.call("list_disk_directory_or_empty", disk=disk, path="runs")
+        names = head.run_shell(f"ls {shlex.quote(disk)}/runs").split()
         (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
-        record = parse_untrusted_json(
-            str(head.call("read_disk_text_or_empty", disk=disk, path=f"runs/{name}/run.json"))
-        )
+        record = parse_untrusted_json(head.run_shell(f"cat {shlex.quote(disk)}/runs/{shlex.quote(name)}/run.json"))
         (stage, *__) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
         return f"runs/{name}/{stage['directory']}/evidence"
     return ""

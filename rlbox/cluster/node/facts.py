@@ -9,7 +9,6 @@ import pwd
 import re
 import shutil
 import socket
-import stat
 import struct
 import subprocess
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -17,7 +16,6 @@ from urllib.parse import quote
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 CLUSTER_LABEL = "rlbox.cluster"
-PROCESS_PREFIX = "here-"
 _ANSWER_S, _GPU_S = 30.0, 20.0
 _GPU_KEYS = "index,uuid,memory.total,memory.used,ecc.errors.uncorrected.volatile.total"
 # How `ray start --block` reports a part that ended. Source: ray/scripts/scripts.py of 2.43 and 2.60.
@@ -39,10 +37,9 @@ def read_text_or_empty(path: str) -> str:
 
 def read_json_or_empty(path: str) -> Dict[str, Any]:
     try:
-        value = json.loads(read_text_or_empty(path))
-    except ValueError:
+        return dict(json.loads(read_text_or_empty(path)))
+    except (TypeError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _parse_int_or_zero(text: str) -> int:
@@ -127,19 +124,14 @@ def list_external_addresses() -> List[InterfaceAddress]:
     return sorted(found, key=lambda row: row.address != by_ssh)
 
 
-class TcpListener(NamedTuple):
-    port: int
-    socket_inode: str
-    uid: int
-
-
-def list_tcp_listeners() -> List[TcpListener]:
+def list_tcp_listeners() -> List[Tuple[int, str, int]]:
+    """Return port, inode and owner of each socket that listens."""
     found = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text_or_empty(path).splitlines()[1:]:
             row = line.split()
             if row[3] == _LISTEN:
-                found.append(TcpListener(int(row[1].split(":")[1], 16), row[9], int(row[7])))
+                found.append((int(row[1].split(":")[1], 16), row[9], int(row[7])))
     return found
 
 
@@ -190,7 +182,7 @@ def _query_smi(program: str, query: str) -> List[List[str]]:
 def _process_owner(pid: str) -> str:
     try:
         return _user_name(os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
+    except OSError:  # it is in another container
         return "somebody"
 
 
@@ -205,8 +197,6 @@ class DiskFacts(NamedTuple):
     error: str = ""
     free: int = 0
     size: int = 0
-    mode: int = 0
-    uid: int = 0
     writable: bool = False
 
     @property
@@ -216,16 +206,14 @@ class DiskFacts(NamedTuple):
 
 def read_disk_facts(path: str) -> DiskFacts:
     try:
-        found, space = os.stat(path), os.statvfs(path)
+        space = os.statvfs(path)
     except OSError as error:
         return DiskFacts(path, error=error.strerror or str(error))
     return DiskFacts(
         path=path,
-        there=stat.S_ISDIR(found.st_mode),
+        there=os.path.isdir(path),
         free=space.f_bavail * space.f_frsize,
         size=space.f_blocks * space.f_frsize,
-        mode=stat.S_IMODE(found.st_mode),
-        uid=found.st_uid,
         writable=os.access(path, os.W_OK | os.X_OK),
     )
 
@@ -266,7 +254,7 @@ class EngineFacts(NamedTuple):
 
 
 class RayInstance(NamedTuple):
-    """Ray of a cluster here: a container of its engine, or processes of this user (`here-…`)."""
+    """Ray of a cluster here: a container of its engine, or processes of this user, whose `id` is their directory."""
 
     id: str
     name: str
@@ -284,14 +272,7 @@ class RayInstance(NamedTuple):
 
     @property
     def is_inplace(self) -> bool:
-        return self.id.startswith(PROCESS_PREFIX)
-
-
-class InstanceReport(NamedTuple):
-    """`instances` is None where the engine does not answer."""
-
-    disk: DiskFacts
-    instances: Optional[List[RayInstance]]
+        return self.id.startswith("/")
 
 
 class NodeFacts(NamedTuple):
@@ -368,24 +349,25 @@ def list_ray_containers() -> List[RayInstance]:
     found = []
     filters = quote(json.dumps({"label": [CLUSTER_LABEL]}))
     for row in json.loads(_get_from_engine("/containers/json?all=1&filters=" + filters)):
+        path = "/containers/" + row["Id"]
         try:
-            state = json.loads(_get_from_engine("/containers/{}/json".format(row["Id"])))["State"]
-        except (ValueError, KeyError):  # it has been removed meanwhile
+            container = json.loads(_get_from_engine(path + "/json"))
+        except ValueError:  # it has been removed meanwhile
             continue
-        output = ""
-        if state.get("Status") == "exited":
+        state, output = container["State"], ""
+        if state["Status"] == "exited":
             with contextlib.suppress(OSError, ValueError):
-                output = _get_from_engine("/containers/{}/logs?stdout=1&stderr=1&tail=200".format(row["Id"]))
+                output = _get_from_engine(path + "/logs?stdout=1&stderr=1&tail=200")
         found.append(
             RayInstance(
-                id=row["Id"],
-                name=(row.get("Names") or ["/?"])[0][1:],
-                image=row.get("ImageID", ""),
-                labels=row.get("Labels") or {},
-                status=state.get("Status", ""),
-                exit_code=state.get("ExitCode", 0),
-                oom=bool(state.get("OOMKilled")),
-                finished=state.get("FinishedAt", ""),
+                id=container["Id"],
+                name=container["Name"][1:],
+                image=container["Image"],
+                labels=container["Config"]["Labels"],
+                status=state["Status"],
+                exit_code=state["ExitCode"],
+                oom=state["OOMKilled"],
+                finished=state["FinishedAt"],
                 first_ended_part_with_code=find_first_ended_part_with_code(output),
             )
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusterfacts import PORTS, plan
+from clusterfacts import PORTS, facts, plan
 from fakes import LIMITS
 
-from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan, resolve_node_specs
+from rlbox.cluster.plan import PLAN_LABEL, PortPlan, choose_ports, own_plan, plan_of_labels, resolve_node_specs
 from rlbox.cluster.runtime import has_tokens, image_ray_start_argv, plan_member_container, ray_env
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, ClusterNode, Target
@@ -73,7 +73,6 @@ def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
     assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
     assert choose_ports([], [], unchecked_base=9000).base == 9000
-    assert choose_ports(range(8100, 8500, 20), [], lowest_base=8500).base == 8500
     with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
         choose_ports(range(8100, 8500, 20), [])
     assert caught.value.next_step == "cluster.port of the target, or --port: the first of 20 that are free"
@@ -124,10 +123,11 @@ def test_tokens_came_with_a_version() -> None:
 def test_a_container_tells_which_cluster_it_is_of() -> None:
     made = plan()
     limits = replace(LIMITS, disk_mount="/mnt")
-    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller_uid_gid="1000:1000")
+    container = plan_member_container(made, made.members[1], limits, image="sha256:1", machine=facts("b").machine)
+    assert container.labels["rlbox.cluster.machine"] == "boot-b"
     assert container.labels["rlbox.cluster"] == "pair"
     assert container.labels["rlbox.cluster.role"] == "worker"
-    assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
+    assert plan_of_labels(container.labels) == made
     assert container.name == "rlbox-pair-0a1b2c3d"
     directory = "/data/clusters/1000/pair/b/ray"  # sessions lie where `down` finds them
     assert Mount(source=directory, target="/tmp/ray") in container.mounts
@@ -139,8 +139,8 @@ def test_a_container_tells_which_cluster_it_is_of() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
 def test_a_plan_that_is_none(text: str) -> None:
-    assert load_cluster(text) is None
-    assert load_cluster(plan().to_json_line()) == plan()
+    assert plan_of_labels({PLAN_LABEL: text}) is None
+    assert plan_of_labels({PLAN_LABEL: plan().to_json_line()}) == plan()
 
 
 def test_plan_as_json_keeps_the_keys_of_running_clusters() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from clusterfacts import plan
+import pytest
+from clusterfacts import DISK, existing, facts, plan
 
+from rlbox.cluster import status
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import NodePool
+from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.runtime import RayNode, RayState, find_member_faults
-from rlbox.cluster.status import create_status
+from rlbox.cluster.status import ClusterStatus, find_status
+from rlbox.findings import Finding
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
@@ -39,8 +45,20 @@ def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
     assert find_member_faults(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}
 
 
-def test_a_cluster_in_words() -> None:
-    told = create_status(plan(), state(node("a"), node("b")), dict.fromkeys("ab", "running"), {"a": 10**9, "b": 10**9})
+def found(monkeypatch: pytest.MonkeyPatch, said: RayState, reached: str = "ab", **ended: str) -> ClusterStatus:
+    """Return the status of a cluster whose Ray says this; `ended` are nodes whose container is not running."""
+    monkeypatch.setattr(status, "query_ray_nodes", lambda head, plan: said)
+    monkeypatch.setattr(status, "attempt_connections_from_nodes", lambda *given: ())
+    silent = [Finding(id="unreachable", title="it does not answer", where=name) for name in "ab" if name not in reached]
+    nodes: Any = {name: SimpleNamespace(name=name) for name in reached}
+    watching = SimpleNamespace(pool=NodePool(nodes, silent), options=ClusterOptions(target="mine"))
+    instances = {n: RayInstance(id=n, name="n", image="i", labels={}, status=ended.get(n, "running")) for n in reached}
+    facts_ = {name: facts(name, disk=DISK._replace(free=10**9, size=10**9)) for name in reached}
+    return find_status(existing(watching, instances, facts=facts_))
+
+
+def test_a_cluster_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = found(monkeypatch, state(node("a"), node("b")))
     assert told.healthy
     assert told.text().splitlines() == [
         "cluster pair of mine: Ray 2.60.0, 2 nodes, 3 of 4 GPUs used",
@@ -52,15 +70,25 @@ def test_a_cluster_in_words() -> None:
     ]
 
 
-def test_what_does_not_run_is_not_healthy() -> None:
+def test_what_does_not_run_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     both = state(node("a"), node("b"))
-    assert not create_status(plan(), both, {"a": "running", "b": "exited (137)"}, {}).healthy
-    lost = create_status(plan(), RayState(error="its head does not run"), {"b": "running"}, {})
+    assert not found(monkeypatch, both, b="exited").healthy
+    lost = found(monkeypatch, both, reached="b")
     assert not lost.healthy
-    assert [row.container for row in lost.nodes] == ["not reached", "running"]
-    assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == replace(plan()).id
+    assert [(row.container, row.missing) for row in lost.nodes] == [
+        ("not reached", "not asked"),
+        ("running", "not asked"),
+    ]
+    assert [(one.where, one.id) for one in lost.failures] == [("a", "host-unknown")]
+    assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == plan().id
 
 
-def test_a_machine_that_was_started_anew_before_a_repair_is_its_label() -> None:
-    old = plan(members=tuple(replace(one, identity="first") for one in plan().members))
-    assert [one.identity for one in old.with_identities({"b": "second"}).members] == ["first", "second"]
+def test_a_machine_that_was_started_anew_is_told_by_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    container = RayInstance(id="b", name="n", image="i", labels={"rlbox.cluster.machine": "first"}, status="exited")
+    pool: Any = NodePool({})
+    watching = SimpleNamespace(pool=pool, options=ClusterOptions(target="mine"))
+    cluster = existing(watching, {"b": container}, facts={"b": facts("b")})
+    assert [one.id for one in find_status(cluster).failures if one.where == "b"] == ["host-restarted"]
+    again = container._replace(labels={"rlbox.cluster.machine": "boot-b"})
+    cluster = existing(watching, {"b": again}, facts={"b": facts("b")})
+    assert "host-restarted" not in [one.id for one in find_status(cluster).failures]

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterfacts import plan
+from clusterfacts import existing
 
-from rlbox.cluster.context import ExistingCluster
-from rlbox.cluster.down import require_unused
+from rlbox.cluster.lifecycle import require_unused
 from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import ExistingCluster
 from rlbox.cluster.plan import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
 
@@ -21,7 +21,7 @@ RUNS = [
     {"State": "exited", "Labels": {"rlbox.run": "xdan-0"}},
     {"State": "running", "Labels": {}},
 ]
-ROWS = '[{"submission_id": "job-1", "status": "RUNNING"}, {"submission_id": "job-0", "status": "STOPPED"}]'
+ROWS = '[{"id": "job-1", "status": "RUNNING"}, {"id": "job-0", "status": "STOPPED"}]'
 
 
 class Head:
@@ -40,15 +40,15 @@ class Head:
         )
 
     def _execute(self, name: str, argv: tuple[str, ...]) -> Iterator[str]:
-        assert argv[-1] == '{"call": "list", "port": 8101}'
-        yield json.dumps({"error": "refused"} if self._said is None else {"status": 200, "text": self._said})
+        assert json.loads(argv[-1])["call"] == "list"
+        yield json.dumps({"error": "refused"} if self._said is None else {"jobs": json.loads(self._said)})
 
 
-def cluster(head: Head | None, status: str = "running") -> tuple[Any, ExistingCluster]:
+def cluster(head: Head | None, status: str = "running") -> ExistingCluster:
     instances = {n: RayInstance(id=n, name="n", image="i", labels={}, status=status) for n in "ab"}
     links = {"a": head} if head else {}
     context = SimpleNamespace(pool=SimpleNamespace(nodes=links), options=ClusterOptions(target="mine", nodes="a,b"))
-    return context, ExistingCluster(plan=plan(), instances=instances)
+    return existing(context, instances)
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def cluster(head: Head | None, status: str = "running") -> tuple[Any, ExistingCl
         (Head(ROWS, []), LockHeld, "cluster pair is in use: job "),
         (Head("[]", RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
         (Head(None, RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
-        (Head(None, []), NodeError, "is not known: Ray's jobs API does not answer: refused"),
+        (Head(None, []), NodeError, "is not known: refused"),
         (None, NodeError, "is not known: its head is not reached"),
     ],
 )
 def test_it_is_refused(head: Head | None, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
-        require_unused(*cluster(head))
+        require_unused(cluster(head))
     assert words in str(caught.value)
     assert "rlbox cluster down mine --nodes a,b --force" in str(caught.value)
 
 
 def test_what_has_ended_holds_nothing() -> None:
     """Jobs and runs that have ended; a head that has, with what was on it."""
-    ended = '[{"submission_id": "job-0", "status": "SUCCEEDED"}, {"job_id": "02", "status": "RUNNING"}]'
-    require_unused(*cluster(Head(ended, RUNS[1:])))
-    require_unused(*cluster(Head(ROWS, RUNS), "exited"))
+    ended = '[{"id": "job-0", "status": "SUCCEEDED"}]'
+    require_unused(cluster(Head(ended, RUNS[1:])))
+    require_unused(cluster(Head(ROWS, RUNS), "exited"))
 
 
 def test_the_first_of_what_goes_on_is_named_with_how_it_ends() -> None:
@@ -82,5 +82,5 @@ def test_the_first_of_what_goes_on_is_named_with_how_it_ends() -> None:
         (Head(ROWS, RUNS), "DOCKER_HOST=ssh://a rlbox stop xdan-1 --target mine --data /data"),
     ):
         with pytest.raises(LockHeld) as caught:
-            require_unused(*cluster(head))
+            require_unused(cluster(head))
         assert caught.value.next_step == f"{stop}, {again}"

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from rlbox.cluster import image as sending
-from rlbox.cluster.connection import Node
 from rlbox.cluster.image import find_present_layers, hash_layers_and_config, send_archive
+from rlbox.cluster.nodes import Node
 from rlbox.engine.archive import ImageArchive
 from rlbox.errors import EngineError
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from clusterfacts import DISK
 
-from rlbox.cluster.context import ConnectionAttempt, Endpoint
 from rlbox.cluster.node.facts import RayInstance
-from rlbox.cluster.status import MemberFacts, find_failure, sort_failure_findings
+from rlbox.cluster.nodes import ConnectionAttempt
+from rlbox.cluster.status import Failure, explain_silence, find_failure, sort_failure_findings
 from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -27,15 +27,16 @@ def ended(code: int, second: int = 0, **changes: Any) -> RayInstance:
 
 
 def way(said: str, port: int = 22) -> ConnectionAttempt:
-    return ConnectionAttempt("a", Endpoint("b", "10.0.0.2", port), said)
+    return ConnectionAttempt("a", "b", "10.0.0.2", port, said)
 
 
-def findings(*members: MemberFacts) -> tuple[Finding, ...]:
-    return sort_failure_findings(filter(None, map(find_failure, members)))
+def failure(node: str = "b", **changes: Any) -> Failure | None:
+    """Return what happened to a node that is sound but for the changes."""
+    return find_failure(node, **{"instance": container(), "disk": DISK, **changes})
 
 
-SOUND = MemberFacts(name="b", instance=container(), disk=DISK)
-SILENT = {"instance": None, "unreached": "it does not answer: No route to host"}
+def findings(*failures: Failure | None) -> tuple[Finding, ...]:
+    return sort_failure_findings(filter(None, failures))
 
 
 @pytest.mark.parametrize(
@@ -50,32 +51,37 @@ SILENT = {"instance": None, "unreached": "it does not answer: No route to host"}
         ({"instance": None}, "container-gone", ""),
         ({"missing": DEAD}, "cut-off", DEAD),
         ({"disk": FULL}, "disk-full", "/data: "),
-        ({**SILENT, "attempts": (way(""),)}, "connection-cut", "it does not answer"),
-        (
-            {**SILENT, "attempts": (way("No answer"), way("Connection refused", 8110))},
-            "connection-cut",
-            "it does not answer",
-        ),
-        ({**SILENT, "attempts": (way("it did not answer"),)}, "host-gone", "it does not answer"),
-        (SILENT, "host-unknown", "it does not answer"),
     ],
 )
 def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> None:
-    (found,) = findings(SOUND._replace(**changes))
+    (found,) = findings(failure(**changes))
     assert found.id == id_
     assert found.seen.startswith(seen)
     assert (found.where, found.level) == ("b", "error")
 
 
+@pytest.mark.parametrize(
+    ("attempts", "id_"),
+    [
+        ([way("")], "connection-cut"),
+        ([way("No answer"), way("Connection refused", 8110)], "connection-cut"),
+        ([way("it did not answer")], "host-gone"),
+        ([], "host-unknown"),
+    ],
+)
+def test_silence_is_told_apart(attempts: list[ConnectionAttempt], id_: str) -> None:
+    (found,) = findings(explain_silence("b", "it does not answer", attempts))
+    assert (found.id, found.seen, found.where) == (id_, "it does not answer", "b")
+
+
 def test_nothing_happened_to_a_sound_node() -> None:
-    assert find_failure(SOUND) is None
+    assert failure() is None
 
 
 def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
     """The worker was killed two seconds before the head; its clock is an hour ahead."""
-    head = MemberFacts(name="a", instance=ended(137, 4))
-    worker = MemberFacts(name="b")
-    late = worker._replace(instance=ended(137)._replace(finished="2025-11-26T11:00:02.0Z"), clock_offset_s=3600.0)
+    head = failure("a", instance=ended(137, 4))
+    late = failure(instance=ended(137)._replace(finished="2025-11-26T11:00:02.0Z"), clock_offset_s=3600.0)
     first, second = findings(head, late)
     assert (first.where, second.where) == ("b", "a")
     assert first.seen == "exit code 137, since 10:00:02 UTC, it failed first"
@@ -83,8 +89,8 @@ def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
 
 def test_what_ends_because_another_did_is_no_first() -> None:
     """The head was killed, or its machine is gone; the worker's Ray ended then, and has the only time."""
-    worker = MemberFacts(name="b", instance=ended(1, 1))
-    killed = MemberFacts(name="a", instance=ended(137, 5))
-    gone = MemberFacts(name="a", unreached="it does not answer", attempts=(way("it did not answer"),))
+    worker = failure(instance=ended(1, 1))
+    killed = failure("a", instance=ended(137, 5))
+    gone = explain_silence("a", "it does not answer", [way("it did not answer")])
     assert [one.where for one in findings(worker, killed)] == ["a", "b"]
     assert [one.where for one in findings(worker, gone)] == ["a", "b"]

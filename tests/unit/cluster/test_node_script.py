@@ -9,7 +9,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,18 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
-from rlbox.cluster.connection import Node, NodePool, lock_nodes
-from rlbox.cluster.context import (
-    Endpoint,
-    ExistingCluster,
+from rlbox.cluster.node import facts as node_facts
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import (
+    Node,
+    NodePool,
     attempt_connections_from_nodes,
+    lock_nodes,
     probe_instances,
     probe_nodes,
 )
-from rlbox.cluster.node import facts as node_facts
-from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.runtime import create_labels, python_path
+from rlbox.cluster.runtime import create_labels, python_path, read_log_tail
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.target.target import ClusterNode
@@ -53,7 +52,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def clear(node: Node) -> None:
-    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY], remove_empty_cache_dirs=False)
+    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY])
 
 
 def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
@@ -62,12 +61,13 @@ def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
 
 
 def start(node: Node, text: str) -> str:
-    """Start a played Ray; return the name of its record."""
+    """Start a played Ray; return the directory of its record."""
     cluster, one = member(node)
-    labels = create_labels(cluster, one)
+    labels = create_labels(cluster, one, "boot")
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
-    arguments = {"cluster_directory": DIRECTORY, "name": "rlbox-pair", "image": "l", "labels": labels}
-    return str(node.call("start_ray_processes", disk=node.spec.data, **program(argv), **arguments))
+    description = {"name": "rlbox-pair", "image": "l", "labels": labels}
+    arguments = {"cluster_directory": DIRECTORY, "description": description}
+    return str(node.call("start_ray_processes", disk=node.spec.data, program=program(argv), **arguments))
 
 
 def program(argv: list[str]) -> dict[str, Any]:
@@ -76,15 +76,11 @@ def program(argv: list[str]) -> dict[str, Any]:
 
 
 def instances(node: Node) -> list[RayInstance]:
-    return list(probe_instances(node, leave_out_containers=True).instances or ())
+    return list(probe_instances(node, leave_out_containers=True)[1] or ())
 
 
-def stop(node: Node, name: str, grace_s: float) -> None:
-    node.call("stop_ray_processes", disk=node.spec.data, record_id=name, grace_s=grace_s)
-
-
-def output(node: Node, name: str) -> str:
-    return str(node.call("read_ray_process_output", disk=node.spec.data, record_id=name, max_lines=5))
+def stop(node: Node, directory: str, grace_s: float) -> None:
+    node.call("stop_ray_processes", directory=directory, grace_s=grace_s)
 
 
 def until(is_ready: Callable[[], object]) -> None:
@@ -94,8 +90,8 @@ def until(is_ready: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def session_processes(node: Node, name: str) -> list[int]:
-    record = json.loads(Path(node.spec.data, DIRECTORY, "here", name, "record.json").read_text())
+def session_processes(name: str) -> list[int]:
+    record = json.loads(Path(name, "record.json").read_text())
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     rows = {pid: node_facts.read_live_process_stat(pid) for pid in pids}
     return [pid for pid, row in rows.items() if row and row.session_id == record["pid"]]
@@ -103,7 +99,7 @@ def session_processes(node: Node, name: str) -> list[int]:
 
 def test_report_is_complete(node: Node, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        probe = probe_nodes(NodePool({"local": node}), [node.spec], "mine", [str(tmp_path), "/none"])
+        probe = probe_nodes(NodePool({"local": node}), "mine", [str(tmp_path), "/none"])
         found = probe.facts["local"]
         assert server.getsockname()[1] in found.listening
     assert (found.machine.uid, found.disk.there, found.existing_paths) == (os.getuid(), True, [str(tmp_path)])
@@ -113,14 +109,14 @@ def test_report_is_complete(node: Node, tmp_path: Path) -> None:
 def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    endpoints = {"local": [Endpoint("other", "127.0.0.1", port)]}
+    other = [("other", "127.0.0.1", port)]
     pool = NodePool({"local": node})
-    assert [one.error for one in attempt_connections_from_nodes(pool, endpoints)] == ["Connection refused"]
-    with closing(node.stream("listen_on_ports", ports=[port])) as stream:
-        assert stream.next_or_raise() == {}
-        assert [one.error for one in attempt_connections_from_nodes(pool, endpoints)] == [""]
-        with closing(node.stream("listen_on_ports", ports=[port])) as second:
-            assert "process" in second.next_or_raise()[str(port)]
+    assert [one.error for one in attempt_connections_from_nodes(pool, ["local"], other)] == ["Connection refused"]
+    with node.hold("listen_on_ports", ports=[port]) as taken:
+        assert taken == {}
+        assert [one.error for one in attempt_connections_from_nodes(pool, ["local"], other)] == [""]
+        with node.hold("listen_on_ports", ports=[port]) as second:
+            assert "process" in second[str(port)]
 
 
 def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> None:
@@ -128,8 +124,8 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
     name = start(node, "sh -c 'trap \"\" TERM; sleep 600; :' & exec sleep 600")
     (one,) = instances(node)
     assert (one.id, one.status, one.is_inplace, one.labels["rlbox.cluster"]) == (name, "running", True, "pair")
-    until(lambda: len(session_processes(node, name)) == 4)
-    pids = session_processes(node, name)
+    until(lambda: len(session_processes(name)) == 4)
+    pids = session_processes(name)
     stop(node, name, 1)
     assert not any(map(node_facts.read_live_process_stat, pids))
     clear(node)
@@ -138,10 +134,10 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
 
 def test_processes_whose_leader_was_killed_still_count(node: Node) -> None:
     name = start(node, "sleep 600; :")
-    until(lambda: len(session_processes(node, name)) == 3)
-    os.kill(min(session_processes(node, name)), signal.SIGKILL)
+    until(lambda: len(session_processes(name)) == 3)
+    os.kill(min(session_processes(name)), signal.SIGKILL)
     assert instances(node)[0].status == "running"
-    for pid in session_processes(node, name):
+    for pid in session_processes(name):
         os.kill(pid, signal.SIGKILL)
     until(lambda: instances(node)[0].status == "exited")
     assert instances(node)[0].exit_code == 137
@@ -151,16 +147,14 @@ def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> N
     name = start(node, "echo 'raylet [exit code=-9]'; exit 1")
     until(lambda: instances(node)[0].status == "exited")
     assert [(one.exit_code, one.first_ended_part_with_code) for one in instances(node)] == [(1, "raylet -9")]
-    assert "raylet" in output(node, name)
+    assert "raylet" in read_log_tail(node, instances(node)[0], 5)
     stop(node, name, 0)
     assert instances(node) == []
-    with pytest.raises(NodeError, match="have no record here any more"):
-        output(node, "here-0")
 
 
 def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
-    text = node.call("run_installed_program", **program(["env"]), timeout_s=60)
+    text = node.call("run_installed_program", program=program(["env"]))
     rows = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert rows["ADDED"] == "1"
     assert "HF_TOKEN" not in rows
@@ -201,12 +195,25 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
     (logs / "raylet.out").write_text("one\ntwo\nthr")
     (tmp_path / "secret").write_text("x\n")
     (logs / "raylet.err").symlink_to(tmp_path / "secret")
-    cluster = ExistingCluster(plan=member(node)[0], instances={"local": RayInstance("1", "n", "i", {}, "running")})
-    with closing(cluster.start_log_stream(node, ["raylet.*"], follow=True)) as stream:
-        assert [text for __, text, ___ in stream.next_or_raise()] == ["one\ntwo\n"]
-        with (logs / "raylet.out").open("a") as file:
-            file.write("ee\n")
-        assert [text for __, text, ___ in stream.next_or_raise()] == ["three\n"]
+    offsets: dict[str, int] = {}
+
+    def read(*, with_unfinished_lines: bool) -> dict[str, str]:
+        logs = node.call(
+            "read_ray_logs",
+            ray_directory=str(tmp_path / DIRECTORY / "ray"),
+            patterns=["raylet.*"],
+            offsets=offsets,
+            with_unfinished_lines=with_unfinished_lines,
+        )
+        offsets.update({name: offset for name, (__, ___, offset) in logs.items()})
+        return {name: text for name, (text, __, ___) in logs.items()}
+
+    assert read(with_unfinished_lines=False) == {"raylet.out": "one\ntwo\n"}
+    assert read(with_unfinished_lines=False) == {}
+    with (logs / "raylet.out").open("a") as file:
+        file.write("ee\nfour")
+    assert read(with_unfinished_lines=False) == {"raylet.out": "three\n"}
+    assert read(with_unfinished_lines=True) == {"raylet.out": "four"}
 
 
 def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:

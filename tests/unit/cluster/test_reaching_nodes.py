@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterfacts import NO_ENGINE, PLACE, context, facts, plan, survey
+from clusterfacts import NO_ENGINE, PLACE, context, existing, facts, survey
 
 from rlbox.cluster import status as monitoring
-from rlbox.cluster.checks import check_installation
-from rlbox.cluster.connection import NodePool
-from rlbox.cluster.context import ExistingCluster, choose_unchecked_configured_or_ssh_addresses
+from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
+from rlbox.cluster.nodes import NodePool, choose_addresses, is_inplace
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import explain_ssh_error
@@ -49,20 +48,21 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
     rows = {"a": facts("a"), "b": facts("b", addresses=two)}
     specs = (ClusterNode(name="a", data="/data"), ClusterNode(name="b", data="/data"))
-    assert choose_unchecked_configured_or_ssh_addresses(specs, rows)["b"] == two[0]
+    assert choose_addresses(specs, rows)["b"] == two[0]
     named = (specs[0], ClusterNode(name="b", data="/data", address="10.0.1.2"))
-    assert choose_unchecked_configured_or_ssh_addresses(named, rows)["b"] == two[1]
+    assert choose_addresses(named, rows)["b"] == two[1]
     elsewhere = (specs[0], ClusterNode(name="b", data="/data", address="192.0.2.7"))
-    assert choose_unchecked_configured_or_ssh_addresses(elsewhere, rows)["b"].address == "192.0.2.7"
-    assert choose_unchecked_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
+    assert choose_addresses(elsewhere, rows)["b"].address == "192.0.2.7"
+    assert choose_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
 def test_a_node_without_engine_needs_an_installation() -> None:
-    assert not survey(facts("b", engine=NO_ENGINE)).is_node_inplace("b")
-    assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_node_inplace("b")
-    assert not survey(facts("b", installation=PLACE)).is_node_inplace("b")
-    assert survey(specs=(survey().specs[0], ClusterNode(name="b", data="/data", here=True))).is_node_inplace("b")
-    (one,) = check_installation("b", None, "/data", context())
+    own = ClusterNode(name="b", data="/data")
+    assert not is_inplace(own, facts("b", engine=NO_ENGINE))
+    assert is_inplace(own, facts("b", engine=NO_ENGINE, installation=PLACE))
+    assert not is_inplace(own, facts("b", installation=PLACE))
+    assert is_inplace(ClusterNode(name="b", data="/data", here=True), facts("b"))
+    (one,) = check_nodes(context(), survey(inplace_nodes={"b"}), ("/models/m",))
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
 
 
@@ -83,8 +83,8 @@ class Played:
             return [said] * len(arguments["endpoints"])
         if self.error:
             raise self.error
-        row = {"id": self.name, "name": "n", "image": "i", "labels": {}, "status": "running", **self.row}
-        return {"instances": [row], "disk": {"path": "/data", "there": True, "free": 10**9, "size": 10**9}}
+        sound = RayInstance(id=self.name, name="n", image="i", labels={}, status="running")
+        return ["/data", True, "", 10**9, 10**9, True], [list(sound._replace(**self.row))]
 
 
 Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
@@ -100,7 +100,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     pool: Any = NodePool(nodes)  # type: ignore[arg-type]
     watching: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(print_status=said.put))
     instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
-    monitor = NodeMonitor(watching, ExistingCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
+    monitor = NodeMonitor(existing(watching, instances))
     yield nodes, monitor, said
     monitor.close()
 
@@ -121,8 +121,6 @@ def test_what_happens_is_told_once(watched: Watched) -> None:
     [
         (["it did not answer"], "neither this machine nor the other nodes reach it"),
         ([""], "this machine does not reach it, a does"),
-        # a machine that goes down ends its connections first
-        (["", "it did not answer"], "neither this machine nor the other nodes reach it"),
     ],
 )
 def test_a_node_whose_connection_broke_is_explained_by_the_others(
@@ -133,4 +131,4 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
     nodes["b"].error = NodeError("the connection broke")
     assert words in said.get(timeout=60)
     (one,) = monitor.stop_and_show_findings()
-    assert (one.where, monitor.answered_so_far_by_node()) == ("b", {"a": True, "b": False})
+    assert (one.where, monitor.silent_nodes) == ("b", {"b"})

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from clusterfacts import existing
 
 from rlbox.cluster.jobs import (
     LARGEST_PACKAGE,
-    LogLine,
-    LogLineTimestamper,
+    ClusterJob,
+    LogReader,
     find_upload_file_sizes,
     is_excluded_itself,
     parse_leading_utc_time,
-    read_job,
+    timestamp_lines,
 )
+from rlbox.cluster.node.facts import RayInstance
+from rlbox.cluster.nodes import NodePool
 from rlbox.errors import SpecError
+from rlbox.target.target import ClusterNode
 
 
 @pytest.mark.parametrize(
@@ -37,10 +43,10 @@ def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
 def test_what_is_too_large_names_its_largest_file(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as file:
         file.truncate(LARGEST_PACKAGE)
-    assert find_upload_file_sizes(tmp_path, []) == {"data": LARGEST_PACKAGE}
+    assert find_upload_file_sizes(str(tmp_path), []) == {"data": LARGEST_PACKAGE}
     (tmp_path / "more").write_text("x")
     with pytest.raises(SpecError, match="the working directory has ") as caught:
-        find_upload_file_sizes(tmp_path, [])
+        find_upload_file_sizes(str(tmp_path), [])
     assert str(caught.value.next_step).startswith("--exclude data;")
 
 
@@ -53,25 +59,24 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
     (work / "link.py").symlink_to("pkg/run.py")
     (work / "lost").symlink_to("nowhere")
     (work / "big").write_text("1" * 100)
-    assert find_upload_file_sizes(work, ["big"]) == {"link.py": 8, "pkg/run.py": 8}
-    with pytest.raises(SpecError, match="the working directory is missing"):
-        find_upload_file_sizes(tmp_path / "none", [])
+    assert find_upload_file_sizes(str(work), ["big"]) == {"link.py": 8, "pkg/run.py": 8}
+    assert find_upload_file_sizes(None, []) == {}
 
 
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 0),
-        ({"status": "FAILED", "driver_exit_code": 3}, 3),
-        ({"status": "FAILED", "driver_exit_code": -9}, 1),
+        ({"status": "SUCCEEDED", "exit_code": 0}, 0),
+        ({"status": "FAILED", "exit_code": 3}, 3),
+        ({"status": "FAILED", "exit_code": -9}, 1),
         ({"status": "FAILED", "message": "runtime_env"}, 1),
-        ({"status": "STOPPED", "driver_exit_code": 0}, 1),
+        ({"status": "STOPPED", "exit_code": 0}, 1),
     ],
 )
-def test_how_a_job_ended(row: dict[str, object], code: int) -> None:
-    job = read_job({"submission_id": "job-1", "job_id": "02000000", **row})
-    assert (job.has_ended, job.cli_exit_code, job.id, job.ray_job_id) == (True, code, "job-1", "02000000")
-    assert not read_job({"submission_id": "job-1", "status": "RUNNING"}).has_ended
+def test_how_a_job_ended(row: dict[str, Any], code: int) -> None:
+    job = ClusterJob(id="job-1", **row)
+    assert (job.has_ended, job.cli_exit_code) == (True, code)
+    assert not ClusterJob(id="job-1", status="RUNNING").has_ended
 
 
 def test_times_of_lines() -> None:
@@ -83,21 +88,37 @@ def test_times_of_lines() -> None:
     assert parse_leading_utc_time("loss 2.1") is None
 
 
-def read(clocks: LogLineTimestamper, node: str, text: str, written: float) -> list[LogLine]:
-    return list(clocks.timestamp_lines(node, [("w.out", text, written)]))
+def test_lines_without_a_time_go_with_the_one_before() -> None:
+    rows = list(timestamp_lines("first\n2025-11-26 10:00:01 one\n  more\n2025-11-26 10:00:03 three\n", 2e9))
+    assert [at - rows[0][0] for at, __ in rows] == [0, 0, 0, 2]
+    assert list(timestamp_lines("x\ny\n", 100.0)) == [(100.0, "x"), (100.0, "y")]
+
+
+class Played:
+    """A node whose log gained this text each time it is asked."""
+
+    def __init__(self, name: str, *texts: str) -> None:
+        self.name, self.spec, self.asked = name, ClusterNode(name=name, data="/data"), list[dict[str, int]]()
+        self._texts = list(texts)
+
+    def call(self, function: str, /, offsets: dict[str, int], **arguments: Any) -> dict[str, Any]:
+        self.asked.append(dict(offsets))
+        return {"w.out": (self._texts.pop(0), 2e9, 10 * len(self.asked))}
 
 
 def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
-    """`b` is an hour ahead; what it wrote second is second."""
-    clocks = LogLineTimestamper({"a": 0.0, "b": 3600.0})
-    first = read(clocks, "a", "2025-11-26 10:00:01 one\n2025-11-26 10:00:03 three\n  more\n", 2e9)
-    lines = [*first, *read(clocks, "b", "2025-11-26 11:00:02 two\n", 2e9)]
-    lines.sort(key=lambda line: line.at)
+    """`b` is an hour ahead; what it wrote second is second. What was read is not read again."""
+    late = "2025-11-26 10:00:01 one\n2025-11-26 10:00:03 three\n  more\n"
+    nodes = {
+        "a": Played("a", late, "2025-11-26 10:00:04 s3cret-word\n"),
+        "b": Played("b", "2025-11-26 11:00:02 two\n", ""),
+    }
+    pool: Any = NodePool(nodes)  # type: ignore[arg-type]
+    instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    cluster = existing(SimpleNamespace(pool=pool), instances, clock_offsets_s={"a": 0.0, "b": 3600.0})
+    reader = LogReader(cluster, "ab", ["*.out"], {"RLBOX_SECRETS": "WORD", "WORD": "s3cret-word"})
+    lines = reader.read()
     assert [line.text.split()[-1] for line in lines] == ["one", "two", "three", "more"]
     assert lines[1].format() == "10:00:02.000 b w.out: 2025-11-26 11:00:02 two"
-
-
-def test_lines_without_a_time_go_with_the_one_before_and_new_ones_are_new() -> None:
-    clocks = LogLineTimestamper({"a": 0.0, "b": 0.0})
-    assert [line.at for line in read(clocks, "a", "x\ny\n", 100.0)] == [100.0, 100.0]
-    assert [line.at for line in read(clocks, "a", "z\n", 200.0)] == [200.0]
+    assert [line.text for line in reader.read()] == ["2025-11-26 10:00:04 ***"]
+    assert nodes["a"].asked == [{}, {"w.out": 10}]
