@@ -299,10 +299,10 @@ class NodeMonitor:
         names = [name for name in self._pool.nodes if name not in self.silent_nodes]
         results, errors = self._pool.select_skipping_unconnected(names).try_map(self._find_failure)
         failures = [failure for failure in results.values() if failure]
+        time.sleep(_SETTLE_S if errors else 0)
         for name, error in errors.items():
             self.silent_nodes.add(name)
             reason = error.finding.title if isinstance(error, UnreachableNode) else error.what
-            time.sleep(_SETTLE_S)
             attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
             failures.append(explain_silence(name, reason, attempts))
         for failure in failures:

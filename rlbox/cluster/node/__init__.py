@@ -1,1 +1,1 @@
-"""Scripts of a node: two modules for its own python3 (3.6 or newer), sent with each call; two for the stack's."""
+"""Scripts of a node: two modules for its own python3 (3.6 or newer), sent with each call; one for the stack's."""
