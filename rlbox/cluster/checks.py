@@ -40,7 +40,8 @@ def load_finding_texts() -> Mapping[str, Mapping[str, str]]:
 def make_finding(text_id: str, where: str, seen: str = "", level: str = "", **values: str | float) -> Finding:
     """Return a finding with the texts of `text_id`, with `values` filled in; `seen` and `level` replace its own."""
     row = load_finding_texts()[text_id]
-    title, text, remedy = (_(row[key]).format(**values) if key in row else "" for key in ("title", "seen", "remedy"))
+    texts = [_(row[key]) if key in row else "" for key in ("title", "seen", "remedy")]
+    title, text, remedy = (one.format(**values) for one in texts)
     level = cast("Level", level or row.get("level", "error"))
     return Finding(id=row.get("id", text_id), title=title, level=level, seen=seen or text, where=where, remedy=remedy)
 
@@ -103,11 +104,9 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
     if small:
         memory, need = gpu_gib_or_mib_text(small[0].memory_bytes), hardware.gpu_memory_gib
         yield make_finding("gpu-small", name, numbers=_numbers(small), memory=memory, gpu_memory_gib=need)
-    ill = [gpu for gpu in gpus if gpu.uncorrected_errors]
-    if ill:
+    if ill := [gpu for gpu in gpus if gpu.uncorrected_errors]:
         yield make_finding("gpu-ill", name, f"GPU {_numbers(ill)}")
-    taken = [gpu for gpu in gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]
-    if taken:
+    if taken := [gpu for gpu in gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]:
         users = join_and_count_rest([user for gpu in taken for user in gpu.users])
         seen = f"GPU {_numbers(taken)}, {gpu_gib_or_mib_text(sum(gpu.used_bytes for gpu in taken))}"
         yield make_finding("gpus-taken", name, f"{seen}: {users}" if users else seen)

@@ -387,11 +387,8 @@ def require_unused(cluster: ExistingCluster) -> None:
     work: dict[str, str] = {}  # how each of it is stopped
     unknown = "" if head else "its head is not reached"
     try:
-        for row in (
-            head.engine().list_all_containers_with_label(f"{ID_LABEL}={plan.id}")
-            if head and not plan.head.is_inplace
-            else ()
-        ):
+        label = f"{ID_LABEL}={plan.id}"
+        for row in head.engine().list_all_containers_with_label(label) if head and not plan.head.is_inplace else ():
             run = row["Labels"].get(RUN_LABEL, "")
             if run and row.get("State") in ACTIVE_STATES:
                 work[f"run {run}"] = format_head_run_command(plan, "stop", run)

@@ -153,9 +153,8 @@ def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: s
     if member.gpus:
         offer = probe_gpu_support(engine.info(), node.name, is_local=node.name == LOCAL)
         gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
-    engine.create_and_start_container(
-        plan_member_container(plan, member, limits, image=image, machine=node.machine, gpus=gpus)
-    )
+    spec = plan_member_container(plan, member, limits, image=image, machine=node.machine, gpus=gpus)
+    engine.create_and_start_container(spec)
 
 
 def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:

@@ -33,8 +33,7 @@ from rlbox.findings import Finding
 
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
-_KILLED = 137
-_PART_KILLED = "-9"
+_KILLED, _PART_KILLED = 137, "-9"
 _POLL_S, _ANSWER_S = 1.5, 6.0
 _SETTLE_S = 2.0
 """A machine that goes down ends its connections first: whether others reach it is looked at after this."""

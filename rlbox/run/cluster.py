@@ -146,7 +146,7 @@ class ClusterBackend:
             run_store=run_store,
             image=image,
             bytecode_dir_in_data=bytecode_dir_relative_to_data_disk(target, {}),
-            say=app.print_status,
+            print_status=app.print_status,
             gpus=gpus,
             backend_name=CLUSTER,
         )
