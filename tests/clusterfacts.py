@@ -11,7 +11,6 @@ from rlbox.cluster.node.facts import (
     DiskFacts,
     EngineFacts,
     Gpu,
-    GpuQuery,
     Installation,
     InterfaceAddress,
     MachineFacts,
@@ -53,7 +52,8 @@ def facts(name: str, **changes: Any) -> NodeFacts:
     sound = NodeFacts(
         machine=MachineFacts(f"boot-{name}", 1000, 1000, "ann", 128 * GIB, "/var/run/docker.sock"),
         engine=ENGINE,
-        gpu=GpuQuery([gpu(0), gpu(1)]),
+        gpus=[gpu(0), gpu(1)],
+        gpu_error="",
         disk=DISK,
         addresses=[InterfaceAddress("ib0", address, 1500)],
         listening=[],

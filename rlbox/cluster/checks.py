@@ -58,7 +58,7 @@ def _check_engine(name: str, facts: NodeFacts, context: ClusterContext) -> Itera
         yield make_finding("engine-old", name, version=engine.version)
     if any("rootless" in option for option in engine.security):
         yield make_finding("engine-rootless", name, facts.machine.engine_socket)
-    if context.target.hardware.gpus and facts.gpu.gpus and "nvidia" not in engine.runtimes and not engine.cdi:
+    if context.target.hardware.gpus and facts.gpus and "nvidia" not in engine.runtimes and not engine.cdi:
         yield make_finding("gpu-runtime", name, runtimes=", ".join(engine.runtimes))
 
 
@@ -94,11 +94,11 @@ def _check_machine(name: str, facts: NodeFacts, context: ClusterContext) -> Iter
 
 
 def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterator[Finding]:
-    hardware, gpus = context.target.hardware, facts.gpu.gpus
+    hardware, gpus = context.target.hardware, facts.gpus
     if not hardware.gpus:
         return
     if len(gpus) < hardware.gpus:
-        said = f": {facts.gpu.error}" if facts.gpu.error else ""
+        said = f": {facts.gpu_error}" if facts.gpu_error else ""
         yield make_finding("gpus-few", name, count=len(gpus), gpus=hardware.gpus, said=said)
     small = [gpu for gpu in gpus if gpu.memory_bytes < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
     if small:

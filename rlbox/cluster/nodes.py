@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALL_S, _REPORT_S = 60.0, 120.0
-_CONNECTIONS_AT_ONCE = 8
+_slots = threading.Semaphore(8)
 """An sshd takes 10 that have not logged in; all nodes may be behind one jump host."""
 _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 """A node that is slow is no dead one."""
@@ -66,7 +66,6 @@ _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 _MARK = b"rlbox:"
 _BOOT = "import sys,json;exec(json.loads(sys.stdin.buffer.readline().decode()))"
 _SCRIPT = ("facts.py", "calls.py")
-_slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
 
 @cache
@@ -118,7 +117,13 @@ class Node:
         if self._ssh:
             self._ssh.__exit__()
 
+    def _connection_lost(self) -> UnreachableNode:
+        title, seen, remedy = _("the connection broke"), _("that ends nothing there"), _("the same command again")
+        return UnreachableNode(Finding(id="connection-lost", title=title, seen=seen, where=self.name, remedy=remedy))
+
     def _argv(self, command: str) -> tuple[str, ...]:
+        if self._ssh and not self._ssh.is_open:  # without its master, ssh would connect anew, and nobody would know
+            raise self._connection_lost()
         return self._ssh.to_argv(command) if self._ssh else ("sh", "-c", command)
 
     def _start(self, function: str, arguments: Mapping[str, Any]) -> ProcessHandle:
@@ -159,8 +164,7 @@ class Node:
     def _find_answer(self, lines: Iterable[bytes], process: ProcessHandle, errors: bytes = b"") -> Any:
         row = next((parse_untrusted_json(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)), None)
         if row is None and process.wait() == CONNECTION_LOST_CODE:
-            title, seen, remedy = _("the connection broke"), _("that ends nothing there"), _("the same command again")
-            raise UnreachableNode(Finding(id="connection-lost", title=title, seen=seen, where=self.name, remedy=remedy))
+            raise self._connection_lost()
         if row is None or "error" in row:
             said = errors.decode("utf-8", "replace").strip() or "no answer"
             failed = row["error"] if row else said.splitlines()[-1]

@@ -54,11 +54,12 @@ _LOG_BYTES = 1 << 22
 
 
 def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
-    began, engine = time.time(), query_engine()
+    began, engine, (gpus, gpu_error) = time.time(), query_engine(), query_gpus()
     return NodeFacts(
         machine=read_machine_facts(),
         engine=engine,
-        gpu=query_gpus(),
+        gpus=gpus,
+        gpu_error=gpu_error,
         disk=read_disk_facts(disk),
         addresses=list_external_addresses(),
         listening=sorted({listener[0] for listener in list_tcp_listeners()}),

@@ -148,29 +148,23 @@ class Gpu(NamedTuple):
     users: Sequence[str] = ()
 
 
-class GpuQuery(NamedTuple):
-    """`error` is empty where nvidia-smi answered, or the machine has no driver."""
-
-    gpus: Sequence[Gpu] = ()
-    error: str = ""
-
-
-def query_gpus() -> GpuQuery:
+def query_gpus() -> Tuple[List[Gpu], str]:
+    """Return the GPUs, and why they are not known: empty where nvidia-smi answered, or there is no driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         has_driver = os.path.exists("/proc/driver/nvidia/version")
-        return GpuQuery(error="nvidia-smi is missing" if has_driver else "")
+        return [], "nvidia-smi is missing" if has_driver else ""
     try:
         rows = _query_smi(program, "--query-gpu=" + _GPU_KEYS)
         processes = _query_smi(program, "--query-compute-apps=gpu_uuid,pid,process_name")
     except (OSError, subprocess.SubprocessError):
-        return GpuQuery(error="nvidia-smi does not answer")
+        return [], "nvidia-smi does not answer"
     gpus = []
     for number, uuid, total, used, errors in (row for row in rows if len(row) == 5):
         users = ["{} ({}, {})".format(_process_owner(row[1]), *row[1:]) for row in processes if row[0] == uuid]
         total_mib, used_mib = _parse_int_or_zero(total), _parse_int_or_zero(used)
         gpus.append(Gpu(int(number), total_mib << 20, used_mib << 20, _parse_int_or_zero(errors), users))
-    return GpuQuery(gpus)
+    return gpus, ""
 
 
 def _query_smi(program: str, query: str) -> List[List[str]]:
@@ -284,7 +278,8 @@ class NodeFacts(NamedTuple):
 
     machine: MachineFacts
     engine: EngineFacts
-    gpu: GpuQuery
+    gpus: List[Gpu]
+    gpu_error: str
     disk: DiskFacts
     addresses: List[InterfaceAddress]
     listening: List[int]

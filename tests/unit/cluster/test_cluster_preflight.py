@@ -10,14 +10,14 @@ from clusterfacts import DISK, ENGINE, NO_ENGINE, PATHS, PLACE, PORTS, context, 
 
 from rlbox.amounts import GIB
 from rlbox.cluster.checks import check_nodes, format_findings
-from rlbox.cluster.node.facts import GpuQuery, InterfaceAddress, RayInstance
+from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import ClusterProbe, ConnectionAttempt
 
 WARNINGS = ("gpu-runtime", "mtu-differs")
 
 
-def gpus(*cards: Any, **more: Any) -> ClusterProbe:
-    return survey(facts("b", gpu=GpuQuery(list(cards), **more)))
+def gpus(*cards: Any, error: str = "") -> ClusterProbe:
+    return survey(facts("b", gpus=list(cards), gpu_error=error))
 
 
 def engine(**changes: Any) -> ClusterProbe:
@@ -110,4 +110,4 @@ def test_path_on_a_missing_disk_is_not_reported() -> None:
 
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:
-    assert check_nodes(context(gpus=0), survey(facts("b", gpu=GpuQuery()))) == ()
+    assert check_nodes(context(gpus=0), survey(facts("b", gpus=[]))) == ()
