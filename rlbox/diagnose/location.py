@@ -136,9 +136,9 @@ _LOCAL_IN_LINE = re.compile(r"\blocal_rank: ?(\d+)(?: \(pid: (\d+)\))?")
 _GATHERING = re.compile(r"waiting for clients|clients joined|RendezvousTimeoutError|store based barrier")
 """What a process says that waited for others at the start of a job."""
 _SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
-_IN_PACKAGE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?\w+\.\w+)$")
-_PACKAGES = re.compile(r"(?:site|dist)-packages/")
-_INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
+_SOURCE = r"/(?=(?:verl|slime|sglang|vllm\w*|megatron|nemo_rl|skyrl\w*|trl|miles)/(?!ex|scr|py|vllm/|verl/|slime/)\w+/)"
+_IN_PACKAGE = re.compile(rf"(?:(?:site|dist)-packages/|{_SOURCE})((\w+)/(?:.*/)?\w+\.\w+)$")
+_PASSED_OVER = re.compile(r"^<|/lib/python\d[\d.]*/(?!\w+-packages/)|-packages/(?:http\w+|requests|urllib3|aiohttp)/")
 
 
 @dataclass(slots=True)
@@ -179,14 +179,13 @@ class CodeLocation:
 def find_raising_package_code(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
-    Frames of the interpreter are passed over: `json` raises for whoever calls it.
+    Frames of the interpreter and of HTTP clients are passed over: they raise for their caller.
     """
     frames = [frame for one in root.event.exceptions if one.number <= root.line_number for frame in one.frames]
     for frame in reversed(frames):
-        if found := _IN_PACKAGE.search(frame.file):
-            return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}")
-        if _PACKAGES.search(frame.file) or not _INTERPRETER.search(frame.file):
-            return None
+        if not _PASSED_OVER.search(frame.file):
+            found = _IN_PACKAGE.search(frame.file)
+            return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}") if found else None
     return None
 
 

@@ -87,6 +87,8 @@ def _format_next(diagnosis: Diagnosis) -> str:
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if remedy else fetch
+    if (code := diagnosis.raised_in) and not remedy:
+        return _("search the issues of {name} for this message, or try another release").format(name=code.package)
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
 

@@ -128,6 +128,30 @@ def test_unknown_exception_names_the_package_code_that_raised_it(rlbox: Rlbox, f
     assert (said.data["cause"], said.data["placed"]) == ("unknown", None)
 
 
+@pytest.mark.parametrize(
+    ("raising", "place"),
+    [
+        ("/data/slime/slime/backends/x.py", "slime/backends/x.py"),
+        ("/work/sglang/python/sglang/srt/x.py", "sglang/srt/x.py"),
+        ("/work/verl/verl/utils/vllm/x.py", "verl/utils/vllm/x.py"),
+        ("/data/verl/examples/x.py", None),
+        ("/data/verl/x.py", None),
+    ],
+)
+def test_unknown_exception_of_a_checkout_names_its_code(
+    rlbox: Rlbox, folder: Folder, raising: str, place: str | None
+) -> None:
+    client = '  File "/opt/venv/lib/python3.12/site-packages/httpx/_client.py", line 3, in send\n    raise x\n'
+    head = f'Traceback (most recent call last):\n  File "{raising}", line 9, in load\n    send()\n'
+    folder.write("train.log", f"{head}{client}ValueError: a banana fell down\n")
+    told = rlbox("diagnose", "train.log").out
+    if place:
+        assert f"\ncause: unknown: raised in {place}: load; " in told
+        assert f"\nnext:  search the issues of {place.partition('/')[0]} for this message, or try" in told
+    else:
+        assert "\ncause: unknown: no signature knows this line\n" in told
+
+
 def test_packed_logs_and_standard_input(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder.path / "a.log.gz").write_bytes(gzip.compress(FAILED.encode()))
     (folder.path / "b.log.zst").write_bytes(zstd.compress(FAILED.encode()))
