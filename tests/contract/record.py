@@ -400,7 +400,7 @@ def main() -> int:
     if args.sandbox:
         record_verdicts()
         return 0
-    text = json.dumps(record(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    text = json.dumps(record(), indent=0, sort_keys=True, ensure_ascii=False) + "\n"
     if args.printed:
         print(text, end="")
     else:
