@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from rlbox.config.pattern import compile_re2
 from rlbox.foreign import parse_decimal_number, parse_untrusted_json
 from rlbox.gate.line_rules import GateEvents, RuleState, RuleViolation, is_command_echo_unless_sought
-from rlbox.gate.log_search import LineMatcher, StepTracker
+from rlbox.gate.log_search import LineMatcher, StepTracker, writer_prefix_or_empty
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
@@ -33,7 +34,7 @@ _NAN_RULE = _NanRule(
     finite=False,
 )
 _NAN_LINES = 3
-"""Lines with NaN that end a stage: a step that the trainer skips, for an overflow of fp16, may show one."""
+"""Lines of one process: a step that the trainer skips, for an overflow of fp16, may show one on each rank."""
 
 
 class NanWatch:
@@ -43,13 +44,16 @@ class NanWatch:
         self.state = RuleState(kind="metric", rule=_NAN_RULE.describe())
         self._events = events
         self._is_benign = is_benign
+        self._count_by_writer: Counter[str] = Counter()
         self.matcher = LineMatcher(_NAN_RULE.pattern, self._on_match)
 
     def _on_match(self, line: Line, text: str) -> None:
         if self._is_benign(line) or is_command_echo_unless_sought(line.text, _NAN_RULE.pattern):
             return
+        writer = writer_prefix_or_empty(line.text)
         self.state.count += 1
-        if self.state.count == _NAN_LINES:
+        self._count_by_writer[writer] += 1
+        if self._count_by_writer[writer] == _NAN_LINES:
             violation = RuleViolation(
                 rule=_NAN_RULE, problem=f"{_NAN_RULE.name} is NaN in {_NAN_LINES} lines", line=line
             )

@@ -223,6 +223,14 @@ def test_what_is_no_nan_of_loss_or_reward_goes_on(text: str) -> None:
     assert not gate.events.violations
 
 
+def test_one_step_of_many_ranks_is_one_nan() -> None:
+    gate = GateChecker(stage())
+    for step in range(1, 4):
+        assert not gate.events.violations
+        gate.feed("stage", "".join(f"[rank{rank}]: step {step} loss: nan\n" for rank in range(4)).encode())
+    assert len(gate.events.violations) == 1
+
+
 def test_a_job_may_allow_nan() -> None:
     lines = b"reward: nan\n" * 5
     benign = GateChecker(dataclasses.replace(stage(), benign=(BenignRule(pattern="reward: nan"),)))
