@@ -38,7 +38,7 @@ from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.fixes.conditions import list_stack_package_versions
 from rlbox.foreign import parse_untrusted_json
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.ssh.connection import (
     CONNECTION_LOST_CODE,
@@ -79,7 +79,7 @@ def _node_script() -> bytes:
 
 class UnreachableNode(NodeError):
     def __init__(self, finding: Finding) -> None:
-        super().__init__(f"{finding.where}: {finding.title}: {finding.seen}", next_step=finding.remedy)
+        super().__init__(join(": ", (finding.where, finding.title, finding.seen)), next_step=finding.remedy)
         self.finding = finding
 
 
@@ -224,7 +224,7 @@ class NodePool:
         return results, errors
 
     def format_unreached(self) -> list[str]:
-        return [f"{finding.where}: {finding.title}: {finding.seen}" for finding in self.unreached]
+        return [join(": ", (finding.where, finding.title, finding.seen)) for finding in self.unreached]
 
 
 @contextmanager
