@@ -137,6 +137,7 @@ _GATHERING = re.compile(r"waiting for clients|clients joined|RendezvousTimeoutEr
 """What a process says that waited for others at the start of a job."""
 _SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
 _SOURCE = r"/(?=(?:verl|slime|sglang|vllm\w*|megatron|nemo_rl|skyrl\w*|trl|miles)/(?!ex|scr|py|vllm/|verl/|slime/)\w+/)"
+"""A checkout of a trainer, without its examples and scripts; a folder that repeats the name is its package."""
 _IN_PACKAGE = re.compile(rf"(?:(?:site|dist)-packages/|{_SOURCE})((\w+)/(?:.*/)?\w+\.\w+)$")
 _PASSED_OVER = re.compile(r"^<|/lib/python\d[\d.]*/(?!\w+-packages/)|-packages/(?:http\w+|requests|urllib3|aiohttp)/")
 
