@@ -14,7 +14,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -153,16 +153,24 @@ def group_keys(names: list[str]) -> str:
 
 def main() -> None:
     wheels = Path(sys.argv[1])
-    programs = {}
+    packages = {}
     for package, releases in RELEASES.items():
         known = [globals()[f"read_{package}"](wheels / f"{package}-{release}") for release in releases]
-        for program in sorted(set().union(*known)):
-            groups: dict[str, list[str]] = {}
-            for name in sorted(set().union(*(names.get(program, set()) for names in known))):
-                groups.setdefault("".join("01"[name in names.get(program, set())] for names in known), []).append(name)
-            options = {mask: group_keys(names) for mask, names in groups.items()}
-            programs[program] = {"package": package, "releases": list(releases), "options": options}
-    OUT.write_text(json.dumps(programs, indent=1) + "\n", "utf-8")
+        packages[package] = group_programs(releases, known)
+    OUT.write_text(json.dumps(packages, indent=1) + "\n", "utf-8")
+
+
+def group_programs(releases: Sequence[str], known: Sequence[Names]) -> dict[str, object]:
+    """Return the programs of a package: what all of them know is named once, the rest by the releases that know it."""
+    names = sorted(set().union(*known))
+    common = set.intersection(*(release.get(program, set()) for release in known for program in names))
+    programs = {}
+    for program in names:
+        groups: dict[str, list[str]] = {}
+        for name in sorted(set().union(*(release.get(program, set()) for release in known)) - common):
+            groups.setdefault("".join("01"[name in release.get(program, set())] for release in known), []).append(name)
+        programs[program] = {mask: group_keys(group) for mask, group in groups.items()}
+    return {"releases": list(releases), "common": group_keys(sorted(common)), "programs": programs}
 
 
 if __name__ == "__main__":

@@ -213,12 +213,14 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
 def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
     programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
-    for program, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
-        names: dict[str, set[str]] = {release: set() for release in record["releases"]}
-        for mask, text in record["options"].items():
-            for release, is_there in zip(record["releases"], mask, strict=True):
-                names[release] |= set(_expand(text)) if is_there == "1" else set()
-        programs.setdefault(record["package"], {})[program] = {key: frozenset(value) for key, value in names.items()}
+    for package, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
+        releases, common = record["releases"], set(_expand(record["common"]))
+        for program, options in record["programs"].items():
+            names = {release: set(common) for release in releases}
+            for mask, text in options.items():
+                for release, is_there in zip(releases, mask, strict=True):
+                    names[release] |= set(_expand(text)) if is_there == "1" else set()
+            programs.setdefault(package, {})[program] = {key: frozenset(value) for key, value in names.items()}
     return programs
 
 
