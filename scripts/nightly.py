@@ -4,6 +4,7 @@
     make nightly ARGS=--list           name them
     make nightly ARGS="engine/push fuzz"   these alone; a name also stands for all that begins with it and a slash
     make nightly PART=3/10             the third of ten shares of like length; PART=day/10 takes that of the day
+    make nightly ARGS="--minutes 12"   leave out, by name, parts that would end later by the table MINUTES
 
 A part that fails does not stop the others; a table at the end says how each ended, and the exit code is 1 when one
 failed. What passed on the same commit is not run again (`--again` runs it); NIGHTLY_DIR holds state and logs.
@@ -183,6 +184,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="PART")
     parser.add_argument("--part", default="", metavar="N/M", help="one share of all; day/M: that of the day")
     parser.add_argument("--list", action="store_true", dest="listed")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="leave out parts that would end later")
     parser.add_argument("--again", action="store_true", help="also what passed on this commit")
     args = parser.parse_args()
     try:
@@ -197,14 +199,20 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "state.json"
     ended: dict[str, list[float]] = json.loads(state.read_text("utf-8")) if state.exists() else {}
+    began, left_out = time.monotonic(), set[str]()
     for part in chosen:
         if part.name in ended and ended[part.name][0] == 0 and not args.again:
+            continue
+        if (time.monotonic() - began) / 60 + MINUTES.get(part.name, 1) > args.minutes:
+            left_out.add(part.name)
+            print(f"{part.name}: left out, {args.minutes:g} minutes are too few", flush=True)
             continue
         log = folder / f"{part.name.replace('/', '-')}.log"
         print(f"{part.name}: {log}", flush=True)
         code, seconds = run(part, log)
         ended[part.name] = [code, round(seconds)]
         state.write_text(json.dumps(ended, indent=1), encoding="utf-8")
+    chosen = [part for part in chosen if part.name not in left_out]
     failed = [part for part in chosen if ended[part.name][0]]
     for part in chosen:
         code, seconds = ended[part.name]
