@@ -69,9 +69,10 @@ def start_cluster(app: App, **given: Any) -> int:
         return dry_run_up(app, options)
     result = bring_up(app, options)
     app.output(result.as_json(), result.text())
-    app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
+    started = _("started on {nodes}").format(nodes=", ".join(result.started))
+    app.print_status(started if result.started else _("unchanged"))
     words = options.target_and_options_text
-    app.print_next(f"rlbox cluster status {words}, and then rlbox cluster down {words}")
+    app.print_next(f"rlbox cluster status {words}")
     return 0
 
 
@@ -91,7 +92,7 @@ def print_status(app: App, **given: Any) -> int:
     cluster_status = probe_cluster(app, options)
     app.output(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
-        app.print_next(f"rlbox cluster up {options.target_and_options_text} brings back what died")
+        app.print_next(f"rlbox cluster up {options.target_and_options_text}")
     return 0 if cluster_status.healthy else NodeError.exit_code
 
 

@@ -122,9 +122,6 @@ def _numbers(gpus: Sequence[Gpu]) -> str:
     return join_and_count_rest([str(gpu.number) for gpu in gpus], max_shown=8)
 
 
-# ---- between nodes
-
-
 def _check_clocks(probe: ClusterProbe) -> Iterator[Finding]:
     """Yield clocks that differ: Ray bears it, tokens and merged logs do not."""
     offsets = probe.clock_offsets_s
@@ -166,9 +163,6 @@ def _check_mtu(probe: ClusterProbe) -> Iterator[Finding]:
             yield make_finding("mtu-differs", name, interface=one.interface, mtu=one.mtu, most=most)
 
 
-# ---- all of them
-
-
 def check_nodes(
     context: ClusterContext, probe: ClusterProbe, paths: Sequence[str] = (), unreached: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
@@ -205,9 +199,6 @@ def print_findings_raise_if_errors(app: App, findings: Sequence[Finding], error_
         nodes = sorted({one.where.partition(":")[0] for one in errors})
         text = error_text.format(count=len(errors))
         raise NodeError(text, where=", ".join(nodes), next_step=errors[0].remedy)
-
-
-# ---- by work
 
 
 class AllReduceResult(NamedTuple):
@@ -261,7 +252,8 @@ class BurnInResult(NamedTuple):
 def run_burn_in(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:
     """Run an all-reduce within each node that answers, at once, then one over all nodes that are sound."""
     members = [member for member in plan.members if member.name in context.pool.nodes]
-    context.app.print_status(f"all-reduce on {', '.join(one.name for one in members)}, then over all of them")
+    names = ", ".join(one.name for one in members)
+    context.app.print_status(_("all-reduce on {nodes}, then over all of them").format(nodes=names))
     with ThreadPoolExecutor(max(1, len(members))) as pool:
         results = list(pool.map(lambda member: _all_reduce(context, plan, [member], _CPU_RANKS), members))
     sound = [member for member, one in zip(members, results, strict=True) if not one.find_faults()]

@@ -138,7 +138,7 @@ def send_archive(
                 where=node.name,
                 next_step=_("free space there") if full else _("the same command again"),
             )
-        say(f"node {node.name} lacks layers of the image after all: it is sent whole")
+        say(_("node {node} lacks layers of the image after all: it is sent whole").format(node=node.name))
 
 
 def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgress) -> Iterator[bytes]:
@@ -162,7 +162,9 @@ def bring_image_to_nodes(context: ClusterContext, plan: ClusterPlan, registry_na
     tag, target, identity = context.image.tag, context.options.target, context.image.lock_checksum
     local = require_image(tag, target) if pool.nodes and not registry_name else None
     if pool.nodes and registry_name:
-        context.app.print_status(f"pulling {registry_name} on {', '.join(pool.nodes)}")
+        context.app.print_status(
+            _("pulling {image} on {nodes}").format(image=registry_name, nodes=", ".join(pool.nodes))
+        )
         pool.map(lambda node: _pull(node, registry_name, target, tag))
     images = pool.map(lambda node: node.engine().find_image(tag))
     if images:

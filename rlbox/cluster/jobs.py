@@ -176,7 +176,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
         if options.folder:
             app.print_status(_format_files(options, files))
         _send_job(cluster, options, files, job_secrets, id_)
-        app.print_status(f"job {id_} of cluster {cluster.plan.name}")
+        app.print_status(_("job {id} of cluster {cluster}").format(id=id_, cluster=cluster.plan.name))
         if options.detach:
             return query_job(head, cluster.plan, id_), ()
         typed = options.target_and_options_text
@@ -217,7 +217,9 @@ def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
 
 
 def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
-    return f"working directory {options.folder}: {len(files)} files, {decimal_size_text(sum(files.values()))}"
+    size = decimal_size_text(sum(files.values()))
+    text = _("working directory {folder}: {count} files, {size}")
+    return text.format(folder=options.folder, count=len(files), size=size)
 
 
 def _send_job(

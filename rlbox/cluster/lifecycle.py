@@ -96,7 +96,7 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
         if cluster:
             plan, state, names = _plan_repair(cluster)
             if names:
-                app.print_status(f"starting again on {', '.join(names)}")
+                app.print_status(_("starting again on {nodes}").format(nodes=", ".join(names)))
                 __, images = bring_image_to_nodes(context, plan, options.image)
         else:
             probe = _complete_probe(context, probe, options)
@@ -203,10 +203,11 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe) -> ClusterPlan:
         for name, facts in probe.facts.items()
     ]
     if inplace := [member.name for member in members if member.is_inplace]:
-        context.app.print_status(
-            f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
-            "own limits, /dev/shm and devices, and with what else its user may read"
+        text = _(
+            "without an engine on {nodes}: Ray runs there as processes of yours, with the machine's own limits, "
+            "/dev/shm and devices, and with what else its user may read"
         )
+        context.app.print_status(text.format(nodes=", ".join(inplace)))
     return ClusterPlan(
         id=secrets.token_hex(4),
         name=context.name,
@@ -244,7 +245,8 @@ def _undone_on_error(
     except BaseException:
         __, errors = context.pool.select_skipping_unconnected(names).try_map(undo)
         for name, error in errors.items():
-            context.app.print_status(f"of this call something may be left on node {name}: {error.what}")
+            text = _("of this call something may be left on node {node}: {error}")
+            context.app.print_status(text.format(node=name, error=error.what))
         raise
 
 
@@ -299,7 +301,7 @@ def _start_members(
             )
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
-            context.app.print_status(f"waiting for {', '.join(missing)}")
+            context.app.print_status(_("waiting for {nodes}").format(nodes=", ".join(missing)))
 
 
 def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], images: Mapping[str, str]) -> None:

@@ -236,7 +236,8 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         cluster = _require_usable(context)
         plan, head = cluster.plan, cluster.require_running_head()
         logs_command = format_head_run_command(plan, "logs", run_id)
-        app.print_status(f"the run is on node {head.name}; from here: {logs_command}")
+        found = _("the run is on node {node}; from here: {command}").format(node=head.name, command=logs_command)
+        app.print_status(found)
         helper = HelperContainerSpec(
             target=plan.target,
             image=cluster.instances[head.name].image,
@@ -272,9 +273,10 @@ def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monito
     try:
         head.call("write_private_file", disk=head.spec.data, path=path, text=text)
     except NodeError as error:
-        app.print_status(f"evidence of the nodes was not written: {error.what}")
+        app.print_status(_("evidence of the nodes was not written: {error}").format(error=error.what))
         return
-    app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
+    text = _("evidence of all nodes: {file} on {node}")
+    app.print_status(text.format(file=f"{head.spec.data}/{path}", node=head.name))
 
 
 def _find_evidence_directory(head: Node, run: str) -> str:

@@ -125,7 +125,7 @@ def require_matching_source(
             )
         found = _probe_tree(job.source, Path(str(values.params[SOURCE_PARAM])).expanduser().resolve())
         _check_version(job.name, job.source, found, force=accept_other_version)
-        app.print_status(f"source: {describe_source_record(found.to_json())}")
+        app.print_status(_("source: {tree}").format(tree=describe_source_record(found.to_json())))
         return found
     return None
 

@@ -237,7 +237,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
     for stage in state.stages:
         page = run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE
         if stage.cause and page.is_file():
-            app.print_status(f"  page:  {page}")
+            app.print_status(_("  page:  {file}").format(file=page))
     app.print_status(_("run {run} {state}: {folder}").format(run=state.run_id, state=state.state, folder=run_dir))
     if not passed:
         _say_next(app, run_store, plan, state, cause)
@@ -272,7 +272,8 @@ def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) 
     """Write the page of a run that passed; a disk that is full, or another user's, costs the page alone."""
     try:
         archive = load_target(app.project, plan.target).target.disk.archive
-        app.print_status(f"status: {write_passed_run_status_markdown(run_dir, plan, state, archive)}")
+        page = write_passed_run_status_markdown(run_dir, plan, state, archive)
+        app.print_status(_("status: {file}").format(file=page))
     except (SpecError, OSError) as error:  # the target is no longer there, or the disk is full
         app.print_status(_("status: not written: {error}").format(error=error))
 
