@@ -90,7 +90,7 @@ def render(case: Case) -> dict[str, Any]:
         "model": plan["params"]["model"],
         "data": plan["paths"]["data"],
         "env": {key: value for key, value in plan["env"].items() if key != "PYTHONPATH"},
-        "words": argv[argv.index("sft.trainer") + 1 :],
+        "words": argv[argv.index("verl.trainer.sft_trainer") + 1 :],
         "needs": sum(next(row["card"] for row in needs["stages"] if row["stage"] == "train").values()),
         "cap": needs["room"]["card"] - CONTEXT,
     }

@@ -1,8 +1,5 @@
 """Rank 0 of job `sft`'s training, alone on a GPU, with as much of it as another card has: `rank_zero.py JSON`.
 
-`fits.py` starts it. Real are verl's trainer and engine, started by `sft.trainer`, FSDP2 with its offload, AdamW,
-attention, loss and backward, on the GPU. Not real are the other ranks: the process group is torch's fake one, whose
-collectives move nothing between processes. They take and fill the buffers that NCCL's would, so that the allocator's
 peak is that of a rank of the real training. Not in it is what NCCL and CUDA's context take beside the allocator, and
 the time that ranks wait for each other; sums over ranks are this rank's alone, so that loss and gradient are fourfold.
 Weights are random, and made where the file's would be read: in host memory, in fp32. The kernels are those of the GPU
@@ -14,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
 import sys
 import time
 import traceback
@@ -155,16 +153,15 @@ def main() -> None:
         torch.cuda.set_per_process_memory_fraction(TOLD["cap"] / card.total_memory)
     fake_the_others(TOLD["world"])
     draw_weights()
-    from sft import trainer
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
     from verl.workers.engine_workers import TrainingWorker
 
     FSDPEngine.optimizer_step = time_update(FSDPEngine.optimizer_step)
     TrainingWorker.train_batch = count_steps(TrainingWorker.train_batch)
     write_note(gpu=card.name, torch=torch.__version__, result="ended before its steps were made")
-    sys.argv = ["sft.trainer", *TOLD["words"]]
+    sys.argv = ["verl.trainer.sft_trainer", *TOLD["words"]]
     try:
-        trainer.main()
+        runpy.run_module("verl.trainer.sft_trainer", run_name="__main__", alter_sys=True)
     except Enough:
         write_note(result="fits")
     except torch.OutOfMemoryError as error:

@@ -18,7 +18,7 @@ from test_sft_evaluation import checkpoint
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 
-MODULE = "sft.trainer"
+MODULE = "verl.trainer.sft_trainer"
 
 
 def settings(stage: str, profile: str = "", **given: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ from jobplan import overrides, plan_of, settings_of, stage_of
 VERL = "0.9.1"
 KEYS = Path(__file__).with_name(f"verl-{VERL}-keys.txt")
 CASES = [
-    ("sft", "smoke", "sft.trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
-    ("sft", "train", "sft.trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
+    ("sft", "smoke", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
+    ("sft", "train", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
     ("grpo", "train", "verl.trainer.main_ppo", "ppo_trainer", ("", "standard", "debug", "fast-load", "tiny")),
     ("gkd", "distill", "verl.trainer.main_ppo", "ppo_trainer", ("", "shrink", "init-hang", "tiny")),
 ]
