@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
 from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.config.project import Project
-from rlbox.image.names import format_target_colon_project_tag
+from rlbox.image.names import format_rlbox_image_tag
 from rlbox.system.files import cache_path
 from rlbox.target.lock import load_lock
 
@@ -109,7 +109,7 @@ class Place:
 
     def image(self, target: str) -> str:
         """Return the name of the image of one of the place's targets."""
-        return format_target_colon_project_tag(target, self.env["RLBOX_PROJECT_NAME"])
+        return format_rlbox_image_tag(target, self.env["RLBOX_PROJECT_NAME"])
 
     def python(self, code: str) -> Case:
         """Return `python -c CODE` with the interpreter that runs rlbox."""

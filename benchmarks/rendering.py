@@ -90,18 +90,20 @@ def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
     from rlbox.fixes.catalogue import load_fix_catalogue
-    from rlbox.fixes.conditions import list_stack_package_versions
+    from rlbox.fixes.conditions import list_stack_package_versions_or_empty
     from rlbox.fixes.render import select_and_render_fixes
-    from rlbox.image.plan import build_dockerfile_values, group_layers_into_large_and_small_stages, plan_python_layers
+    from rlbox.image.plan import build_dockerfile_values, group_adjacent_layers_by_stage, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import load_lock
     from rlbox.target.target import load_target
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.own_or_shipped_lock_file("local"))
-    baked = select_and_render_fixes(load_fix_catalogue(project), target, list_stack_package_versions(target, lock))
+    baked = select_and_render_fixes(
+        load_fix_catalogue(project), target, list_stack_package_versions_or_empty(target, lock)
+    )
     values = build_dockerfile_values(
-        target, lock, group_layers_into_large_and_small_stages(plan_python_layers(target, lock)), baked, ()
+        target, lock, group_adjacent_layers_by_stage(plan_python_layers(target, lock)), baked, ()
     )
     folders = project.template_dirs()
     return lambda: render_template(folders, "Dockerfile.j2", values)

@@ -20,7 +20,11 @@ from projectbox import PROJECT
 
 from rlbox.cli import main
 from rlbox.i18n import set_language
-from rlbox.provision.apply import ApplyResult, apply_plan_steps, uninstall_and_list_problems
+from rlbox.provision.apply import (
+    ApplyResult,
+    apply_plan_steps_skipping_unavailable_apt,
+    uninstall_and_describe_leftovers,
+)
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 
@@ -121,12 +125,12 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
 
 def _execute_below_prefix(plan: ApplyPlan, *args: Any, **kwargs: Any) -> ApplyResult:
     assert plan.desired.layout.prefix, "this test applies a target to the machine's own paths: pass --prefix"
-    return apply_plan_steps(plan, *args, **kwargs)
+    return apply_plan_steps_skipping_unavailable_apt(plan, *args, **kwargs)
 
 
 def _uninstall_below_prefix(layout: Layout, *args: Any) -> tuple[str, ...]:
     assert layout.prefix, "this test removes a target from the machine's own paths: pass --prefix"
-    return uninstall_and_list_problems(layout, *args)
+    return uninstall_and_describe_leftovers(layout, *args)
 
 
 @pytest.fixture(autouse=True)
@@ -146,8 +150,8 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
     set_language("en")  # the command line of another test may have chosen another one
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
-    monkeypatch.setattr("rlbox.provision.provision.apply_plan_steps", _execute_below_prefix)
-    monkeypatch.setattr("rlbox.provision.provision.uninstall_and_list_problems", _uninstall_below_prefix)
+    monkeypatch.setattr("rlbox.provision.provision.apply_plan_steps_skipping_unavailable_apt", _execute_below_prefix)
+    monkeypatch.setattr("rlbox.provision.provision.uninstall_and_describe_leftovers", _uninstall_below_prefix)
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
         for name in ("system", "fork", "posix_spawn", "posix_spawnp", "execv", "execve"):

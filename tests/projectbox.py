@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlbox.image.names import format_target_colon_project_tag, make_hashed_project_name
+from rlbox.image.names import format_rlbox_image_tag, make_hashed_project_name
 
 PROJECT = make_hashed_project_name("tests", str(Path(__file__).resolve()))
 
 
 def own(target: str) -> str:
     """Return the name of the image of a target of the tests."""
-    return format_target_colon_project_tag(target, PROJECT)
+    return format_rlbox_image_tag(target, PROJECT)

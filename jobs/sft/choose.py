@@ -16,7 +16,7 @@ from rlbox.evaluation.files import (
     SUMMARY_FILE,
     read_result,
     read_result_export_path_or_empty,
-    read_results,
+    read_results_sorted_by_step,
     write_json,
 )
 from rlbox.evaluation.lock import LocksDifferError
@@ -72,7 +72,9 @@ def main() -> None:
     args = parser.parse_args()
     try:
         baseline = baseline_of(args)
-        found = choose_best_and_compare(read_results(args.out), baseline=baseline, guard_suite=eval_config.GUARD)
+        found = choose_best_and_compare(
+            read_results_sorted_by_step(args.out), baseline=baseline, guard_suite=eval_config.GUARD
+        )
     except LocksDifferError as error:
         fields = "; ".join(map(str, error.differences))
         sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ: {fields}")

@@ -17,7 +17,7 @@ from typing import Any
 from rlbox.evaluation.comparison import format_scores_by_checkpoint
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_sanitized_line
 from rlbox.evaluation.export import HfExport
-from rlbox.evaluation.files import HISTORY_FILE, read_results
+from rlbox.evaluation.files import HISTORY_FILE, read_results_sorted_by_step
 from rlbox.evaluation.model_server import (
     InferenceEngineOptions,
     MultiServerModelClient,
@@ -101,7 +101,7 @@ def main() -> None:
         concurrency_per_server=args.concurrency,
     )
     failed = _judge(evaluator, found, sets, args)
-    print(format_scores_by_checkpoint(read_results(args.out)), flush=True)
+    print(format_scores_by_checkpoint(read_results_sorted_by_step(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
     print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY_FILE}", flush=True)

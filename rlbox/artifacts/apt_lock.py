@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from rlbox.artifacts.base_image import extract_image_files
+from rlbox.artifacts.base_image import extract_existing_image_files
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archive_names
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed, get_main_docs_url
@@ -170,7 +170,7 @@ def resolve_debs_onto_stored_image(
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
-        extract_image_files(base.image, platform, store, _APT_FILES, root)
+        extract_existing_image_files(base.image, platform, store, _APT_FILES, root)
         if not (root / "var/lib/dpkg/status").is_file():
             raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})

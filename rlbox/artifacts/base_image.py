@@ -12,7 +12,7 @@ from typing import IO, cast
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
-from rlbox.artifacts.mirrors import FileUrl, list_image_urls_or_original
+from rlbox.artifacts.mirrors import FileUrl, list_image_references_or_original
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
@@ -83,12 +83,12 @@ def ensure_base_files_in_store(
 def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
-    if not store.verify_and_seal(digest):
+    if not store.is_present_and_intact(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
         for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
-        if not store.verify_and_seal(file.sha256, file.size)
+        if not store.is_present_and_intact(file.sha256, file.size)
     ]
 
 
@@ -131,7 +131,7 @@ def _fetch_from(
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
             with store.wait_for_partial(file.sha256) as partial:
-                if store.verify_and_seal(file.sha256):
+                if store.is_present_and_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
                     partial.truncate()
@@ -173,7 +173,7 @@ def resume_and_verify_blob_download(
 def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_profile: str) -> tuple[Artifact, ...]:
     if "@" not in lock.base:
         return ()
-    places = list_image_urls_or_original(lock.base, load_profile(app.project, sources_profile))
+    places = list_image_references_or_original(lock.base, load_profile(app.project, sources_profile))
 
     def print_missing(missing: Sequence[Artifact]) -> None:
         if size := sum(file.size for file in missing):
@@ -224,7 +224,7 @@ def _open_layer_tar(layer: Path) -> IO[bytes]:
     return cast("IO[bytes]", zstd.ZstdFile(layer)) if packed else layer.open("rb")
 
 
-def extract_image_files(
+def extract_existing_image_files(
     base_image: str, platform: str, store: ObjectStore, paths: tuple[str, ...], directory: Path
 ) -> None:
     """Write the files of a base image that lie below the paths `paths` into `directory`, as the image has them at last.

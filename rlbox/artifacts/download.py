@@ -20,7 +20,7 @@ from rlbox.system.http import (
     HttpResponse,
     NoFullResponseError,
     compute_exponential_backoff_s,
-    explain_response_error,
+    describe_response_error,
 )
 from rlbox.target.artifact import Artifact
 
@@ -168,7 +168,7 @@ class Downloader:
             if began and error.kind == "cut":
                 raise _LinkFailed(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            why = mask_url_and_header_credentials(explain_response_error(error))
+            why = mask_url_and_header_credentials(describe_response_error(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error

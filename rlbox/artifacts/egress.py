@@ -19,7 +19,7 @@ from rlbox.artifacts.mirrors import (
     list_file_urls,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
-    list_image_urls_or_original,
+    list_image_references_or_original,
     map_suites_to_archive_names,
 )
 from rlbox.artifacts.profile import EnvCondition, HiddenHost, Phase, Profile
@@ -85,7 +85,7 @@ def list_remote_source_urls(
     ]
     found += [
         SourceUrl(kind="oci", file_url=p)
-        for p in (list_image_urls_or_original(target.base.image, profile) if target.base.image else ())
+        for p in (list_image_references_or_original(target.base.image, profile) if target.base.image else ())
     ]
     return tuple(one for one in found if not one.file_url.url.startswith("file:"))
 

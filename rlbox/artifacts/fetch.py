@@ -73,7 +73,7 @@ def fetch_missing_artifacts(
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.verify_and_seal(artifact.sha256, artifact.size)]
+    missing = [artifact for artifact in wanted if not store.is_present_and_intact(artifact.sha256, artifact.size)]
     refuse_missing_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
     fetch = _Fetch(url_finder, store, on_progress, read_pip_and_proxy_settings())
@@ -111,7 +111,7 @@ def fetch_and_report_missing(
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
-    missing = [file.size for file in files if not store.verify_and_seal(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.is_present_and_intact(file.sha256, file.size)]
     if not missing:
         return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(
@@ -182,7 +182,7 @@ class _Fetch:
                 self._stop.set()
 
     def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
-        if self._store.verify_and_seal(artifact.sha256, artifact.size):
+        if self._store.is_present_and_intact(artifact.sha256, artifact.size):
             self._tell(artifact, "done", artifact.size)
             return
         self._tell(artifact, "running", partial.size)

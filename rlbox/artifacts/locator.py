@@ -37,7 +37,7 @@ from rlbox.artifacts.mirrors import (
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, explain_response_error
+from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_torch_wheel_groups
 from rlbox.target.target import Target
@@ -114,7 +114,7 @@ def fetch_index_page_files(http: HttpClient, page_url: str) -> tuple[IndexPageFi
             parser.feed(body.decode("utf-8", "replace"))
             return tuple(parser.found)
     except NoFullResponseError as error:
-        raise UnusableMirrorError(explain_response_error(error), is_unreachable=error.kind != "address") from error
+        raise UnusableMirrorError(describe_response_error(error), is_unreachable=error.kind != "address") from error
 
 
 def probe_machine_source_settings(
@@ -351,7 +351,7 @@ def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | 
             content_type = answer.headers.get("content-type", "")
             return explain_bad_response(answer.status, content_type, answer.content_length, artifact)
     except NoFullResponseError as error:
-        return explain_response_error(error)
+        return describe_response_error(error)
 
 
 def list_unavailable_source_kinds(probes: Sequence[MirrorProbe]) -> list[str]:

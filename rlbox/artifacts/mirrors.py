@@ -249,7 +249,7 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_urls_or_original(image: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []

@@ -17,7 +17,7 @@ from pathlib import Path
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
-from rlbox.system.files import cache_path, compute_file_sha256, hard_link_or_copy_read_only
+from rlbox.system.files import cache_path, compute_file_sha256, hardlink_or_make_readonly_copy
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -88,7 +88,7 @@ class PartialObject:
         draft.unlink(missing_ok=True)
         self._final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            hard_link_or_copy_read_only(path, draft)
+            hardlink_or_make_readonly_copy(path, draft)
             digest = compute_file_sha256(draft)
             if digest == self._final.name:
                 _seal(draft)
@@ -110,7 +110,7 @@ class ObjectStore:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def verify_and_seal(self, digest: str, size: int | None = None) -> bool:
+    def is_present_and_intact(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -170,7 +170,7 @@ class ObjectStore:
     def add_file_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
-            if self.verify_and_seal(expected_sha256):
+            if self.is_present_and_intact(expected_sha256):
                 return expected_sha256
             draft.truncate()
             return draft._commit_link_if_sha256_matches(path)
@@ -183,7 +183,7 @@ class ObjectStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{digest[:8]}")
         try:
-            hard_link_or_copy_read_only(self.path(digest), draft)
+            hardlink_or_make_readonly_copy(self.path(digest), draft)
             os.replace(draft, path)
         except FileNotFoundError as error:
             raise WorkFailed(

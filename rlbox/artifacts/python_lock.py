@@ -22,7 +22,7 @@ from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
 from rlbox.system.command import run_command_or_raise
-from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, explain_response_error, retry
+from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error, retry
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Group, Target
@@ -95,7 +95,7 @@ def list_kept_versions_by_purpose(lock: Lock | None, upgrade: UpgradeRequest) ->
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.all_packages:
         return {}
-    stack = [package for group in lock.groups for package in group.packages if package.is_from_index]
+    stack = [package for group in lock.groups for package in group.packages if package.is_from_python_or_torch_index]
     rows: dict[str, Iterable[Package | Deb]] = {
         "stack": stack,
         "runtime": lock.runtime.packages,
@@ -364,7 +364,7 @@ def _size(http: HttpClient, url: str) -> int:
     try:
         answer = retry(lambda: http.request("HEAD", url), attempts=3)
     except NoFullResponseError as error:
-        fault = explain_response_error(error)
+        fault = describe_response_error(error)
     else:
         if answer.status == 200 and answer.content_length is not None:
             return answer.content_length

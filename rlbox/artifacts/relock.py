@@ -18,7 +18,7 @@ from rlbox.artifacts.locator import LockSources, prepare_lock_sources
 from rlbox.artifacts.mirrors import (
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
-    list_image_urls_or_original,
+    list_image_references_or_original,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.python_lock import (
@@ -37,7 +37,7 @@ from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
-from rlbox.system.http import NoFullResponseError, create_netrc_client, explain_response_error
+from rlbox.system.http import NoFullResponseError, create_netrc_client, describe_response_error
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
 from rlbox.target.lock import (
     CompileInputs,
@@ -111,7 +111,11 @@ class _Resolver:
             return ()
         store = ObjectStore(resolve_store_dir(None))
         ensure_base_files_in_store(
-            base.image, platform, store, list_image_urls_or_original(base.image, self._sources.profile), self._ca_bundle
+            base.image,
+            platform,
+            store,
+            list_image_references_or_original(base.image, self._sources.profile),
+            self._ca_bundle,
         )
         return resolve_debs_onto_stored_image(base, platform, store, urls, pins, self._ca_bundle)
 
@@ -154,7 +158,7 @@ class _Resolver:
                         return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
                 tries.append(f"\n  {link.mirror}: answered {answer.status}")
             except NoFullResponseError as error:
-                tries.append(f"\n  {link.mirror}: {explain_response_error(error)}")
+                tries.append(f"\n  {link.mirror}: {describe_response_error(error)}")
         raise WorkFailed(
             _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
             where=f"http.{source.name}",
@@ -164,7 +168,9 @@ class _Resolver:
         """Yield what each wheel is compiled from; `lock` has the stack's packages and the toolchain."""
         target, upgrade = self._target, self._upgrade
         previous = {row.name: row for row in self._previous.compiled} if self._previous else {}
-        stack = [package for group in lock.groups for package in group.packages if package.is_from_index]
+        stack = [
+            package for group in lock.groups for package in group.packages if package.is_from_python_or_torch_index
+        ]
         for group, entry in target.compile_entries:
             name = entry.distribution_name
             row = previous.get(name)
@@ -270,7 +276,7 @@ class LockChange:
         return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
-def map_groups_to_entries(lock: Lock) -> dict[str, Sequence[Any]]:
+def map_groups_to_image_entries(lock: Lock) -> dict[str, Sequence[Any]]:
     """Return what an image has of a lock, by layer group in its order."""
     python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
     return {"os": lock.debs, **python, "git": lock.git, "http": lock.http, "patches": lock.patches}
@@ -278,10 +284,10 @@ def map_groups_to_entries(lock: Lock) -> dict[str, Sequence[Any]]:
 
 def _map_all_entries(lock: Lock) -> dict[str, Sequence[Any]]:
     compiled = [entry for row in lock.compiled for entry in (row.source, *row.tools)]
-    return {**map_groups_to_entries(lock), "toolchain": lock.toolchain, "compile": compiled}
+    return {**map_groups_to_image_entries(lock), "toolchain": lock.toolchain, "compile": compiled}
 
 
-def get_version_or_commit(entry: Any) -> str:
+def get_version_commit_or_empty(entry: Any) -> str:
     """Return the version of an entry of a lock: a commit for git, and nothing for a file or a patch."""
     return str(getattr(entry, "version", getattr(entry, "commit", "")))
 
@@ -299,7 +305,7 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
             before, after = olds.get(name), news.get(name)
             if before != after:
                 texts = [
-                    "" if entry is None else get_version_or_commit(entry) or entry.sha256[:12]
+                    "" if entry is None else get_version_commit_or_empty(entry) or entry.sha256[:12]
                     for entry in (before, after)
                 ]
                 if texts[0] == texts[1]:  # another file of the same version

@@ -20,7 +20,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
 from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
-from rlbox.system.safe_files import remove_tree, walk_files
+from rlbox.system.safe_files import remove_tree, walk_non_directories
 from rlbox.target.artifact import Artifact, list_all_artifacts_with_repeats
 from rlbox.target.lock import load_lock
 
@@ -159,7 +159,7 @@ def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, int]:
     unused = {}
     for cache in _list_directory(cache_path()):
         for entry in _list_directory(cache) if cache.name not in _NO_CACHE else ():
-            stats = [entry.lstat(), *(row for _, row in walk_files(entry))]
+            stats = [entry.lstat(), *(row for _, row in walk_non_directories(entry))]
             if all(_last_use_s(row) < oldest for row in stats):
                 unused[entry] = sum(map(_freed_bytes, stats))
     return unused

@@ -14,11 +14,11 @@ from rlbox.diagnose.diagnosis import Diagnosis, diagnose_sources
 from rlbox.diagnose.first_fatal import read_root_excerpt_or_empty
 from rlbox.diagnose.report import format_redacted_help_request, format_report
 from rlbox.diagnose.signatures import load_signatures
-from rlbox.diagnose.sources import LogSource, find_log_sources, find_run_log_sources
+from rlbox.diagnose.sources import LogSource, find_log_sources, require_run_log_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.record.state import find_run_cause, load_run_state_or_none
-from rlbox.run.data_disk import open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import require_named_store_or_exec_remotely
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -109,6 +109,6 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     sources = find_log_sources(paths)
     if not names:
         return sources, []
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     runs = [run_store.find_run_dir_or_latest(name) for name in names]
-    return sources + [source for run in runs for source in find_run_log_sources(run)], runs
+    return sources + [source for run in runs for source in require_run_log_sources(run)], runs

@@ -75,7 +75,7 @@ def examine_machine_and_image(
 @click.argument("action", type=click.Choice(["status", "up"]))
 @dry_run_option
 @pass_app_with_shared_options
-def show_or_start_engine(app: App, action: Literal["status", "up"]) -> int:
+def show_or_install_and_start_engine(app: App, action: Literal["status", "up"]) -> int:
     """Show the state of this machine's Docker engine, or start one if Docker is not reachable.
 
     A running engine is used unchanged. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one with the

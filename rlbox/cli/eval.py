@@ -14,15 +14,11 @@ import click
 from rlbox.amounts import align_rows, utc_now
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
-from rlbox.cli.options import (
-    dry_run_option,
-    pass_app_with_shared_options,
-    write_html_file_or_stdout,
-)
+from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, write_html_file_or_stdout
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison, format_result
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationError, EvaluationTask
-from rlbox.evaluation.export import find_export
+from rlbox.evaluation.export import require_export_at_or_below
 from rlbox.evaluation.export_check import (
     ComparisonFailedError,
     PackageMissingError,
@@ -30,7 +26,12 @@ from rlbox.evaluation.export_check import (
     format_report,
     merge_shards_and_check_export,
 )
-from rlbox.evaluation.files import SUMMARY_FILE, read_result, read_result_export_path_or_empty, read_results
+from rlbox.evaluation.files import (
+    SUMMARY_FILE,
+    read_result,
+    read_result_export_path_or_empty,
+    read_results_sorted_by_step,
+)
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.model_server import (
     InferenceEngineOptions,
@@ -267,7 +268,7 @@ def evaluate_exports(
         raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
     if url and settings:
         raise click.UsageError(_("--set is for a vLLM that --engine starts; a server at --url has options of its own."))
-    found = [find_export(path) for path in exports]
+    found = [require_export_at_or_below(path) for path in exports]
     if len({export.name for export in found}) < len(found):
         raise SpecError(_("two exports have one name"), where=", ".join(str(export.path) for export in found))
     loaded = _load_suites(app, suites, **given)
@@ -329,7 +330,7 @@ def compare_export_with_shards(app: App, export: Path, against: Path, model: Pat
       rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python
     """
     interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
-    directory = find_export(export).path
+    directory = require_export_at_or_below(export).path
     if not (reference := model or find_hf_model_in_checkpoint(directory, against)):
         step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
         raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
@@ -404,7 +405,9 @@ def compare_two_results(app: App, one: Path, other: Path, across: tuple[str, ...
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
 @pass_app_with_shared_options
 @_translate_errors()
-def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
+def choose_checkpoint_and_check_regression(
+    app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]
+) -> int:
     """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
     baseline.
 
@@ -416,7 +419,7 @@ def choose_best_checkpoint(app: App, folder: Path, baseline: Path | None, guard:
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    results = read_results(folder)
+    results = read_results_sorted_by_step(folder)
     if not results:
         _load_result(folder)  # which says where there are some
     reference = _load_result(baseline) if baseline else None

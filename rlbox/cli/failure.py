@@ -34,7 +34,7 @@ _NEXT_STEPS = {
 """Errors of the machine, which are no bug wherever they come from, and the next step of each."""
 
 
-class UnreportedDryRunError(Exception):
+class DryRunRefusedError(Exception):
     """A dry run that came to an end before there was a plan: what it met ends in a verdict, too."""
 
     def __init__(self, dry: DryRunOutcome) -> None:
@@ -79,7 +79,7 @@ def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], objec
 def _report_failure(error: Exception, words: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
-    if isinstance(error, UnreportedDryRunError):
+    if isinstance(error, DryRunRefusedError):
         return _report_dry(error.dry, words)
     if isinstance(error, RlboxError):
         failure = error

@@ -17,7 +17,7 @@ from rlbox.fixes.catalogue import (
     load_target_with_fix_apt_packages,
     select_fixes_with_all_words,
 )
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.fixes.view import (
@@ -96,7 +96,7 @@ def _find(app: App, fixes: Sequence[Fix], text: str) -> None:
 def _explain(app: App, target_name: str) -> int:
     loaded = load_target_with_fix_apt_packages(app.project, target_name)
     lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
-    versions = list_stack_package_versions(loaded.target, lock)
+    versions = list_stack_package_versions_or_empty(loaded.target, lock)
     refusal = None
     try:
         select_and_render_fixes(loaded.all_fixes, loaded.target, versions)

@@ -27,11 +27,11 @@ from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_and_verify_image
 from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms import render_apptainer_definition, render_compose
-from rlbox.image.names import NO_PROJECT_TAG, format_target_colon_project_tag, localize_archive_tag, project_image_tag
+from rlbox.image.names import NO_PROJECT_TAG, format_rlbox_image_tag, map_archive_tag_or_keep_foreign, project_image_tag
 from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
 from rlbox.image.prune import (
     format_image_size_state_table,
@@ -43,12 +43,12 @@ from rlbox.image.prune import (
 )
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.exec import run_shell_or_command_in_new_container
-from rlbox.system.files import require_writable_file
+from rlbox.system.files import require_replaceable_or_creatable_file
 from rlbox.system.progress import show_byte_progress
 
 
 @click.group("images", cls=DefaultLsGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
-def list_images_unless_subcommand() -> None:
+def image_command_group() -> None:
     """List the images that rlbox built in this engine, with their project and state.
 
     `rlbox prune` removes those that nothing needs.
@@ -59,7 +59,7 @@ def list_images_unless_subcommand() -> None:
     """
 
 
-@list_images_unless_subcommand.command("ls")
+@image_command_group.command("ls")
 @pass_app_with_shared_options
 def list_rlbox_images(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
@@ -68,7 +68,7 @@ def list_rlbox_images(app: App) -> None:
     app.output({"images": [asdict(row) for row in rows]}, text)
 
 
-@list_images_unless_subcommand.command("rm")
+@image_command_group.command("rm")
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
 @yes_option
 @dry_run_option
@@ -120,7 +120,7 @@ def save_image_to_archive(app: App, name: str, file: Path) -> int:
     tag = load_image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(file, "FILE")
+        require_replaceable_or_creatable_file(file, "FILE")
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(tag, name)
@@ -130,7 +130,7 @@ def save_image_to_archive(app: App, name: str, file: Path) -> int:
         )
     size = int(image.get("Size") or 0)
     with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
-        digest = save_image_archive(size, tag, format_target_colon_project_tag(name, NO_PROJECT_TAG), file, on_bytes)
+        digest = save_image_archive(size, tag, format_rlbox_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     written = file.stat().st_size
     data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
     app.output(data, f"{file}  {digest}  {decimal_size_text(written)}")
@@ -156,7 +156,7 @@ def load_image_from_archive(app: App, file: Path) -> int:
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = read_verified_archive(file, on_bytes)
-    tags = [localize_archive_tag(app.project, tag) for tag in archive.tags]
+    tags = [map_archive_tag_or_keep_foreign(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.collecting_refusals_if_dry_run("engine"):
@@ -164,7 +164,9 @@ def load_image_from_archive(app: App, file: Path) -> int:
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.print_dry_run(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_and_verify_image_archive(archive, lambda tag: localize_archive_tag(app.project, tag), on_bytes)
+        loaded = load_and_verify_image_archive(
+            archive, lambda tag: map_archive_tag_or_keep_foreign(app.project, tag), on_bytes
+        )
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
     app.output(
         {**data, "layers": loaded.layer_count, "bytes": size},
@@ -245,7 +247,7 @@ def render_export(
     if image_reference_archive_or_empty and not image_reference_archive_or_empty.endswith(".tar"):
         parse_reference(image_reference_archive_or_empty)
     sources = ImageSources.load(app.project, target_name)
-    target, versions = sources.target, list_stack_package_versions(sources.target, sources.lock)
+    target, versions = sources.target, list_stack_package_versions_or_empty(sources.target, sources.lock)
     container = build_container_defaults(target, select_and_render_fixes(sources.fixes, target, versions))
     if form == "apptainer":
         return render_apptainer_definition(target, container, sources.template_dirs, image_reference_archive_or_empty)

@@ -92,7 +92,9 @@ def overwrite_project_file(project: Project, relative_path: str, content: str) -
 @click.option("--gpus", metavar="N", type=click.IntRange(min=1), help="GPUs of the machine.")
 @dry_run_option
 @pass_app_with_shared_options
-def init_target(app: App, name: str, machine: str, arch: str | None, memory_gib: float | None, gpus: int | None) -> int:
+def create_missing_target_and_job_files(
+    app: App, name: str, machine: str, arch: str | None, memory_gib: float | None, gpus: int | None
+) -> int:
     """Create a target and a job of your own in the project folder, named NAME or after the folder.
 
     The target includes the shipped one that fits the machine, and begins with its lock. The job runs at once:

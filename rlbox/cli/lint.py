@@ -16,7 +16,11 @@ from rlbox.cli.options import complete_target, pass_app_with_shared_options, tar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.files import get_target_by_spec_file, load_spec_else_locked_versions, read_texts_noting_problems
+from rlbox.lint.files import (
+    load_pinned_versions_spec_over_lock,
+    load_target_by_spec_file_or_none,
+    read_texts_noting_problems,
+)
 from rlbox.lint.rules import LintFinding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
@@ -50,9 +54,9 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
     """
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = get_target_by_spec_file(app.project)
+    specs = load_target_by_spec_file_or_none(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
-    target_versions = load_spec_else_locked_versions(app.project, target) if target else None
+    target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
     problems: list[str] = []
     findings: list[LintFinding] = []
     count = 0
@@ -60,7 +64,7 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
         count += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
-            versions = target_versions or (load_spec_else_locked_versions(app.project, owner) if owner else {})
+            versions = target_versions or (load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:

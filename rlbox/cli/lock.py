@@ -45,7 +45,7 @@ from rlbox.cli.options import (
 from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
@@ -209,8 +209,10 @@ def load_target_with_fix_env_and_lock_artifacts(
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
     fixed = load_target_with_fix_apt_packages(project, target_name)
     lock = load_lock(project.own_or_shipped_lock_file(target_name))
-    baked = select_and_render_fixes(fixed.all_fixes, fixed.target, list_stack_package_versions(fixed.target, lock))
-    env = {**baked.build_merged_env({}), **fixed.target.env}
+    baked = select_and_render_fixes(
+        fixed.all_fixes, fixed.target, list_stack_package_versions_or_empty(fixed.target, lock)
+    )
+    env = {**baked.build_env_including_inherited({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 

@@ -10,17 +10,13 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import (
-    pass_app_with_shared_options,
-    run_argument,
-    target_and_data_options,
-)
+from rlbox.cli.options import pass_app_with_shared_options, run_argument, target_and_data_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.logs.run_logs import LogFollower, list_logs_or_empty
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import load_run_state
-from rlbox.run.data_disk import clean_up_dead_runs, open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import clean_up_dead_runs, require_named_store_or_exec_remotely
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 from rlbox.terminal import IncrementalTerminalSanitizer
 
@@ -57,7 +53,7 @@ def print_or_follow_run_logs(
       rlbox logs
       rlbox logs -f
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     paths = list_logs_or_empty(run_dir, stage, log)
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):
@@ -120,7 +116,7 @@ def _follow(follower: LogFollower, printer: _LogPrinter, run_store: RunStore, ru
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     next_poll, has_ended = 0.0, False
     while True:
-        chunks = list(follower.read_new_chunks())
+        chunks = list(follower.iter_next_block_of_each_log())
         for path, data in chunks:
             printer.print(path, data)
         if chunks:

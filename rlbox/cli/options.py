@@ -13,7 +13,7 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from rlbox.app import App, project_from_option_env_or_cwd
-from rlbox.cli.failure import UnreportedDryRunError
+from rlbox.cli.failure import DryRunRefusedError
 from rlbox.config.project import Project
 from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
@@ -104,7 +104,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
             if not dry_run:
                 raise
             app.dry.add_refusal_if_new(error)
-            raise UnreportedDryRunError(app.dry) from error
+            raise DryRunRefusedError(app.dry) from error
 
     return with_app
 
@@ -197,7 +197,10 @@ def write_html_file_or_stdout(
     left_out_notes: Iterable[str] = (),
 ) -> int:
     """Write a page to `out_option` (`-`: standard output) or to `default_path`, and say what it lacks."""
-    from rlbox.system.files import require_writable_file, write_atomic  # 30 ms that completion need not wait for
+    from rlbox.system.files import (
+        require_replaceable_or_creatable_file,
+        write_atomic,
+    )  # 30 ms that completion need not wait for
 
     data = html.encode("utf-8", "replace")
     if out_option in ("-", "/dev/stdout"):
@@ -205,7 +208,7 @@ def write_html_file_or_stdout(
         return 0
     path = Path(out_option or default_path)
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(path, "--out")
+        require_replaceable_or_creatable_file(path, "--out")
     json_result = {**json_result, "report": os.path.abspath(path)}
     for gap in left_out_notes:
         app.print_status(_("left out: {gap}").format(gap=gap))

@@ -42,9 +42,9 @@ from rlbox.run.data_disk import (
     clean_up_dead_runs,
     create_own_lock_owner,
     load_run_secret_masker,
-    open_existing_store_or_exec_remotely,
+    require_named_store_or_exec_remotely,
 )
-from rlbox.run.history import clean_up_and_list_removable
+from rlbox.run.history import clean_up_and_assess_each_removal
 
 _GOING = ("starting", "running")
 
@@ -93,10 +93,10 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     Examples:
       rlbox runs show
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
-    facts = clean_up_and_list_removable(run_store, app, [run_dir])[0]
+    facts = clean_up_and_assess_each_removal(run_store, app, [run_dir])[0]
     state = load_run_state_or_none(run_dir) if row["state"] != "unknown" else None
     stages = [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
     source = load_source_toml_or_empty(run_dir)
@@ -117,7 +117,7 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @target_and_data_options
 @pass_app_with_shared_options
-def print_differences(app: App, before: str, after: str, target: str, data: str | None) -> int:
+def diff_two_runs(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
     A unique prefix of a run's name is enough. How long stages took is printed, but does not count as a difference.
@@ -126,7 +126,7 @@ def print_differences(app: App, before: str, after: str, target: str, data: str 
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     run_dirs = run_store.find_run_dir_or_latest(before), run_store.find_run_dir_or_latest(after)
     records = [load_run_record(path, load_run_secret_masker(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
@@ -140,7 +140,9 @@ def print_differences(app: App, before: str, after: str, target: str, data: str 
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def remove_runs(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
+def remove_ended_runs_after_confirmation(
+    app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None
+) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
     A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
@@ -149,9 +151,9 @@ def remove_runs(app: App, names: tuple[str, ...], yes: bool, target: str, data: 
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
     """
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run_dir_or_latest(name) for name in names))
-    rows = mark_unfinished_runs_kept(clean_up_and_list_removable(run_store, app, folders))
+    rows = mark_unfinished_runs_kept(clean_up_and_assess_each_removal(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(
             _("run {held} has not ended").format(held=held[0]),
@@ -181,9 +183,9 @@ def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target
         older_s = float(parse_to_base_unit("duration", older)) if older else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--older'") from error
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     rows = mark_latest_recent_and_unfinished_runs_kept(
-        clean_up_and_list_removable(run_store, app, run_store.list_run_dirs_newest_first()),
+        clean_up_and_assess_each_removal(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_unix_s=time.time() - older_s,
         remove_runs_with_checkpoints=checkpoints,
     )
@@ -228,7 +230,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
 @pass_app_with_shared_options
 def list_runs(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
-    run_store = open_existing_store_or_exec_remotely(app, target, data)
+    run_store = require_named_store_or_exec_remotely(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     head = ("run", "state", "stage", "phase", "time", "cause")
@@ -240,7 +242,7 @@ _EPILOG = "Each takes --target NAME, --data DIR, -v, --verbose, -q, --quiet, --j
 
 
 @click.group("runs", cls=DefaultLsGroup, epilog=_EPILOG)
-def list_runs_unless_subcommand() -> None:
+def runs_command_group() -> None:
     """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
 
     \b
@@ -249,5 +251,5 @@ def list_runs_unless_subcommand() -> None:
     """
 
 
-for command in (list_runs, show_run, print_differences, remove_runs, prune_runs):
-    list_runs_unless_subcommand.add_command(command)
+for command in (list_runs, show_run, diff_two_runs, remove_ended_runs_after_confirmation, prune_runs):
+    runs_command_group.add_command(command)

@@ -32,8 +32,8 @@ from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
-from rlbox.run.inputs import plan_container_run, require_matching_source
-from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_in_terminal
+from rlbox.run.inputs import plan_container_run, require_matching_source_if_set
+from rlbox.ssh.connection import SshConnection, SshConnectionFailed, run_in_foreground_or_open_shell
 from rlbox.ssh.files import DownloadDirectory, Listing, list_remote_files, total_bytes
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.system.progress import show_byte_progress
@@ -65,10 +65,10 @@ from rlbox.vast.rental import (
     RentalOptions,
     RentalQuote,
     load_and_require_vast_target,
-    parse_vast_docker_options,
+    parse_docker_options_to_vast_env,
     render_onstart_with_job_agent,
     render_target_onstart,
-    search_offers_and_quote,
+    require_rental_offer_unless_dry_run,
 )
 
 _RETRY_PAUSE_S = 10.0
@@ -101,7 +101,7 @@ def print_onstart_script(app: App, name: str) -> None:
     """
     target = load_and_require_vast_target(app, name)
     script = render_target_onstart(app, target)
-    parse_vast_docker_options(target)  # for what it refuses
+    parse_docker_options_to_vast_env(target)  # for what it refuses
     data = {
         "target": name,
         "form": script.encoding,
@@ -145,7 +145,7 @@ def print_fitting_offers(app: App, name: str, price: float) -> int:
       rlbox vast search vast-5090 --dry-run
     """
     target = load_and_require_vast_target(app, name)
-    needs = make_offer_filter(target, parse_vast_docker_options(target), price)
+    needs = make_offer_filter(target, parse_docker_options_to_vast_env(target), price)
     data = {"target": name, "query": needs.to_query()}
     if app.dry_run:
         with app.collecting_refusals_if_dry_run("API key"):
@@ -197,7 +197,7 @@ def rent_instance_after_confirmation(app: App, name: str, **given: Any) -> int:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)
-    quote = search_offers_and_quote(app, load_and_require_vast_target(app, name), options)
+    quote = require_rental_offer_unless_dry_run(app, load_and_require_vast_target(app, name), options)
     if app.dry_run or quote.offer is None:
         return app.print_dry_run(quote.as_json(), quote.format(), _describe_rent(quote, options))
     created = _confirm_and_rent(app, quote, quote.offer, options)
@@ -262,7 +262,7 @@ def list_rlbox_instances(app: App) -> None:
 def open_instance_shell_or_run_command(app: App, number: int, words: tuple[str, ...]) -> int:
     """Open a shell on instance ID, or run one command there and return its exit code."""
     address = require_ssh_address(*require_rlbox_instances([number]))
-    return run_in_terminal(address, words[0] if len(words) == 1 else shlex.join(words))
+    return run_in_foreground_or_open_shell(address, words[0] if len(words) == 1 else shlex.join(words))
 
 
 @vast.command("logs")
@@ -274,7 +274,7 @@ def print_latest_run_logs_of_instance(app: App, number: int, follow: bool) -> in
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
-    return run_in_terminal(require_ssh_address(instance), command + " -f" * follow)
+    return run_in_foreground_or_open_shell(require_ssh_address(instance), command + " -f" * follow)
 
 
 @vast.command("stop")
@@ -481,7 +481,7 @@ def rent_instance_and_run_job(
     with app.collecting_refusals_if_dry_run("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        quote = search_offers_and_quote(app, loaded, options, job, force=force)
+        quote = require_rental_offer_unless_dry_run(app, loaded, options, job, force=force)
         if app.dry_run or quote.offer is None:
             then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
             would = f"{_describe_rent(quote, options)}, {then_run}"
@@ -595,7 +595,7 @@ def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str,
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     job = load_job(app.project, job_name)
     values = resolve_params(job, command.profiles, command.settings)
-    require_matching_source(app, job, values, is_local_run=False, accept_other_version=False)
+    require_matching_source_if_set(app, job, values, is_local_run=False, accept_other_version=False)
     secrets = tuple(map(str, job.secrets))
     plan_container_run(job, values, "/data", f"{job_name}-PLAN", "here", target_name, secrets)
     fit = check_fit(job, values, load_declared_capacity(app, target_name, ""))

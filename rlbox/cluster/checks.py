@@ -249,7 +249,7 @@ class BurnInResult(NamedTuple):
         return "\n".join(align_rows([("all-reduce", "ranks", "did"), *rows]))
 
 
-def run_burn_in(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:
+def run_all_reduce_checks(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:
     """Run an all-reduce within each node that answers, at once, then one over all nodes that are sound."""
     members = [member for member in plan.members if member.name in context.pool.nodes]
     names = ", ".join(one.name for one in members)

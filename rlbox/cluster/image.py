@@ -103,7 +103,7 @@ def _save_archive(app: App, image: Mapping[str, Any], tag: str) -> Iterator[Imag
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: Manifest) -> set[str]:
+def find_present_layer_digests(engine: DockerEngine, archive: ImageArchive, manifest: Manifest) -> set[str]:
     """Return the digests of the archive's layers that the engine has: those that an image of it begins with, too."""
     wanted = read_diff_ids(archive, manifest)
     most = 0
@@ -119,7 +119,7 @@ def send_archive(
 ) -> None:
     engine, manifest = node.engine(), archive.manifests[0]
     as_it_is = can_engine_unpack_zstd(engine.version())
-    present = find_present_layers(engine, archive, manifest)
+    present = find_present_layer_digests(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
     for omit in (present, set[str]()) if present else (set[str](),):
         chunks = stream_archive(archive, omit) if as_it_is else stream_as_docker_archive(archive, tag, omit)
@@ -152,7 +152,7 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-def bring_image_to_nodes(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
+def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
     """Return the image once all nodes have the very same, and what each node's engine calls it.
 
     Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.

@@ -75,7 +75,7 @@ class ClusterJob:
         }
 
 
-def query_jobs(
+def call_ray_jobs_api(
     head: Node, plan: ClusterPlan, call: str = "list", id_: str = "", *, entrypoint: str = "", working_dir: str = ""
 ) -> tuple[ClusterJob, ...]:
     """Have Ray's jobs API list, submit, stop or wait for a job; return those that were submitted, the oldest first."""
@@ -85,7 +85,7 @@ def query_jobs(
 
 
 def query_job(head: Node, plan: ClusterPlan, id_: str, call: str = "list") -> ClusterJob:
-    jobs = query_jobs(head, plan, call, id_)
+    jobs = call_ray_jobs_api(head, plan, call, id_)
     if job := next((job for job in jobs if job.id == id_), None):
         return job
     known = ", ".join(job.id for job in jobs)
@@ -116,7 +116,7 @@ def is_excluded_itself(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
-def find_upload_file_sizes(directory: str | None, extra_excludes: Sequence[str]) -> dict[str, int]:
+def measure_files_to_upload(directory: str | None, extra_excludes: Sequence[str]) -> dict[str, int]:
     if directory is None:
         return {}
     patterns, sizes = (*_EXCLUDED, *extra_excludes), dict[str, int]()
@@ -168,7 +168,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
 
     It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
     """
-    job_secrets, files = _find_secrets(app, options), find_upload_file_sizes(options.folder, options.excludes)
+    job_secrets, files = _find_secrets(app, options), measure_files_to_upload(options.folder, options.excludes)
     id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
         cluster = context.require_own_cluster()
@@ -189,13 +189,14 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except NodeError as error:
-                what = _("job {id} is no longer followed: {what}").format(id=id_, what=monitor.stop_and_explain(error))
+                why = monitor.stop_show_and_explain(error)
+                what = _("job {id} is no longer followed: {what}").format(id=id_, what=why)
                 raise NodeError(what, where=error.where, next_step=go_on) from error
 
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
     _find_secrets(app, options)
-    files = find_upload_file_sizes(options.folder, options.excludes)
+    files = measure_files_to_upload(options.folder, options.excludes)
     data = {"command": list(options.command), "files": files}
     with open_context(app, options) as context:
         with app.collecting_refusals_if_dry_run("cluster"):
@@ -249,7 +250,7 @@ def _send_job(
         command = f". {inside} && rm -f {inside} && exec {command}"
     inside = f"{disk}/{working_dir}" if options.folder else ""
     try:
-        query_jobs(head, plan, "submit", id_, entrypoint=command, working_dir=inside)
+        call_ray_jobs_api(head, plan, "submit", id_, entrypoint=command, working_dir=inside)
     except NodeError:
         head.run_shell(f"rm -f {shlex.quote(f'{data}/{secrets_file}')}")
         raise

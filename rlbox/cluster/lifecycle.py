@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 
 from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.app import App
-from rlbox.cluster.checks import BurnInResult, check_nodes, print_findings_raise_if_errors, run_burn_in
-from rlbox.cluster.image import bring_image_to_nodes
-from rlbox.cluster.jobs import query_jobs
+from rlbox.cluster.checks import BurnInResult, check_nodes, print_findings_raise_if_errors, run_all_reduce_checks
+from rlbox.cluster.image import ensure_image_on_nodes
+from rlbox.cluster.jobs import call_ray_jobs_api
 from rlbox.cluster.node.facts import NodeFacts, RayInstance
 from rlbox.cluster.nodes import (
     ClusterContext,
@@ -48,7 +48,7 @@ from rlbox.cluster.runtime import (
     query_ray_nodes,
     read_log_tail,
     start_ray,
-    stop_ray,
+    stop_and_remove_ray,
 )
 from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.engine.connection import require_image
@@ -91,28 +91,28 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
     """Bring a cluster up; where an error is raised, nothing of this call is left."""
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.required_paths)
-        cluster = context.find_largest_own_cluster(probe) if not context.pool.unreached else None
+        cluster = context.find_most_running_own_cluster(probe) if not context.pool.unreached else None
         images: Mapping[str, str] = {}
         if cluster:
             plan, state, names = _plan_repair(cluster)
             if names:
                 app.print_status(_("starting again on {nodes}").format(nodes=", ".join(names)))
-                __, images = bring_image_to_nodes(context, plan, options.image)
+                __, images = ensure_image_on_nodes(context, plan, options.image)
         else:
             probe = _complete_probe(context, probe, options)
             _require_tokens(context)
             plan, state, names = _plan_cluster(context, probe), RayState(), list(probe.facts)
-            identity, images = bring_image_to_nodes(context, plan, options.image)
+            identity, images = ensure_image_on_nodes(context, plan, options.image)
             plan = replace(plan, image_digest=identity)
         with _undone_on_error(context, plan, names, is_new=cluster is None):
             if names:
                 _write_files(context, plan)
                 for name in names:
                     if cluster and (instance := cluster.instances.get(name)):
-                        stop_ray(context.pool.nodes[name], instance)
+                        stop_and_remove_ray(context.pool.nodes[name], instance)
                 ended = {node.id for node in state.nodes if node.name in names}
                 _start_members(context, options, plan, names, images, ended)
-            proof = run_burn_in(context, plan, probe) if options.prove else None
+            proof = run_all_reduce_checks(context, plan, probe) if options.prove else None
             if proof:
                 error_text = _("cluster {plan} does not stand the proof").format(plan=plan.name)
                 print_findings_raise_if_errors(app, proof.findings, error_text)
@@ -122,7 +122,7 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
 def dry_run_up(app: App, options: UpOptions) -> int:
     with open_context(app, options) as context:
         probe = context.probe(options.required_paths)
-        if cluster := context.find_largest_own_cluster(probe):
+        if cluster := context.find_most_running_own_cluster(probe):
             dead = [member.name for member in cluster.plan.members if not cluster.was_found_running_on(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
             return app.print_dry_run({"cluster": cluster.plan.as_json()}, "", would)
@@ -235,7 +235,7 @@ def _undone_on_error(
 ) -> Iterator[None]:
     def undo(node: Node) -> None:
         for one in _list_instances(node, plan):
-            stop_ray(node, one)
+            stop_and_remove_ray(node, one)
         if is_new:
             paths = [plan.directory_relative_to_disk(node.name)]
             node.call("kill_and_remove_clusters", disk=node.spec.data, paths=paths)
@@ -340,7 +340,7 @@ def remove_cluster(
     with open_context(app, options) as context:
         with lock_nodes(context.pool):
             probe = context.probe()
-            cluster = context.find_largest_own_cluster(probe)
+            cluster = context.find_most_running_own_cluster(probe)
             if cluster and not even_if_in_use:
                 require_unused(cluster)
             gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
@@ -360,7 +360,7 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
     uid = facts.machine.uid
     own = [one for one in facts.clusters if own_plan(one.labels, context.name, uid)]
     for one in own:
-        stop_ray(node, one, _GRACE_S)
+        stop_and_remove_ray(node, one, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
     paths = sorted(cluster_directory_relative_to_disk(uid, context.name, name) for name in names)
     removed = node.call("kill_and_remove_clusters", _DOWN_S, disk=node.spec.data, paths=paths)
@@ -394,7 +394,7 @@ def require_unused(cluster: ExistingCluster) -> None:
             run = row["Labels"].get(RUN_LABEL, "")
             if run and row.get("State") in ACTIVE_STATES:
                 work[f"run {run}"] = format_head_run_command(plan, "stop", run)
-        for job in query_jobs(head, plan) if head else ():
+        for job in call_ray_jobs_api(head, plan) if head else ():
             if not job.has_ended:
                 work[f"job {job.id} ({job.entrypoint[:80]})"] = f"rlbox cluster stop {option_text} {job.id}"
     except RlboxError as error:

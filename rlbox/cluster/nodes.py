@@ -36,7 +36,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -442,12 +442,12 @@ class ClusterContext:
     @property
     def ray_version(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return list_stack_package_versions(self.target, self.image.lock).get("ray", "")
+        return list_stack_package_versions_or_empty(self.target, self.image.lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         return probe_nodes(self.pool, self.image.target, paths)
 
-    def find_largest_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
+    def find_most_running_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""
         clusters: dict[str, ExistingCluster] = {}
         for facts in probe.facts.values():
@@ -463,7 +463,7 @@ class ClusterContext:
 
     def require_own_cluster(self, probe: ClusterProbe | None = None) -> ExistingCluster:
         probe = probe or self.probe()
-        cluster = self.find_largest_own_cluster(probe)
+        cluster = self.find_most_running_own_cluster(probe)
         if cluster is None:
             for line in self.pool.format_unreached():
                 self.app.print_status(line)

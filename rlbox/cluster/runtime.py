@@ -157,7 +157,7 @@ def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: s
     engine.create_and_start_container(spec)
 
 
-def stop_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
+def stop_and_remove_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
     if instance.is_inplace:
         node.call("stop_ray_processes", directory=instance.id, grace_s=grace_s)
         return

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_burn_in
+from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_all_reduce_checks
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
 from rlbox.cluster.nodes import (
     ConnectionAttempt,
@@ -127,7 +127,7 @@ class Failure(NamedTuple):
     since: float = 0.0
 
 
-def sort_failure_findings(failures: Iterable[Failure]) -> tuple[Finding, ...]:
+def sort_findings_marking_first_failure(failures: Iterable[Failure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -216,7 +216,7 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
     remedies = {one.where: one.remedy for one in context.pool.unreached}
     failures = tuple(
         dataclasses.replace(one, remedy=remedies.get(one.where, context.options.repair_step))
-        for one in sort_failure_findings(filter(None, _list_failures(cluster, state)))
+        for one in sort_findings_marking_first_failure(filter(None, _list_failures(cluster, state)))
     )
     missing, nodes = find_member_faults(plan, state), []
     for member in plan.members:
@@ -325,14 +325,14 @@ class NodeMonitor:
         self.close()
         self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
-        findings = sort_failure_findings(self._failures.values())
+        findings = sort_findings_marking_first_failure(self._failures.values())
         if not self.silent_nodes:
             with contextlib.suppress(RlboxError):
                 findings = find_status(self._context.require_own_cluster()).failures
         self._show(findings)
         return findings
 
-    def stop_and_explain(self, error: RlboxError) -> str:
+    def stop_show_and_explain(self, error: RlboxError) -> str:
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.stop_and_show_findings()]
         return "".join([error.what, *lines])
 
@@ -354,13 +354,13 @@ def examine_cluster(
 ) -> ExaminationResult:
     with open_context(app, options) as context:
         probe = context.probe(paths)
-        cluster = context.require_own_cluster(probe) if work else context.find_largest_own_cluster(probe)
+        cluster = context.require_own_cluster(probe) if work else context.find_most_running_own_cluster(probe)
         status = find_status(cluster) if cluster else None
         if cluster is None:
             probe = probe_ports_and_connections(context, probe, context.target.cluster.port)
         failures = status.failures if status else ()
         explained = {one.where for one in failures}  # it says more than that a node does not answer
         unreached = [one for one in context.pool.unreached if one.where not in explained]
-        proof = run_burn_in(context, cluster.plan, probe) if work and cluster else None
+        proof = run_all_reduce_checks(context, cluster.plan, probe) if work and cluster else None
         findings = (*failures, *check_nodes(context, probe, paths, unreached), *(proof.findings if proof else ()))
         return ExaminationResult(findings, len(probe.facts) + len(context.pool.unreached), status, proof)

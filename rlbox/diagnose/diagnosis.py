@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
-from rlbox.diagnose.lines import parse_clock, to_unix_seconds_as_utc
+from rlbox.diagnose.lines import parse_clock, to_unix_or_midnight_seconds
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
     describe_log_to_fetch_or_empty,
-    find_raising_package_code,
+    find_package_code_unless_user_raised,
     locate_failure,
 )
 from rlbox.diagnose.root_cause import CausalLink, analyze_logs, build_chain, find_year_or_2000
@@ -244,7 +244,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         signature_count=signature_count,
         missing_log_description=describe_log_to_fetch_or_empty(root, location),
         location=location,
-        raised_in=find_raising_package_code(root),
+        raised_in=find_package_code_unless_user_raised(root),
     )
 
 
@@ -258,7 +258,7 @@ def _find_stall(logs: Sequence[LogEvents]) -> StepStall | None:
 
     def read_clock(clock: str) -> float | None:
         moment = parse_clock(clock)
-        return to_unix_seconds_as_utc(moment, year) if moment and moment.has_date else None
+        return to_unix_or_midnight_seconds(moment, year) if moment and moment.has_date else None
 
     ends = [seconds for log in logs if (seconds := read_clock(log.last_clock)) is not None]
     marks = [

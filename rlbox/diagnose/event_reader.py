@@ -30,9 +30,9 @@ from rlbox.diagnose.patterns import (
 from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     TracebackParser,
-    find_qualified_exception_name,
     is_exception_chain_line,
     is_traceback_head_or_frame,
+    parse_leading_exception_name,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock
 from rlbox.logs.patterns import find_matching_line_indexes, iterate_matching_line_indexes
@@ -294,7 +294,7 @@ class EventReader:
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
-        return event.names_exception and find_qualified_exception_name(row.body) is None
+        return event.names_exception and parse_leading_exception_name(row.body) is None
 
     def _state(self, row: LogLine) -> None:
         panic, self._panic = self._panic, None
@@ -309,7 +309,7 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            names_exception=bool(find_qualified_exception_name(row.body)),
+            names_exception=bool(parse_leading_exception_name(row.body)),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:

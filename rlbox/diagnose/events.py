@@ -22,7 +22,7 @@ from rlbox.diagnose.tracebacks import (
     RaisedException,
     StackFrame,
     TracebackParser,
-    find_qualified_exception_name,
+    parse_leading_exception_name,
 )
 from rlbox.logs.lines import LineBlock
 
@@ -81,7 +81,7 @@ class Event:
     @property
     def exception_name_in_line(self) -> str:
         """The exception, without modules, that a single line names; empty when it names none."""
-        name = find_qualified_exception_name(self.body) if self.names_exception else None
+        name = parse_leading_exception_name(self.body) if self.names_exception else None
         return name.rpartition(".")[2] if name else ""
 
     @property

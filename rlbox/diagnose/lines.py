@@ -242,7 +242,7 @@ def _parse_zone(text: str | None) -> timezone:
     return timezone(int(f"{text[0]}1") * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
 
 
-def to_unix_seconds_as_utc(clock: ClockTime, default_year: int) -> float:
+def to_unix_or_midnight_seconds(clock: ClockTime, default_year: int) -> float:
     """Return seconds since 1970; `default_year` is assumed for a clock without one."""
     if clock.has_year or not clock.has_date:
         return clock.seconds
@@ -259,4 +259,4 @@ def is_known_earlier(clock: str, other: str) -> bool:
     if not first or not second or first.has_date != second.has_date:
         return False
     year = datetime.fromtimestamp(max(first.seconds, second.seconds), timezone.utc).year
-    return to_unix_seconds_as_utc(first, year) < to_unix_seconds_as_utc(second, year)
+    return to_unix_or_midnight_seconds(first, year) < to_unix_or_midnight_seconds(second, year)

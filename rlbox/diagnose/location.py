@@ -177,7 +177,7 @@ class CodeLocation:
     where: str
 
 
-def find_raising_package_code(root: Candidate) -> CodeLocation | None:
+def find_package_code_unless_user_raised(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter and of HTTP clients are passed over: they raise for their caller.

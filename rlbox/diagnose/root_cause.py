@@ -20,14 +20,9 @@ from rlbox.diagnose.candidates import (
 )
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
-from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_seconds_as_utc
+from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_or_midnight_seconds
 from rlbox.diagnose.location import find_missing_or_odd_ranks, parse_calls_by_rank
-from rlbox.diagnose.patterns import (
-    CausalRole,
-    classify_causal_role,
-    format_program_kinds_as_context,
-    is_never_fatal,
-)
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_program_kinds_as_context, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
 
 SIMULTANEOUS_S = 1.0
@@ -46,7 +41,7 @@ def _get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | Non
     if moment is None:
         return None
     uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-    return EventTime(to_unix_seconds_as_utc(moment, default_year), uncertainty_s)
+    return EventTime(to_unix_or_midnight_seconds(moment, default_year), uncertainty_s)
 
 
 def _number_logs_by_name(names: Sequence[str]) -> dict[int, int]:

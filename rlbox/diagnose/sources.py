@@ -87,7 +87,7 @@ def find_log_sources(paths: list[str]) -> list[LogSource]:
     return list(dict.fromkeys(found))
 
 
-def find_run_log_sources(run_dir: Path) -> list[LogSource]:
+def require_run_log_sources(run_dir: Path) -> list[LogSource]:
     """Return the logs of the stages of a run of rlbox, in their order.
 
     Raises SpecError: No stage has begun.

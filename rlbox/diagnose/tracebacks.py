@@ -202,7 +202,7 @@ class TracebackParser:
         return row.has_prefix != self.head.has_prefix and bool(self._blank)
 
 
-def find_qualified_exception_name(text: str) -> str | None:
+def parse_leading_exception_name(text: str) -> str | None:
     found = _RAISED.match(text.strip())
     return found.group(1) if found else None
 

@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.doctor.stack import StackLocation, open_scratch_dir_stack_probe, require_named_or_local_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
-from rlbox.system.files import require_writable_file
+from rlbox.system.files import require_replaceable_or_creatable_file
 
 ExitCode = int
 
@@ -49,7 +49,7 @@ def write_first_rows(
     path = (target_else_data_output_dir or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
     with app.collecting_refusals_if_dry_run("file"):
-        require_writable_file(path, "--output")
+        require_replaceable_or_creatable_file(path, "--output")
     if app.dry_run:
         return app.print_dry_run(facts, "", f"write {rows} rows of {source} to {path}")
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}

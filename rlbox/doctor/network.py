@@ -19,7 +19,7 @@ from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.http import HttpClient, NoFullResponseError, create_tls_context, explain_response_error
+from rlbox.system.http import HttpClient, NoFullResponseError, create_tls_context, describe_response_error
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty, read_pip_and_proxy_settings
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
@@ -150,7 +150,7 @@ def _request(endpoint: Endpoint) -> Endpoint:
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
             return replace(endpoint, error=error, own_clock_ahead_s=_parse_skew(answer.headers.get("date", "")))
     except (NoFullResponseError, OSError) as problem:
-        return replace(endpoint, error=explain_response_error(problem))
+        return replace(endpoint, error=describe_response_error(problem))
 
 
 def _parse_skew(date: str) -> float | None:

@@ -15,7 +15,7 @@ from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_own_pids_by_env,
-    find_session_and_tree_pids,
+    find_tree_session_and_group_pids,
     probe_processes,
 )
 from rlbox.values import Command
@@ -67,6 +67,6 @@ class RunningProgram:
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
         roots = {self._popen.pid} | known | find_own_pids_by_env(table, self._mark)
-        found = [table[pid] for pid in (find_session_and_tree_pids(table, roots) & table.keys()) - {os.getpid()}]
+        found = [table[pid] for pid in (find_tree_session_and_group_pids(table, roots) & table.keys()) - {os.getpid()}]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.is_zombie]

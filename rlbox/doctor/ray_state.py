@@ -14,7 +14,7 @@ from typing import Any
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import HttpClient, NoFullResponseError, create_loopback_client, explain_response_error
+from rlbox.system.http import HttpClient, NoFullResponseError, create_loopback_client, describe_response_error
 
 _TIMEOUT_S = 1.5
 _SUMMARY = "/nodes?view=summary"
@@ -40,7 +40,7 @@ def fetch_ray_state_or_error(plan: RayPlan) -> dict[str, Any]:
             for key, (path, read) in readers.items():
                 facts[key] = _fetch(http, f"{base}{path}", read)
     except NoFullResponseError as error:
-        facts["error"] = explain_response_error(error)
+        facts["error"] = describe_response_error(error)
     return facts
 
 
@@ -63,7 +63,7 @@ def _fetch(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
     except NoFullResponseError as error:
         if error.kind != "cut":
             raise  # nobody is there, or it hangs: the other questions need not wait for it too
-        return _("not told: {explain_no_response}").format(explain_no_response=explain_response_error(error))
+        return _("not told: {explain_no_response}").format(explain_no_response=describe_response_error(error))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return _("not told: {name}: {error}").format(name=type(error).__name__, error=error)
 
@@ -93,7 +93,7 @@ def _get_latest_session_dir(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
-def find_job_session_dir(plan: RayPlan) -> Path:
+def find_job_or_latest_session_dir(plan: RayPlan) -> Path:
     """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.

@@ -191,7 +191,7 @@ class DockerEngine:
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
 
-    def remove_image(self, name: str) -> None:
+    def remove_image_if_exists(self, name: str) -> None:
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.gate.files import find_safetensors_problem
-from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
+from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_non_directories
 
 TRACKER_FILES = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
@@ -203,7 +203,9 @@ def analyze_checkpoint_series(directory: Path, checkpoints: Sequence[CheckpointD
 def _analyze(directory: CheckpointDirectory, tracker: str | None) -> Checkpoint:
     path, framework, step = directory
     now = time.time()
-    files = tuple(_inspect(path / name, name, now) for name in sorted(name for name, __ in walk_files(path.resolve())))
+    files = tuple(
+        _inspect(path / name, name, now) for name in sorted(name for name, __ in walk_non_directories(path.resolve()))
+    )
     problems = list(_find_problems(framework, files))
     tracked_step = parse_digits(tracker or "")
     if framework in ("verl", "megatron") and tracked_step is not None and (step or 0) > tracked_step:

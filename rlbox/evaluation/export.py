@@ -13,7 +13,7 @@ from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
 from rlbox.system.files import compute_file_sha256
 from rlbox.system.json_files import read_json_object_or_empty
-from rlbox.system.safe_files import walk_files
+from rlbox.system.safe_files import walk_non_directories
 
 EXPORT_SUBDIRECTORIES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
@@ -34,7 +34,7 @@ class HfExport:
     step: int
 
 
-def find_export(path: Path) -> HfExport:
+def require_export_at_or_below(path: Path) -> HfExport:
     """Return the export that a checkpoint's directory is or has; `ValueError` where there is none."""
     directories = [path / below for below in EXPORT_SUBDIRECTORIES]
     directory = next((directory for directory in directories if (directory / "config.json").is_file()), None)
@@ -61,7 +61,7 @@ class FileStamp(NamedTuple):
 
 
 def read_file_stamps(directory: Path) -> list[FileStamp]:
-    files = walk_files(directory.resolve())
+    files = walk_non_directories(directory.resolve())
     return [FileStamp(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
 
 

@@ -104,7 +104,7 @@ def read_result(path: Path) -> EvaluationResult:
         raise ValueError(_("{path}: {error}").format(path=path, error=error)) from error
 
 
-def read_results(out: Path) -> list[EvaluationResult]:
+def read_results_sorted_by_step(out: Path) -> list[EvaluationResult]:
     results = [read_result(path) for path in sorted(out.glob(f"*/{SUMMARY_FILE}"))]
     return sorted(results, key=lambda result: (result.step, result.name))
 

@@ -64,7 +64,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_longest_code_block_or_likely_code(answer: str) -> str:
+def extract_code_or_empty(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
@@ -142,7 +142,7 @@ class SandboxClient:
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(request, limits))
-        code = extract_longest_code_block_or_likely_code(answer)
+        code = extract_code_or_empty(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:
@@ -263,10 +263,10 @@ class SolutionCheck(NamedTuple):
 
 
 def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient) -> SolutionCheck:
-    solved = [problem for problem in problems if problem.solution_as_model_answer]
+    solved = [problem for problem in problems if problem.solution_as_model_answer_or_empty]
 
     def grade(problem: Problem) -> AnswerVerdict:
-        return sandbox.grade(problem, problem.solution_as_model_answer, suite.limits)
+        return sandbox.grade(problem, problem.solution_as_model_answer_or_empty, suite.limits)
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in solved), pool.map(grade, solved), strict=True))

@@ -68,7 +68,7 @@ class Problem:
     solution: str = ""
 
     @property
-    def solution_as_model_answer(self) -> str:
+    def solution_as_model_answer_or_empty(self) -> str:
         return f"```python\n{self.solution}\n```" if self.solution and not self.scorer else self.solution
 
     def as_json(self) -> dict[str, Any]:

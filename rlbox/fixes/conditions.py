@@ -32,7 +32,7 @@ class FixDecision:
     reasons: tuple[str, ...]
 
 
-def list_stack_package_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+def list_stack_package_versions_or_empty(target: Target, lock: Lock | None) -> dict[str, str]:
     """Return the packages of a target's stack with their versions: what the spec pins, else what the lock has.
 
     Git parts are among them by their own name and that of their repository, without a version.

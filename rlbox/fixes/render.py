@@ -91,7 +91,7 @@ class RenderedFixes:
     shm_gib: float
     ulimits: Mapping[str, str]
 
-    def build_merged_env(self, inherited_env: Mapping[str, str]) -> dict[str, str]:
+    def build_env_including_inherited(self, inherited_env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a container of an image that has `inherited_env` without the fixes."""
         found = dict(inherited_env)
         for block in self.env_blocks:

@@ -17,7 +17,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.foreign import parse_untrusted_json
 from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.job.names import ProblemOrEmpty
-from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
+from rlbox.system.safe_files import open_regular_file, read_bytes, walk_non_directories
 
 
 def expand_shell_glob(path: str) -> list[Path]:
@@ -42,7 +42,7 @@ def expand_shell_glob(path: str) -> list[Path]:
 def _iter_regular_files(path: Path) -> Iterator[Path]:
     """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
     if path.is_dir():
-        below = (path / name for name, _ in walk_files(path.resolve()))
+        below = (path / name for name, _ in walk_non_directories(path.resolve()))
         yield from (file for file in below if _is_regular(file))
     elif _is_regular(path):
         yield path

@@ -11,7 +11,7 @@ from typing import Any
 from rlbox.foreign import parse_untrusted_json
 from rlbox.job.gate import HttpProbe, ProbeRule
 from rlbox.job.names import ProblemOrEmpty
-from rlbox.system.http import NoFullResponseError, create_loopback_client, explain_response_error
+from rlbox.system.http import NoFullResponseError, create_loopback_client, describe_response_error
 from rlbox.system.poller import Poller
 
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)\.?")
@@ -101,7 +101,7 @@ def request_and_find_problem(
     except NoFullResponseError as error:
         if error.kind == "silent":
             return _NO_ANSWER
-        return "connection refused" if error.kind == "unreached" else explain_response_error(error)
+        return "connection refused" if error.kind == "unreached" else describe_response_error(error)
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 

@@ -160,7 +160,7 @@ class _Compilation:
 
     def _find_stored(self) -> Package | None:
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
-        return wheel if wheel and self._store.verify_and_seal(wheel.sha256, wheel.size) else None
+        return wheel if wheel and self._store.is_present_and_intact(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
-from rlbox.system.files import compute_file_sha256, hard_link_or_copy_read_only, write_atomic
+from rlbox.system.files import compute_file_sha256, hardlink_or_make_readonly_copy, write_atomic
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
@@ -212,7 +212,7 @@ def _bring(source: Path, path: Path, *, linked: bool) -> None:
             return
         path.unlink()
     if linked:
-        hard_link_or_copy_read_only(source, path)
+        hardlink_or_make_readonly_copy(source, path)
         return
     shutil.copyfile(source, path)
     path.chmod(mode)

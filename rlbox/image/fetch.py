@@ -21,7 +21,7 @@ from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_host_install_artifacts, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_artifacts_without_os_and_runtime, list_install_artifacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,11 @@ class _TargetFetch:
         self._store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
         self._profile = options.sources_profile or plan.sources_profile
         self._has_base_image = "@" in self._lock.base and not options.inplace_only
-        files = list_host_install_artifacts(self._lock) if options.inplace_only else list_install_artifacts(self._lock)
+        files = (
+            list_artifacts_without_os_and_runtime(self._lock)
+            if options.inplace_only
+            else list_install_artifacts(self._lock)
+        )
         # each once, without those that have the bytes of an earlier one
         self._files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
@@ -74,10 +78,10 @@ class _TargetFetch:
         app, options, store, lock = self._app, self._options, self._store, self._lock
         base = self._list_known_base_files()
         files = (*base, *self._files)
-        rows = measure_groups_and_total(files, store.verify_and_seal)
+        rows = measure_groups_and_total(files, store.is_present_and_intact)
         if unknown := self._has_base_image and not base:
             app.add_dry_run_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
-        missing = [file for file in files if not store.verify_and_seal(file.sha256, file.size)]
+        missing = [file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
         if options.import_dir:
             would = f"import {options.import_dir}"
             with app.collecting_refusals_if_dry_run("export"):
@@ -109,7 +113,7 @@ class _TargetFetch:
             )
             export = ObjectStore(export_dir)
             for file in files:
-                if not export.verify_and_seal(file.sha256, file.size):
+                if not export.is_present_and_intact(file.sha256, file.size):
                     store.link_object(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
@@ -127,7 +131,7 @@ class _TargetFetch:
         store, lock, export = self._store, self._lock, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
-            if store.verify_and_seal(digest):
+            if store.is_present_and_intact(digest):
                 present += 1
             elif store.add_file_if_sha256_matches(export.path(digest), digest) == digest:
                 imported += 1
@@ -145,7 +149,7 @@ class _TargetFetch:
                 next_step=_("export again and repeat the import, which takes only the missing parts"),
             )
         self._record()
-        missing = [file.file for file in files if not store.verify_and_seal(file.sha256, file.size)]
+        missing = [file.file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
         missing += [lock.base] if self._has_base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""

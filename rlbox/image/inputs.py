@@ -29,12 +29,7 @@ from rlbox.image.bootstrap import (
     ensure_cached_rootfs_archive,
     require_mmdebstrap,
 )
-from rlbox.image.buildkit import (
-    MIN_ENGINE_FOR_LINKED_COPIES,
-    BuildOptions,
-    BuildRequest,
-    adapt_dockerfile_to_engine,
-)
+from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildOptions, BuildRequest, adapt_dockerfile_to_engine
 from rlbox.image.context import (
     compute_build_digest,
     list_hashed_context_entries,
@@ -205,7 +200,7 @@ class BuildInputs:
         ]
         if plan.rootfs_checksum and cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.verify_and_seal(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.is_present_and_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         lock, store, everything = self._lock, self._store, self._options.hermetic
@@ -230,4 +225,4 @@ def _engine() -> tuple[int, ...]:
 
 
 def _carried(folder: str, package: Package) -> bool:
-    return folder == "uv" or not package.is_from_index
+    return folder == "uv" or not package.is_from_python_or_torch_index

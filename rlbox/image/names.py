@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _LONGEST = 40
 
 
-def format_target_colon_project_tag(target: str, project_name: str) -> str:
+def format_rlbox_image_tag(target: str, project_name: str) -> str:
     return f"{NAMESPACE}{target}:{project_name}"
 
 
@@ -91,10 +91,10 @@ def project_name(project: Project) -> str:
 
 
 def project_image_tag(project: Project, target_name: str) -> str:
-    return format_target_colon_project_tag(target_name, project_name(project))
+    return format_rlbox_image_tag(target_name, project_name(project))
 
 
-def localize_archive_tag(project: Project, archive_tag: str) -> str:
+def map_archive_tag_or_keep_foreign(project: Project, archive_tag: str) -> str:
     """Return the name that an image gets here which is called `archive_tag` in an archive; another's keeps its name."""
     target, __ = parse_image_tag_or_empty(archive_tag)
     return project_image_tag(project, target) if target else archive_tag

@@ -18,7 +18,7 @@ from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import (
     ResolvedPatch,
@@ -117,7 +117,7 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
     return tuple(layers)
 
 
-def group_layers_into_large_and_small_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
+def group_adjacent_layers_by_stage(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
     stages = []
     for name, found in groupby(layers, key=lambda layer: stage_name_of_layer(layer.name)):
         together = tuple(found)
@@ -207,7 +207,7 @@ class ImagePlan:
         return self.lock
 
 
-def plan_image(
+def plan_image_without_tag(
     target: Target,
     lock: Lock | None,
     rlbox_requirements: tuple[str, ...],
@@ -227,8 +227,8 @@ def plan_image(
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
 
-    stages = group_layers_into_large_and_small_stages(plan_python_layers(target, lock))
-    versions = list_stack_package_versions(target, lock)
+    stages = group_adjacent_layers_by_stage(plan_python_layers(target, lock))
+    versions = list_stack_package_versions_or_empty(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patches = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
@@ -493,7 +493,7 @@ class ImageSources:
         )
 
     def build_plan_without_tag(self) -> ImagePlan:
-        return plan_image(
+        return plan_image_without_tag(
             self.target,
             self.lock,
             list_rlbox_base_requirements(),

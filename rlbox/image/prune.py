@@ -19,7 +19,7 @@ from rlbox.image.names import (
     NO_PROJECT_TAG,
     PROJECT_NAME_VARIABLE,
     find_recorded_project_dir_or_empty,
-    format_target_colon_project_tag,
+    format_rlbox_image_tag,
     parse_image_tag_or_empty,
     project_name,
 )
@@ -103,7 +103,7 @@ def select_images(
     own = project_name(project_of_targets)
     found: dict[str, EngineImage] = {}
     for name in tags_ids_or_targets:
-        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_target_colon_project_tag(name, own))
+        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_rlbox_image_tag(name, own))
         named = [
             row for row in images if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))
         ]
@@ -121,7 +121,7 @@ def select_images(
 def untag_or_remove_images(images: Iterable[EngineImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
     for row in images:
-        connect_engine().remove_image(row.name)
+        connect_engine().remove_image_if_exists(row.name)
 
 
 def _describe_image(

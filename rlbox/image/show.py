@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.relock import get_version_or_commit, list_lock_changes, map_groups_to_entries
+from rlbox.artifacts.relock import get_version_commit_or_empty, list_lock_changes, map_groups_to_image_entries
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, SpecError
@@ -115,9 +115,11 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
         "groups": [
             {
                 "name": name,
-                "packages": [{"name": x.name, "version": get_version_or_commit(x), "sha256": x.sha256} for x in rows],
+                "packages": [
+                    {"name": x.name, "version": get_version_commit_or_empty(x), "sha256": x.sha256} for x in rows
+                ],
             }
-            for name, rows in (map_groups_to_entries(lock).items() if lock else ())
+            for name, rows in (map_groups_to_image_entries(lock).items() if lock else ())
             if rows
         ],
         "note": no_lock_reason,

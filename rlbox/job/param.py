@@ -66,7 +66,7 @@ class Param(SpecModel):
         return self.unit or _DEFAULT_UNITS.get(self.effective_type, "")
 
 
-def convert_without_bounds_check(param: Param, value: Scalar) -> Scalar:
+def convert_and_check_except_bounds(param: Param, value: Scalar) -> Scalar:
     """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
 
     Raises ValueError: it has the wrong type, is none of the choices, lies out of the range, or is a placeholder of a
@@ -270,7 +270,7 @@ def find_param_value_problems(
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        problem = find_bounds_problem(param, convert_without_bounds_check(param, value))
+        problem = find_bounds_problem(param, convert_and_check_except_bounds(param, value))
     except ValueError as error:
         return [_with_value(error, value)]
     if not problem:

@@ -13,7 +13,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import (
     Param,
     Scalar,
-    convert_without_bounds_check,
+    convert_and_check_except_bounds,
     find_bounds_problem,
     format_scalar,
     merge_profiles,
@@ -133,7 +133,7 @@ class _Problems:
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
         param = self._job.params[name]
         try:
-            settled = convert_without_bounds_check(param, value)
+            settled = convert_and_check_except_bounds(param, value)
             problem = find_bounds_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
@@ -190,7 +190,7 @@ def build_undated_overrides_entry(
 
 def resolve_default_params(job: Job) -> dict[str, Scalar]:
     return {
-        name: convert_without_bounds_check(param, param.default)
+        name: convert_and_check_except_bounds(param, param.default)
         for name, param in job.params.items()
         if param.default is not None
     }

@@ -90,7 +90,7 @@ class PlaceholderFiller:
 
         return _PLACEHOLDER.sub(value, text)
 
-    def fill_argv_dropping_empty_flags(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def fill_argv_dropping_empty_bool_params(self, path_for_errors: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """A word that is nothing but a true-or-false parameter may be empty, and is left out then."""
         filled = ((word, self.fill_text(path_for_errors, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
@@ -326,12 +326,12 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
-        argv=fill.fill_argv_dropping_empty_flags(f"{where}.command", stage.command)
-        + (fill.fill_argv_dropping_empty_flags(f"{where}.resume", stage.resume) if again else ()),
+        argv=fill.fill_argv_dropping_empty_bool_params(f"{where}.command", stage.command)
+        + (fill.fill_argv_dropping_empty_bool_params(f"{where}.resume", stage.resume) if again else ()),
         env=fill.fill_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=tuple(rule.fill_placeholders(f"{where}.needs", fill.fill_text) for rule in stage.needs),
-        listens=fill.fill_argv_dropping_empty_flags(f"{where}.listens", stage.listens),
+        listens=fill.fill_argv_dropping_empty_bool_params(f"{where}.listens", stage.listens),
         ray=ray,
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
@@ -352,10 +352,10 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
     return ServicePlan(
         name=service.name,
         title=service.title,
-        argv=fill.fill_argv_dropping_empty_flags(f"{where}.command", service.command),
+        argv=fill.fill_argv_dropping_empty_bool_params(f"{where}.command", service.command),
         env=fill.fill_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        listens=fill.fill_argv_dropping_empty_flags(f"{where}.listens", service.listens),
+        listens=fill.fill_argv_dropping_empty_bool_params(f"{where}.listens", service.listens),
         publish=service.publish,
         ready=ready,
         start_s=service.start_s,
@@ -366,7 +366,7 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
     )
 
 
-def plan_resume(
+def replan_stages_for_resume(
     job: Job,
     previous_plan: RunPlan,
     next_attempt_by_stage: Mapping[str, int],

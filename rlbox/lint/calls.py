@@ -74,7 +74,7 @@ class Call:
                 arguments.append(Argument(override[1], override[2], word.position))
         return arguments
 
-    def find_argument(self, *names: str) -> Argument | None:
+    def find_first_argument(self, *names: str) -> Argument | None:
         return next((argument for argument in self.arguments if argument.name in names), None)
 
 

@@ -64,7 +64,7 @@ class Document:
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
-    def contains_regex_even_in_comments(self, regex: str) -> bool:
+    def has_regex_match_ignoring_case(self, regex: str) -> bool:
         return re.search(regex, self.text, re.IGNORECASE) is not None
 
     def get_ignored_rules(self, line_number: int) -> set[str]:

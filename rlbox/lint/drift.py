@@ -64,9 +64,7 @@ class DriftRule(Matcher):
     source: tuple[SingleLine, ...] = ()
     dated: datetime.date
 
-    def judge_versions_fails_outside_ranges(
-        self, pinned_versions: Mapping[str, str]
-    ) -> Literal["works", "warns", "fails", "unknown"]:
+    def judge_pinned_version(self, pinned_versions: Mapping[str, str]) -> Literal["works", "warns", "fails", "unknown"]:
         """Return what the rule's package does in the versions at hand; `fails` for a rule without one."""
         if not (self.works or self.warns or self.fails):
             return "fails"
@@ -82,7 +80,7 @@ class DriftRule(Matcher):
             return "fails" if covers(self.fails) else "works"
         return "works" if covers(self.works) else "warns" if covers(self.warns) else "fails"
 
-    def describe_working_versions(self, pinned_versions: Mapping[str, str]) -> str:
+    def format_version_ranges_or_empty(self, pinned_versions: Mapping[str, str]) -> str:
         """Return in which versions it works, as far as that decides."""
         ranges = {"not with": self.fails, "works with": self.works, "with a warning,": self.works and self.warns}
         ranges["still accepted by"] = "" if self.works else self.warns

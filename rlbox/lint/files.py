@@ -11,7 +11,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.i18n import _
 from rlbox.lint.formats import guess_format_from_file_name
 from rlbox.target.lock import load_lock
@@ -63,7 +63,7 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def get_target_by_spec_file(project: Project) -> dict[Path, str | None]:
+def load_target_by_spec_file_or_none(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
     specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
     for path in project.job_files().values():
@@ -74,9 +74,9 @@ def get_target_by_spec_file(project: Project) -> dict[Path, str | None]:
     return specs
 
 
-def load_spec_else_locked_versions(project: Project, target_name: str) -> Mapping[str, str]:
+def load_pinned_versions_spec_over_lock(project: Project, target_name: str) -> Mapping[str, str]:
     """Return the versions by distribution that a target pins, by its spec, else by its lock."""
-    pinned = list_stack_package_versions(
+    pinned = list_stack_package_versions_or_empty(
         load_target(project, target_name).target, load_lock(project.own_or_shipped_lock_file(target_name))
     )
     versions = {name: version for name, version in pinned.items() if version}

@@ -154,10 +154,10 @@ def lint_text(
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    is_ruled_out = rule.unless and document.contains_regex_even_in_comments(rule.unless)
+    is_ruled_out = rule.unless and document.has_regex_match_ignoring_case(rule.unless)
     if (
-        rule.judge_versions_fails_outside_ranges(versions) != "works"
-        and document.contains_regex_even_in_comments(rule.says)
+        rule.judge_pinned_version(versions) != "works"
+        and document.has_regex_match_ignoring_case(rule.says)
         and not is_ruled_out
     ):
         for matcher in (rule, *rule.also):
@@ -167,14 +167,14 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
 
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
-    severity = hit.severity or severities.get(rule.judge_versions_fails_outside_ranges(versions), rule.severity)
+    severity = hit.severity or severities.get(rule.judge_pinned_version(versions), rule.severity)
     return LintFinding(
         file=document.name,
         line=hit.position.line,
         column=hit.position.column,
         rule=rule.id,
         severity=severity,
-        what=_fill(rule.what, hit.fields) + rule.describe_working_versions(versions),
+        what=_fill(rule.what, hit.fields) + rule.format_version_ranges_or_empty(versions),
         next_step=_fill(rule.next, hit.fields),
     )
 
@@ -194,9 +194,9 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
     has_stack = any(_STACK_IMAGE.search(image.text) for image in document.images)
     for call in document.calls:
-        if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_argument(*_CONSTRAINED):
+        if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_first_argument(*_CONSTRAINED):
             continue
-        names = rule.name + ("|ray" if call.find_argument("-U", "--upgrade", "--force-reinstall") else "")
+        names = rule.name + ("|ray" if call.find_first_argument("-U", "--upgrade", "--force-reinstall") else "")
         loose = [
             word for word in call.words if re.fullmatch(rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?", word.text, re.I)
         ]
@@ -337,7 +337,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
         position: Position | None = None
         for name, text in rule.numbers.items():
             options, _equals, default = text.partition("=")
-            argument = call.find_argument(*options.split())
+            argument = call.find_first_argument(*options.split())
             variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
             if any(len({value for _position, value in document.values.get(name, [])}) > 1 for name in variables):
                 break  # it depends on a branch

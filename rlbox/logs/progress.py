@@ -170,7 +170,7 @@ def estimate_remaining_s(reading: ProgressReading) -> float | None:
     return max(0, reading.total_or_0 - reading.step) / rate
 
 
-def select_main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
+def select_ranked_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
     """Return the few metrics that a person looks at first: losses and rewards, then what keeps a run healthy."""
     ranked = sorted(metrics, key=lambda name: (get_metric_rank(name), len(name), name))
     return {name: metrics[name] for name in ranked[:limit] if get_metric_rank(name) < LOWEST_RANK}
@@ -324,7 +324,7 @@ def parse_bar_not_counting_steps(line: str) -> ProgressBar | None:
     return ProgressBar(label=label, done=done, total=total, left_s=left_s) if 0 < total >= done else None
 
 
-def find_last_bar_unless_full(block: bytes) -> ProgressBar | None:
+def find_last_nonstep_bar_unless_full(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):

@@ -85,7 +85,7 @@ class LogPump:
     def start_copying_growing_file(self, name: str, source: Path, log_path: Path) -> None:
         self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
 
-    def detach_pipe(self, name: str) -> int | None:
+    def detach_pipe_or_none_if_closed(self, name: str) -> int | None:
         """End a log whose writer goes on; return the end of its pipe, which `attach_pipe` of another pump goes on with.
 
         It is None when the writer has closed its output.
@@ -112,7 +112,7 @@ class LogPump:
         self._grown.wait(timeout_s)
         self._grown.clear()
 
-    def stop_waiting_for_log_reader(self) -> None:
+    def disable_writer_backpressure(self) -> None:
         """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
         self._free = True
 
@@ -240,7 +240,7 @@ class LineDispatcher:
         grown = [self._read(name) for name in self._names]
         return any(grown)
 
-    def dispatch_everything_written(self) -> None:
+    def copy_and_dispatch_everything_written(self) -> None:
         """Hand over all that was written before this call."""
         self._pump.copy_everything_written()
         due = {name: log.size for name, log in self._pump.logs.items()}

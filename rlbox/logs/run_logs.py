@@ -46,7 +46,7 @@ class LogFollower:
                     path, find_last_lines_offset(path, initial_lines if path.parent == latest else 0)
                 )
 
-    def read_new_chunks(self) -> Iterator[LogChunk]:
+    def iter_next_block_of_each_log(self) -> Iterator[LogChunk]:
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name

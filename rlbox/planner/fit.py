@@ -220,7 +220,7 @@ def load_declared_capacity(app: App, target: str, gpus_option: str) -> Capacity:
     return get_declared_capacity(spec, len(request.ids) or request.count)
 
 
-def replace_declared_by_measured_capacity(
+def replace_memory_and_disk_by_measured(
     app: App, target: str, declared: Capacity, data_dir: Path, gpus_option: str
 ) -> Capacity:
     """Limits of the target's own stay; of a number of GPUs the first ones are meant."""
@@ -372,7 +372,9 @@ def estimate_stage_hours(
                 hours = run.seconds / 3600
                 return StageHours(stage=stage, low=hours, high=hours, basis=f"measured, run {run.run}", measured=True)
         if table.hours:
-            low, high = (formulas.evaluate_number_or_zero(f"stages.{stage}.hours", formula) for formula in table.hours)
+            low, high = (
+                formulas.evaluate_number_zero_if_text(f"stages.{stage}.hours", formula) for formula in table.hours
+            )
             return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
         return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 

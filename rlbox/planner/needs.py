@@ -172,7 +172,7 @@ class FitsFormulaEvaluator:
                 _("jobs/{job}.toml: fits.{where}: {error}").format(job=self._job, where=key_for_errors, error=error)
             ) from error
 
-    def evaluate_number_or_zero(self, key_for_errors: str, formula: str) -> float:
+    def evaluate_number_zero_if_text(self, key_for_errors: str, formula: str) -> float:
         value = self.evaluate(key_for_errors, formula)
         return 0.0 if isinstance(value, str) else float(value)
 
@@ -205,13 +205,14 @@ def _evaluate_stage(fits: Fits, name: str, formulas: FitsFormulaEvaluator) -> St
 
     def evaluate_parts(kind: str, parts: Mapping[str, str]) -> dict[str, float]:
         return {
-            part: formulas.evaluate_number_or_zero(f"{key}.{kind}.{part}", formula) for part, formula in parts.items()
+            part: formulas.evaluate_number_zero_if_text(f"{key}.{kind}.{part}", formula)
+            for part, formula in parts.items()
         }
 
     return StageNeeds(
         stage=name,
-        nodes=int(formulas.evaluate_number_or_zero(f"{key}.nodes", row.nodes)),
-        gpus=int(formulas.evaluate_number_or_zero(f"{key}.gpus", row.gpus)),
+        nodes=int(formulas.evaluate_number_zero_if_text(f"{key}.nodes", row.nodes)),
+        gpus=int(formulas.evaluate_number_zero_if_text(f"{key}.gpus", row.gpus)),
         card=evaluate_parts("card", row.card),
         host=evaluate_parts("host", row.host),
         disk=evaluate_parts("disk", row.disk),

@@ -94,7 +94,7 @@ class Constraint(NamedTuple):
         return f"{self.name}{self.range}" if self.range else f"no {self.name}"
 
 
-class UnknownVersion(NamedTuple):
+class VersionWithoutFacts(NamedTuple):
     """A version of a package that no fact speaks of, and those that facts speak of, the newest first."""
 
     name: str
@@ -113,7 +113,7 @@ class StackProblem:
     versions: Mapping[str, tuple[str, ...]]
     constraints: tuple[Constraint, ...]
     facts: tuple[CompatFact, ...]
-    unknown: tuple[UnknownVersion, ...]
+    unknown: tuple[VersionWithoutFacts, ...]
     versions_with_facts: Mapping[str, tuple[str, ...]]
 
     def domains(self, constraints: Iterable[Constraint]) -> VersionsByName:
@@ -163,7 +163,7 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
         ),
         facts=facts,
         unknown=tuple(
-            UnknownVersion(one.name, one.range.removeprefix("=="), known)
+            VersionWithoutFacts(one.name, one.range.removeprefix("=="), known)
             for one in constraints
             if one.range and (known := table.versions_with_facts.get(one.name))
             if not any(is_in_range(one.range, version) for version in known)

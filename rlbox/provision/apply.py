@@ -96,7 +96,7 @@ class ApplyResult:
 EMPTY_RESULT = ApplyResult()
 
 
-def apply_plan_steps(
+def apply_plan_steps_skipping_unavailable_apt(
     plan: ApplyPlan,
     store: ObjectStore,
     source: PackageSource,
@@ -225,7 +225,7 @@ def _install_files(
     return tuple(sorted(now - known - {""}))
 
 
-def uninstall_and_list_problems(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
+def uninstall_and_describe_leftovers(layout: Layout, on_path: Callable[[str], None]) -> tuple[str, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
     record = read_install_record(layout)
     if record is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import decimal_and_gib_size_text
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_check_manifest_json
 from rlbox.foreign import parse_untrusted_json
@@ -257,7 +257,7 @@ class _Placed:
             if self._layout.takes_effect_in_layout(path):
                 link, origin = self._layout.prefix_paths_in_text(to, self._paths), self._origins.get(path, "rlbox")
                 yield FileToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
-        target, versions = self._target, list_stack_package_versions(self._target, lock)
+        target, versions = self._target, list_stack_package_versions_or_empty(self._target, lock)
         hardware = hardware_python_ports_json(target, ports)
         manifest = parse_untrusted_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))

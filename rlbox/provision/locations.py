@@ -57,7 +57,7 @@ def forget_prefix(target: str, layout: Layout) -> None:
 
 
 @contextmanager
-def hold_layout_lock(app: App, layout: Layout) -> Iterator[None]:
+def wait_and_hold_layout_lock(app: App, layout: Layout) -> Iterator[None]:
     if app.dry_run:  # it changes nothing, and waits for nobody
         yield
         return

@@ -20,7 +20,7 @@ from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import NodeError, RlboxError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
@@ -30,13 +30,18 @@ from rlbox.provision.apply import (
     ApplyOptions,
     ApplyResult,
     PackageSource,
-    apply_plan_steps,
+    apply_plan_steps_skipping_unavailable_apt,
     require_disk_space_for_venv,
-    uninstall_and_list_problems,
+    uninstall_and_describe_leftovers,
 )
 from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_applied_or_default_layout, forget_prefix, hold_layout_lock, save_prefix
+from rlbox.provision.locations import (
+    find_applied_or_default_layout,
+    forget_prefix,
+    save_prefix,
+    wait_and_hold_layout_lock,
+)
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
 from rlbox.provision.probe import (
     list_installed_apt_packages,
@@ -110,7 +115,7 @@ def _files(
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in list_install_artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.verify_and_seal(file.sha256, file.size)]
+    missing = [file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
@@ -138,20 +143,20 @@ def prepare_host_target(app: App, image: ImagePlan, layout: Layout, options: App
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions(target, lock))
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions_or_empty(target, lock))
     ports = load_target_ports_by_job_dot_port(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages(list_target_apt_packages(target))
     options, record = options or ApplyOptions(), read_install_record(layout)
     if record and not options.python_path:
         options = replace(options, python_path=record.python)
-    interpreter = choose_venv_python_or_version(target, options.python_path)
+    interpreter = require_venv_python_or_version(target, options.python_path)
     desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter
     )
     return HostTarget(desired=desired, lock=lock, image=image, options=options)
 
 
-def choose_venv_python_or_version(target: Target, user_python: str) -> str:
+def require_venv_python_or_version(target: Target, user_python: str) -> str:
     """Return the interpreter that is named, or that of the spec, else a version, of which any will do."""
     path, wanted = user_python or target.python.interpreter, target.python.version
     script = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -192,7 +197,7 @@ def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: Ap
         files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
         probe_files = list_install_artifacts(prepared.lock)
         fetch_and_report_missing(app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files)
-    done = apply_plan_steps(plan, store, source, prepared.options, on_step)
+    done = apply_plan_steps_skipping_unavailable_apt(plan, store, source, prepared.options, on_step)
     save_prefix(prepared.desired.target, prepared.desired.layout)
     return done
 
@@ -226,7 +231,7 @@ def ensure_host_at_lock(
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare_host_target(app, image, layout)
-    with hold_layout_lock(app, layout):
+    with wait_and_hold_layout_lock(app, layout):
         plan = probe_and_plan(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
@@ -296,7 +301,7 @@ def provision_target(
         if app.dry_run:
             _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
-    with hold_layout_lock(app, layout):
+    with wait_and_hold_layout_lock(app, layout):
         plan, done = probe_and_plan(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             before_changes(len(plan.steps))
@@ -334,8 +339,10 @@ def uninstall_applied_target(app: App, target: str, layout: Layout) -> RemovalRe
     paths = (*record.laid, *record.parts, *([layout.add_prefix(VENV)] if record.environment else []))
     if app.dry_run:
         return RemovalResult("laid", paths)
-    with hold_layout_lock(app, layout):
-        notes = uninstall_and_list_problems(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
+    with wait_and_hold_layout_lock(app, layout):
+        notes = uninstall_and_describe_leftovers(
+            layout, lambda path: app.print_status(path) if app.verbosity > 0 else None
+        )
     forget_prefix(target, layout)
     return RemovalResult("removed", paths, notes)
 

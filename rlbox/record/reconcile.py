@@ -38,11 +38,7 @@ from rlbox.record.state import (
     replace_stage,
     write_run_state,
 )
-from rlbox.record.supervisor_file import (
-    describe_stop_requester,
-    is_same_boot,
-    load_supervisor_info,
-)
+from rlbox.record.supervisor_file import describe_stop_requester, is_same_boot, load_supervisor_info
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
@@ -64,13 +60,13 @@ class RuntimeHandle(Protocol):
 
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
-    def stop_if_own(self, grace_s: int) -> None:
+    def require_own_and_stop(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
 
-    def remove_if_own(self) -> None: ...
+    def require_own_and_remove(self) -> None: ...
 
 
-def ensure_final_state_is_written(
+def ensure_final_state_matches_exit_info(
     run_dir: Path,
     plan: RunPlan,
     exit_info: SupervisorExit,
@@ -181,4 +177,4 @@ def kill_leftovers_and_ensure_final_state(
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         known = SupervisorExit(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return ensure_final_state_is_written(run_dir, plan, known, earlier_passed_stages, exit_info)
+    return ensure_final_state_matches_exit_info(run_dir, plan, known, earlier_passed_stages, exit_info)

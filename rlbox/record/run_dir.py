@@ -18,7 +18,7 @@ from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.journal import reserve_disk_space_for_record
-from rlbox.system.safe_files import ensure_dir, read_bytes, replace_file
+from rlbox.system.safe_files import ensure_dir_without_parents, read_bytes, replace_file
 
 PLAN_FILE = "plan.json"
 
@@ -34,16 +34,16 @@ def write_run_files(
 ) -> None:
     """Keep what ran, so that it can be read whatever has changed since. Raises `OSError`."""
     for path in (run_dir, run_dir / "stages"):
-        ensure_dir(path)
+        ensure_dir_without_parents(path)
     reserve_disk_space_for_record(run_dir)
     if job_programs_dir is not None:
-        ensure_dir(run_dir / "job")
+        ensure_dir_without_parents(run_dir / "job")
         ignored = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(
             job_programs_dir, run_dir / "job" / job_programs_dir.name, ignore=ignored, copy_function=shutil.copy
         )
     for name, text in extra_files.items():
-        ensure_dir((run_dir / name).parent)
+        ensure_dir_without_parents((run_dir / name).parent)
         replace_file(run_dir / name, text.encode())
     write_run_plan(run_dir, plan)
 

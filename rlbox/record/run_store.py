@@ -46,13 +46,13 @@ from rlbox.record.reconcile import (
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
 from rlbox.record.state import RunState, load_run_state_or_none
 from rlbox.system.safe_files import (
-    ensure_dir,
+    ensure_dir_without_parents,
     is_regular_file,
     list_directory_empty_if_missing,
     lstat_path,
     remove_tree,
     rename_path,
-    walk_files,
+    walk_non_directories,
 )
 
 _RUNS = "runs"
@@ -115,7 +115,7 @@ class RunStore:
         whole, draft = self.run_dir(plan.run_id), self._drafts_dir / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
-                ensure_dir(folder)
+                ensure_dir_without_parents(folder)
             write_run_files(draft, plan, job_programs_dir, extra_files)
             rename_path(draft, whole)
         except OSError:
@@ -223,7 +223,7 @@ class RunStore:
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = kill_leftovers_and_ensure_final_state(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
-            runtime.remove_if_own()
+            runtime.require_own_and_remove()
         self._write_outcome(run, known, state)
         return True
 
@@ -270,7 +270,7 @@ def _unreadable(what: str, error: OSError) -> NodeError:
 
 def sum_file_sizes(folder: Path) -> int:
     """Links are not followed, and not counted."""
-    return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
+    return sum(facts.st_size for __, facts in walk_non_directories(folder) if stat.S_ISREG(facts.st_mode))
 
 
 def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
@@ -282,7 +282,7 @@ def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
     gone = run_store.trash_dir / run
     try:
         for folder in (gone.parent.parent, gone.parent):
-            ensure_dir(folder)
+            ensure_dir_without_parents(folder)
         if lstat_path(gone):  # a run of this name that a kill left here
             remove_tree(gone)
         rename_path(run_store.run_dir(run), gone)

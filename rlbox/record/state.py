@@ -28,7 +28,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import read_valid_json_from_tail
 from rlbox.system.safe_files import (
-    ensure_dir,
+    ensure_dir_without_parents,
     list_directory_empty_if_missing,
     read_bytes,
     rename_path,
@@ -215,7 +215,7 @@ def load_run_state_or_none(run_dir: Path) -> RunState | None:
         return None
 
 
-def read_last_events(run_dir: Path) -> Iterator[dict[str, Any]]:
+def iter_events_in_file_tail(run_dir: Path) -> Iterator[dict[str, Any]]:
     return (event for event in read_valid_json_from_tail(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
@@ -258,5 +258,5 @@ def find_first_unpassed_unskipped_stage(previous_state: RunState) -> str | None:
 def _move_away(folder: Path, name: str) -> None:
     for own in list_directory_empty_if_missing(folder):
         if not own.startswith(ATTEMPT_PREFIX):
-            ensure_dir(folder / name)
+            ensure_dir_without_parents(folder / name)
             rename_path(folder / own, folder / name / own)

@@ -50,7 +50,7 @@ class SupervisorInfo:
     begun_at: str = ""
 
 
-def write_supervisor_info_or_refuse(
+def write_supervisor_info_refusing_second_start(
     run_dir: Path, *, place: str, container: str, attempt: int, watchdog_pid: int
 ) -> SupervisorInfo:
     """Write down that this process carries out the run; raises `OSError`, and `NodeError` when the attempt has begun

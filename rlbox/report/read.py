@@ -20,28 +20,17 @@ from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_
 from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
 from rlbox.record.resources import RESOURCES_FILE, ResourceSample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
-from rlbox.record.state import (
-    EVENTS_FILE,
-    RUN_FILE,
-    RunState,
-    StageState,
-    create_run_state,
-    load_run_state,
-)
+from rlbox.record.state import EVENTS_FILE, RUN_FILE, RunState, StageState, create_run_state, load_run_state
 from rlbox.report.plots import PlotSeries, XKind, thin_points_to_extremes
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import (
-    parse_valid_json_objects,
-    read_valid_json_from_tail,
-    read_whole_lines_from_tail,
-)
+from rlbox.system.json_files import iter_tail_lines, parse_valid_json_objects, read_valid_json_from_tail
 from rlbox.system.safe_files import (
     find_files_by_path_suffix,
     is_regular_file,
     list_directory_empty_if_missing,
     open_regular_file,
     read_bytes,
-    walk_files,
+    walk_non_directories,
 )
 from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.lock import Lock, parse_lock
@@ -179,7 +168,7 @@ class _Files:
 
     def read_lines(self, name: str) -> Iterator[bytes]:
         try:
-            yield from read_whole_lines_from_tail(self.run_dir / name)
+            yield from iter_tail_lines(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
@@ -231,7 +220,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[StageEvidence]:
     for stage in state.stages:
         folder = files.run_dir / stage.directory
         for found in [folder / EVIDENCE_FOLDER, *(folder / name / EVIDENCE_FOLDER for name in _attempts(folder))]:
-            held = [name for name, _ in walk_files(found)] if stage.directory else []
+            held = [name for name, _ in walk_non_directories(found)] if stage.directory else []
             if not held:
                 continue
             yield StageEvidence(

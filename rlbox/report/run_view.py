@@ -29,12 +29,12 @@ from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
     estimate_remaining_s,
-    find_last_bar_unless_full,
+    find_last_nonstep_bar_unless_full,
     find_progress_candidates,
     merge_readings,
     parse_metrics_record,
     parse_progress_line,
-    select_main_metrics,
+    select_ranked_metrics,
 )
 from rlbox.record.resources import RESOURCES_FILE, ResourceSample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
@@ -149,7 +149,7 @@ def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
         stage=stage,
         progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
         activity=find_stage_activity(
-            stage, samples, {path.stem: find_last_bar_unless_full(data) for path, data in logs.items()}
+            stage, samples, {path.stem: find_last_nonstep_bar_unless_full(data) for path, data in logs.items()}
         ),
         sample=sample,
         disk_full_in_s=disk_full_in_s,
@@ -259,7 +259,7 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         yield "speed", _speed_text(facts)
         yield (
             "metrics",
-            " · ".join(f"{name} {value:.4g}" for name, value in select_main_metrics(facts.progress.metrics).items()),
+            " · ".join(f"{name} {value:.4g}" for name, value in select_ranked_metrics(facts.progress.metrics).items()),
         )
     if sample:
         yield "use", _use(sample)

@@ -253,7 +253,9 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
                 tunnel = probe_engine_tunnel(engine, head.machine.engine_socket, head.run_shell)
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
-                raise NodeError(monitor.stop_and_explain(error), where=head.name, next_step=logs_command) from error
+                raise NodeError(
+                    monitor.stop_show_and_explain(error), where=head.name, next_step=logs_command
+                ) from error
             if code:
                 _write_evidence(app, head, run_id, cluster.instances, monitor)
             return code

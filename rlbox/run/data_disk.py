@@ -36,7 +36,7 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_existing_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
+def require_named_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk for a command that looks at what is there; `NodeError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.

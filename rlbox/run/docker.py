@@ -167,11 +167,11 @@ class RunContainer:
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
 
-    def stop_if_own(self, grace_s: int) -> None:
+    def require_own_and_stop(self, grace_s: int) -> None:
         if self._is_own():
             self.engine.stop_container(self.ref.name, grace_s)
 
-    def remove_if_own(self) -> None:
+    def require_own_and_remove(self) -> None:
         if self._is_own():
             self.engine.remove_container_and_network(self.ref.name)
 

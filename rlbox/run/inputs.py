@@ -107,7 +107,7 @@ def require_free_ports(app: App, plan: RunPlan) -> None:
                     raise NodeError(cause.what, next_step=cause.next_step)
 
 
-def require_matching_source(
+def require_matching_source_if_set(
     app: App, job: Job, values: ParamValues, *, is_local_run: bool, accept_other_version: bool
 ) -> SourceTree | None:
     """Return the user's tree; `SpecError` where it is not the job's framework in this minor version."""
@@ -130,7 +130,7 @@ def require_matching_source(
     return None
 
 
-def probe_source_or_refuse_change(
+def probe_plan_source_or_refuse_override(
     app: App, job: Job, plan: RunPlan, set_params: Mapping[str, str]
 ) -> SourceTree | None:
     """`SpecError`: the tree is gone, or `set_params` name one, and a resumed run keeps its own."""

@@ -55,7 +55,7 @@ def stop_or_kill_run(
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_first_stop_request(run_dir, user, via)
     if container := run_store.find_container_runtime(plan.run_id):
-        container.stop_if_own(int(grace_s))
+        container.require_own_and_stop(int(grace_s))
         return
     asked = killed = 0.0
     begun = time.monotonic()

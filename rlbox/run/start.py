@@ -30,7 +30,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPlan, plan_resume
+from rlbox.job.plan import RunPlan, replan_stages_for_resume
 from rlbox.planner.fit import (
     FitResult,
     RunCommand,
@@ -38,7 +38,7 @@ from rlbox.planner.fit import (
     format_needs_lines,
     load_declared_capacity,
     needs_to_json,
-    replace_declared_by_measured_capacity,
+    replace_memory_and_disk_by_measured,
     require_fit,
     require_resume_fit_except_disk,
     require_set_param_paths_on_data_disk,
@@ -67,7 +67,7 @@ from rlbox.run.backend import (
     create_backend,
     format_run_command_without_params,
 )
-from rlbox.run.data_disk import load_environ_and_dotenv_masker, open_existing_store_or_exec_remotely
+from rlbox.run.data_disk import load_environ_and_dotenv_masker, require_named_store_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
@@ -75,14 +75,14 @@ from rlbox.run.inputs import (
     compute_specs_digest,
     find_job_programs_dir,
     load_secrets_from_environ_and_files,
-    probe_source_or_refuse_change,
+    probe_plan_source_or_refuse_override,
     require_free_ports,
-    require_matching_source,
+    require_matching_source_if_set,
 )
 from rlbox.run.launch import start_and_follow
 from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.safe_files import (
-    ensure_dir,
+    ensure_dir_without_parents,
     is_regular_file,
     list_directory_empty_if_missing,
     read_bytes,
@@ -104,7 +104,9 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         require_cluster_table(job)
     forced = require_consistent_stack_or_forced_conflict(app, target, force=options.force)
     is_local_run = backend.is_data_disk_local and options.place != CLUSTER
-    tree = require_matching_source(app, job, values, is_local_run=is_local_run, accept_other_version=options.force)
+    tree = require_matching_source_if_set(
+        app, job, values, is_local_run=is_local_run, accept_other_version=options.force
+    )
     if tree:
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: tree.folder})
     secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
@@ -176,7 +178,7 @@ def _check_fit(
     with app.collecting_refusals_if_dry_run("memory"):
         capacity = load_declared_capacity(app, target, gpus)
         if backend.is_data_disk_local:
-            capacity = replace_declared_by_measured_capacity(app, target, capacity, run_store.data_dir, gpus)
+            capacity = replace_memory_and_disk_by_measured(app, target, capacity, run_store.data_dir, gpus)
         fit = check_fit(job, values, capacity)
         place = "" if options.place == DEFAULT_PLACE else options.place
         given = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
@@ -246,7 +248,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(f"run {run_name}"):
-        run_store = open_existing_store_or_exec_remotely(app, target, options.data)
+        run_store = require_named_store_or_exec_remotely(app, target, options.data)
     if run_store is None:
         return app.print_dry_run({}, "", f"look for run {run_name}")
     run_dir = run_store.find_run_dir_or_latest(run_name)
@@ -262,7 +264,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, values)
-    tree = probe_source_or_refuse_change(app, job, plan, options.param_settings)
+    tree = probe_plan_source_or_refuse_override(app, job, plan, options.param_settings)
     secrets = load_secrets_from_environ_and_files(
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
@@ -370,7 +372,7 @@ class _ResumedRun:
             path = self.run_dir / name
             if is_regular_file(path):
                 old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
-                ensure_dir(old)
+                ensure_dir_without_parents(old)
                 rename_path(path, old / path.name)
         # the diff that the record names is no spec, and there for the first time
         for name, text in self.files.items():
@@ -398,7 +400,7 @@ class _ResumedRun:
         with app.collecting_refusals_if_dry_run("stages"):
             _require_stages_passed(skipped, options, f"rlbox run --resume {plan.run_id}")
         if state:
-            plan = plan_resume(job, plan, self._list_attempts(state), options.param_settings)
+            plan = replan_stages_for_resume(job, plan, self._list_attempts(state), options.param_settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
             with app.collecting_refusals_if_dry_run("memory"):

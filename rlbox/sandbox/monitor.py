@@ -23,7 +23,7 @@ from rlbox.system.process_table import (
     list_child_pids,
     list_thread_dirs,
     probe_resident_bytes_or_0,
-    read_proc_file_of_live_thread,
+    read_proc_memory_file_or_empty,
     read_stat_fields_or_empty,
     read_text_or_empty,
 )
@@ -76,7 +76,7 @@ class ProcessMonitor:
             limit = "disk"
         self.limit = self.limit or limit
 
-    def allow_or_deny_next_fork(self, listener: int) -> None:
+    def allow_next_fork_or_record_limit(self, listener: int) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
             number = receive_fork_request(listener)
@@ -189,7 +189,7 @@ def _read_state(thread: str) -> str:
 
 
 def _read_proportional_bytes(pid: int) -> int:
-    for line in read_proc_file_of_live_thread(pid, "smaps_rollup").splitlines():
+    for line in read_proc_memory_file_or_empty(pid, "smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
     return probe_resident_bytes_or_0(pid)
@@ -262,7 +262,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
-    rows = (line.split(maxsplit=5) for line in read_proc_file_of_live_thread(pid, "maps").splitlines())
+    rows = (line.split(maxsplit=5) for line in read_proc_memory_file_or_empty(pid, "maps").splitlines())
     return {
         int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }

@@ -124,7 +124,7 @@ def _wait(monitor: ProcessMonitor, streams: _ProgramStreams, first: int, control
             if fd == control:
                 monitor.limit = "cancelled"
             elif fd in monitor.listeners and event & select.POLLIN:
-                monitor.allow_or_deny_next_fork(fd)
+                monitor.allow_next_fork_or_record_limit(fd)
             elif fd in monitor.listeners or not streams.read_available(fd):
                 poll.unregister(fd)
         if time.monotonic() >= due:

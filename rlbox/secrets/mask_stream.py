@@ -20,7 +20,7 @@ _MARKED = re.compile(
 _FILLED = re.compile(_MARKED.pattern + rb"|[" + re.escape(bytes(set(_BETWEEN) - set(b"\x1b\\"))) + rb"]+")
 
 
-def remove_separators(data: bytes) -> bytes:
+def remove_escapes_quotes_and_whitespace(data: bytes) -> bytes:
     """Return `data` without what may stand between the characters of a secret."""
     if b"\x1b" in data or b"\\" in data:
         data = _MARKED.sub(b"", data)
@@ -28,7 +28,7 @@ def remove_separators(data: bytes) -> bytes:
 
 
 def _map_offsets(data: bytes) -> list[int]:
-    """Return where each byte of `remove_separators(data)` stands in `data`."""
+    """Return where each byte of `remove_escapes_quotes_and_whitespace(data)` stands in `data`."""
     offsets: list[int] = []
     at = 0
     for filled in _FILLED.finditer(data):
@@ -61,14 +61,14 @@ class _Span(NamedTuple):
 class MaskPatterns:
     """All forms in which secrets are written, prepared once for many streams.
 
-    What `remove_separators` takes out may stand between any two characters of a form.
+    What `remove_escapes_quotes_and_whitespace` takes out may stand between any two characters of a form.
     """
 
     def __init__(self, forms: Iterable[str]) -> None:
         import re2  # only a run with secrets pays for the import
 
-        squeezed = {remove_separators(form.encode("utf-8", "surrogateescape")) for form in forms}
-        # `remove_separators` reads a first n, r or t behind a backslash as the end of an escape.
+        squeezed = {remove_escapes_quotes_and_whitespace(form.encode("utf-8", "surrogateescape")) for form in forms}
+        # `remove_escapes_quotes_and_whitespace` reads a first n, r or t behind a backslash as the end of an escape.
         squeezed |= {form[1:] for form in squeezed if form[:1] in (b"n", b"r", b"t")}
         self._forms = sorted(form for form in squeezed if len(form) >= MIN_SECRET_LENGTH)
         self.longest = max(map(len, self._forms), default=0)
@@ -138,7 +138,7 @@ class MaskStream:
 
 
 def _find_secrets(patterns: MaskPatterns, data: bytes) -> list[_Span]:
-    matches = list(patterns.regex.finditer(remove_separators(data)))
+    matches = list(patterns.regex.finditer(remove_escapes_quotes_and_whitespace(data)))
     offsets = _map_offsets(data) if matches else []
     return [_create_span(data, offsets, match.start(), match.end()) for match in matches]
 
@@ -146,7 +146,7 @@ def _find_secrets(patterns: MaskPatterns, data: bytes) -> list[_Span]:
 def _find_open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
-    view = remove_separators(data)
+    view = remove_escapes_quotes_and_whitespace(data)
     starts = patterns.find_incomplete_start_offsets(view)
     offsets = _map_offsets(data) if starts else []
     spans = (_create_span(data, offsets, start, len(view), is_open=True) for start in starts)

@@ -218,7 +218,7 @@ def _base64_forms(text: str) -> set[str]:
 def _number_forms(text: str) -> set[str]:
     """Return its bytes in hexadecimal and as a list of decimal numbers, and its characters as JSON may escape them.
 
-    `remove_separators` takes out blanks and backslashes first, so that `\\x68\\x66` is found as `x68x66`.
+    `remove_escapes_quotes_and_whitespace` takes out blanks and backslashes first, so `\\x68\\x66` is found as `x68x66`.
     """
     data = text.encode("utf-8", "surrogateescape")
     hex_forms = {separator.join(f"{byte:02x}" for byte in data) for separator in ("", ":", "-", ",0x", "0x", "x", "%")}

@@ -213,7 +213,7 @@ def _last_line(outcome: Outcome) -> str:
     return lines[-1] if lines else _("exit code {exit_code}").format(exit_code=outcome.exit_code)
 
 
-def run_in_terminal(address: SshAddress, command: str) -> int:
+def run_in_foreground_or_open_shell(address: SshAddress, command: str) -> int:
     words = (address.ssh_destination, command) if command else (address.ssh_destination,)
     return run_in_foreground(Command(argv=(*address.to_argv_before_destination(), "--", *words)))
 

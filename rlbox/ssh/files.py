@@ -229,7 +229,7 @@ class DownloadDirectory:
             self._verified = {str(file["path"]): RemoteFile(**file) for file in saved.get("files", ())}
 
     @property
-    def has_verified_files(self) -> bool:
+    def has_recorded_verified_files(self) -> bool:
         return bool(self._verified)
 
     def find_unverified(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:

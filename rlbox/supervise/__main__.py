@@ -70,13 +70,13 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     from rlbox.record.disk_lock import acquire_disk_lock
     from rlbox.record.run_dir import create_lock_owner_from_plan
-    from rlbox.record.supervisor_file import describe_stop_requester, write_supervisor_info_or_refuse
+    from rlbox.record.supervisor_file import describe_stop_requester, write_supervisor_info_refusing_second_start
 
     if not inherited:
         data = Path(plan.paths.data).resolve()
         acquire_disk_lock(data, create_lock_owner_from_plan(plan), _START_S)  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
-        write_supervisor_info_or_refuse(
+        write_supervisor_info_refusing_second_start(
             run_dir,
             place=plan.place,
             container=plan.container,
@@ -147,14 +147,16 @@ def _run_watchdog(run_dir: Path, lock_handle: int) -> int:
 
 def _write_end_of_supervisor(run_dir: Path, code: int) -> None:
     from rlbox.diagnose.cause import make_killed_or_ended_exit_info
-    from rlbox.record.reconcile import ensure_final_state_is_written
+    from rlbox.record.reconcile import ensure_final_state_matches_exit_info
     from rlbox.record.run_dir import load_plan_file
     from rlbox.record.supervisor_file import LOG_FILE
     from rlbox.system.tail import read_tail_lines_or_empty
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
         said = read_tail_lines_or_empty(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        ensure_final_state_is_written(run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said))
+        ensure_final_state_matches_exit_info(
+            run_dir, load_plan_file(run_dir), make_killed_or_ended_exit_info(code, said)
+        )
 
 
 if __name__ == "__main__":

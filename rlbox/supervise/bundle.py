@@ -24,8 +24,8 @@ from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, find_run_cause
 from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_url_and_header_credentials
-from rlbox.system.files import open_locked_atomic, require_writable_file
-from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
+from rlbox.system.files import open_locked_atomic, require_replaceable_or_creatable_file
+from rlbox.system.safe_files import open_regular_file, read_bytes, walk_non_directories
 
 SUMMARY = "SUMMARY.md"
 LOG_TAIL_BYTES = 20 * 1000 * 1000
@@ -76,7 +76,7 @@ class Selection(NamedTuple):
 
 def select_bundle_files(run_dir: Path, *, whole_logs: bool) -> Selection:
     taken, left = list[_SelectedFile](), list[SkippedFile]()
-    for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
+    for name, facts in sorted(itertools.islice(walk_non_directories(run_dir), _MOST_FILES)):
         size = facts.st_size
         why = _find_skip_reason(name, facts) or ("more than 2000 files" if len(taken) >= _MOST_TAKEN else "")
         if why:
@@ -112,7 +112,7 @@ def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:
             where=str(out),
             next_step=_("name another place with --out"),
         )
-    require_writable_file(out, "--out")
+    require_replaceable_or_creatable_file(out, "--out")
 
 
 def build_summary_and_errors_by_name(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rlbox.amounts import decimal_size_text, exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_session_dir
+from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_or_latest_session_dir
 from rlbox.errors import RlboxError
 from rlbox.job.plan import RayPlan, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
@@ -32,7 +32,7 @@ from rlbox.system.command import run_command
 from rlbox.system.files import free_bytes_or_0
 from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
 from rlbox.system.identity import get_user_name_or_uid
-from rlbox.system.json_files import read_whole_lines_from_tail
+from rlbox.system.json_files import iter_tail_lines
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.system.process_table import (
@@ -241,7 +241,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage":{json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        lines = (row.decode("utf-8", "replace") for row in read_whole_lines_from_tail(run_dir / RESOURCES_FILE))
+        lines = (row.decode("utf-8", "replace") for row in iter_tail_lines(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row)
     except OSError as error:
         raise NoEvidenceError(f"{RESOURCES_FILE}: {error.strerror}") from error
@@ -252,7 +252,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
 
 def _collect_ray_log_text(ray: RayPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line."""
-    folder = (find_job_session_dir(ray) / "logs").resolve()
+    folder = (find_job_or_latest_session_dir(ray) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:

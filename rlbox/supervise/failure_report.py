@@ -25,7 +25,7 @@ from rlbox.diagnose.first_fatal import (
 )
 from rlbox.hang.evidence import write_hang_markdown_if_hung
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
-from rlbox.record.state import read_last_events
+from rlbox.record.state import iter_events_in_file_tail
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import (
     CollectedTexts,
@@ -37,7 +37,7 @@ from rlbox.supervise.evidence import (
     list_evidence_collectors,
 )
 from rlbox.system.files import compute_file_sha256, is_enospc_or_edquot
-from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file, walk_files
+from rlbox.system.safe_files import make_directories_replacing_non_directories, replace_file, walk_non_directories
 
 _LINE = 300
 _STORY = 30
@@ -90,7 +90,7 @@ def _shown(text: str, masks: SecretMasker) -> str:
 def _tell_story(failure: StageFailure, fatals: Iterable[LogFailure]) -> list[dict[str, str]]:
     moments = [
         {"at": event["t"], "what": what, "where": ""}
-        for event in read_last_events(failure.run_dir)
+        for event in iter_events_in_file_tail(failure.run_dir)
         if event.get("stage") == failure.stage.name
         and str(event.get("t", "")) >= failure.started_at
         and (what := _describe_event(event))
@@ -338,7 +338,7 @@ def write_texts_and_list_problems_after_first(folder: Path, texts: Mapping[str, 
 
 def write_evidence_manifest(folder: Path, missing: Mapping[str, str], masks: SecretMasker) -> None:
     rows = []
-    for name, facts in sorted(walk_files(folder)):
+    for name, facts in sorted(walk_non_directories(folder)):
         last = name.rpartition("/")[2]
         if stat.S_ISREG(facts.st_mode) and not last.startswith(".") and last != MANIFEST_FILE:
             sha256 = ""

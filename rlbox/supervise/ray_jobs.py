@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.ray_state import create_ray_client, find_job_session_dir
+from rlbox.doctor.ray_state import create_ray_client, find_job_or_latest_session_dir
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import NoFullResponseError, explain_response_error
+from rlbox.system.http import NoFullResponseError, describe_response_error
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
 
@@ -88,7 +88,7 @@ class SubmittedRayJob:
 
 
 def find_driver_log_path(plan: RayPlan) -> Path:
-    return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
+    return find_job_or_latest_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def write_secrets_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) -> str:
@@ -110,7 +110,7 @@ def _query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.read_json()
     except (NoFullResponseError, ValueError) as error:
-        return RayJobInfo(status=UNREACHABLE, message=explain_response_error(error))
+        return RayJobInfo(status=UNREACHABLE, message=describe_response_error(error))
     if answer.status != 200:
         return RayJobInfo(status=UNREACHABLE, message=f"HTTP {answer.status}")
     code = data.get("driver_exit_code")
@@ -127,7 +127,7 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
         with create_ray_client(_SUBMIT_S) as http:
             answer = http.request("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
     except NoFullResponseError as error:
-        return RayJobInfo(status=REFUSED, message=explain_response_error(error))
+        return RayJobInfo(status=REFUSED, message=describe_response_error(error))
     if answer.status != 200:
         lines = answer.read_body().decode("utf-8", "replace").strip().splitlines()
         return RayJobInfo(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")

@@ -122,7 +122,7 @@ class _StageServices:
     def retain_and_record_others_stopped(self, keep: Sequence[RunningService]) -> None:
         for service in self._watch.services:
             if service in keep:
-                output = self._watch.pump.detach_pipe(service.plan.name)
+                output = self._watch.pump.detach_pipe_or_none_if_closed(service.plan.name)
                 kept = RetainedService(service=service, stage=self._stage.name, output_fd=output)
                 self._context.retained[service.plan.name] = kept
                 self._watch.record_service(service, state="kept")
@@ -310,7 +310,7 @@ class _StageRun:
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse; all at once when the user is waiting."""
         self._gate.ignore_failures_while_stopping()
-        self._watch.pump.stop_waiting_for_log_reader()
+        self._watch.pump.disable_writer_backpressure()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:

@@ -126,7 +126,7 @@ class StageWatch:
             code = service.child.poll()
             if code is None or code in tolerated_exit_codes:
                 continue
-            self.logs.dispatch_everything_written()
+            self.logs.copy_and_dispatch_everything_written()
             self.raise_on_forbidden_line_or_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
@@ -162,7 +162,7 @@ class StageWatch:
             service.begin_liveness_checks()
 
     def read_outputs_to_end_and_fail_late_rules(self) -> None:
-        self.logs.dispatch_everything_written()
+        self.logs.copy_and_dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
         while self._read_metric_files():
             pass

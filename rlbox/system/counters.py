@@ -181,7 +181,7 @@ class CpuUsage:
         return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > _WAITS_CORES else 1.0
 
     @property
-    def throttled_share_of_wanted(self) -> float:
+    def throttled_share_of_used_and_throttled(self) -> float:
         wanted = self.throttled_cores + self.used_cores
         return self.throttled_cores / wanted if wanted > _WAITS_CORES else 0.0
 

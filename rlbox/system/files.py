@@ -77,7 +77,7 @@ def compute_file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def hard_link_or_copy_read_only(source: Path, destination: Path) -> None:
+def hardlink_or_make_readonly_copy(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)
     except OSError as error:
@@ -126,7 +126,7 @@ def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]
         ) from error
 
 
-def require_writable_file(path: Path, option_in_hint: str) -> None:
+def require_replaceable_or_creatable_file(path: Path, option_in_hint: str) -> None:
     """Refuse a file that cannot be written or has no folder: a slip makes none. `option_in_hint`: as `--out`."""
     if is_existing_non_regular_file(path):
         raise NodeError(

@@ -34,7 +34,7 @@ redirects without end)."""
 
 
 class NoFullResponseError(Exception):
-    """No answer came, or only a part of one; `explain_response_error` makes a sentence of the cause."""
+    """No answer came, or only a part of one; `describe_response_error` makes a sentence of the cause."""
 
     kind: NoResponseKind
     host: str
@@ -44,7 +44,7 @@ class NoFullResponseError(Exception):
         self.kind, self.host = kind, host
 
 
-def explain_response_error(error: Exception) -> str:
+def describe_response_error(error: Exception) -> str:
     if not isinstance(error, NoFullResponseError):
         return _strip_errno(error)
     if error.kind == "silent":

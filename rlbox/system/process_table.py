@@ -122,11 +122,11 @@ def read_cmdline_or_empty(pid: int) -> str:
 
 
 def probe_resident_bytes_or_0(pid: int) -> int:
-    fields = read_proc_file_of_live_thread(pid, "statm").split()
+    fields = read_proc_memory_file_or_empty(pid, "statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def read_proc_file_of_live_thread(pid: int, file_name: str) -> str:
+def read_proc_memory_file_or_empty(pid: int, file_name: str) -> str:
     """Return a file on the memory that all threads share; one that has ended shows none of it."""
     texts = (read_text_or_empty(f"{thread}/{file_name}") for thread in list_thread_dirs(pid))
     return next((text for text in texts if text and not text.startswith("0 ")), "")
@@ -158,7 +158,7 @@ def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[in
     return found
 
 
-def find_session_and_tree_pids(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_tree_session_and_group_pids(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
     shared = {process.pid for process in table.values() if process.session_id in roots or process.group_id in roots}
     return roots | shared | find_descendants_excluding_roots(table, roots | shared)

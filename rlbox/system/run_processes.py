@@ -23,7 +23,7 @@ from rlbox.system.process_table import (
     ProcessKey,
     find_own_pids_by_env,
     find_self_and_ancestors,
-    find_session_and_tree_pids,
+    find_tree_session_and_group_pids,
     probe_process,
     probe_processes,
 )
@@ -108,7 +108,7 @@ class ChildProcess:
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
         # of an id that was given to another process the session is empty, too
-        return set() if is_reused else find_session_and_tree_pids(table, {self.pid})
+        return set() if is_reused else find_tree_session_and_group_pids(table, {self.pid})
 
 
 class RunProcesses:
@@ -171,11 +171,11 @@ class RunProcesses:
 
     def _find_own_trees(self, table: dict[int, Process]) -> set[int]:
         own = {p.pid for p in table.values() if p.parent_pid == os.getpid() and p.key not in self._strangers}
-        return find_session_and_tree_pids(table, own)
+        return find_tree_session_and_group_pids(table, own)
 
     def _find_members(self, table: dict[int, Process]) -> set[int]:
         marked = find_own_pids_by_env(table, self._marks)
-        return find_session_and_tree_pids(table, self._find_own_trees(table) | marked)
+        return find_tree_session_and_group_pids(table, self._find_own_trees(table) | marked)
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_env_marks(child.stage), PART_MARK: child.part}

@@ -124,7 +124,7 @@ def remove_file(path: Path) -> None:
         os.unlink(path.name, dir_fd=folder)
 
 
-def ensure_dir(path: Path) -> None:
+def ensure_dir_without_parents(path: Path) -> None:
     """Make a folder in one that is there; it may be there already, a link may not."""
     with _open_directory_fd(path.parent) as folder, contextlib.suppress(FileExistsError):
         os.mkdir(path.name, dir_fd=folder)
@@ -139,7 +139,7 @@ def make_directories_replacing_non_directories(root: Path, below: str) -> Path:
         facts = lstat_path(root)
         if facts is not None and not stat.S_ISDIR(facts.st_mode):
             remove_file(root)
-        ensure_dir(root)
+        ensure_dir_without_parents(root)
     return root
 
 
@@ -221,7 +221,7 @@ class WalkedFile(NamedTuple):
     stat: os.stat_result
 
 
-def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile]:
+def walk_non_directories(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
     The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
@@ -241,7 +241,7 @@ def walk_files(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[WalkedFile
 
 
 def find_files_by_path_suffix(path: Path, path_suffix: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
-    found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
+    found = (below for below, facts in walk_non_directories(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{path_suffix}"))
 
 

@@ -36,7 +36,7 @@ class Package:
     source: str = "python"
 
     @property
-    def is_from_index(self) -> bool:
+    def is_from_python_or_torch_index(self) -> bool:
         return self.source.partition("/")[0] in ("python", "torch-wheels")
 
     @property

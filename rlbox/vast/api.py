@@ -23,7 +23,7 @@ from rlbox.system.http import (
     HttpResponse,
     NoFullResponseError,
     create_tls_context,
-    explain_response_error,
+    describe_response_error,
     retry,
 )
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
@@ -262,7 +262,7 @@ def _ask(
         except NoFullResponseError as error:
             raise NodeError(
                 _("vast.ai does not answer {what}: {explain_no_response}").format(
-                    what=what, explain_no_response=explain_response_error(error)
+                    what=what, explain_no_response=describe_response_error(error)
                 ),
                 where=url,
                 next_step=step_if_unanswered or _("look at the network, and try again"),

@@ -285,7 +285,7 @@ def choose_download_directory(instance_id: int, directory: Path | None = None) -
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)
-    if directory is None and not home.has_verified_files:
+    if directory is None and not home.has_recorded_verified_files:
         return DownloadDirectory(record, Path(f"vast-{instance_id}").absolute())
     return home
 

@@ -15,7 +15,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError, SpecError, WorkFailed, get_main_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _, join
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
@@ -35,7 +35,7 @@ _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_vast_docker_options(target: Target) -> dict[str, str]:
+def parse_docker_options_to_vast_env(target: Target) -> dict[str, str]:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -190,7 +190,7 @@ def render_target_onstart(
 ) -> OnstartScript:
     """Return the on-start script of a target; `force`: also of a stack that contradicts itself."""
     loaded = load_target_with_fix_apt_packages(app.project, target.name)
-    versions = list_stack_package_versions(loaded.target, None)
+    versions = list_stack_package_versions_or_empty(loaded.target, None)
     select_and_render_fixes(loaded.all_fixes, loaded.target, versions)  # for what they refuse
     folders = app.project.template_dirs()
     return render_onstart(loaded.target, folders, agent_start_script, upload_dir, ignore_stack_conflicts=force)
@@ -203,7 +203,7 @@ def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bo
     return render_target_onstart(app, target, format_job_agent_start_shell(disk), upload_dir, force=force)
 
 
-def search_offers_and_quote(
+def require_rental_offer_unless_dry_run(
     app: App, target: Target, options: RentalOptions, job: str = "", *, force: bool = False
 ) -> RentalQuote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
@@ -214,7 +214,7 @@ def search_offers_and_quote(
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_cuda_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
-    env = parse_vast_docker_options(target)
+    env = parse_docker_options_to_vast_env(target)
     needs = make_offer_filter(target, env, options.price)
     _require_image_and_price(target, image, needs)
     request = InstanceCreateRequest(

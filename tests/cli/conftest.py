@@ -57,7 +57,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     for name in ("engine.data_disk", "artifacts.fetch"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes_or_0", lambda path: 1 << 60)
     monkeypatch.setattr(
-        "rlbox.run.start.replace_declared_by_measured_capacity", lambda app, target, room, folder, gpus: room
+        "rlbox.run.start.replace_memory_and_disk_by_measured", lambda app, target, room, folder, gpus: room
     )
     monkeypatch.setattr("rlbox.run.docker.require_usable_local_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.report_and_require_local_devices", lambda *asked: None)

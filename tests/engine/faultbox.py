@@ -21,15 +21,10 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import evaluate_fix, list_stack_package_versions
+from rlbox.fixes.conditions import evaluate_fix, list_stack_package_versions_or_empty
 from rlbox.fixes.fix import BakedFile, Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json, resolve_patches_with_skipped
-from rlbox.fixes.render import (
-    RenderedFixes,
-    build_fix_template_values,
-    render_fix_template,
-    select_and_render_fixes,
-)
+from rlbox.fixes.render import RenderedFixes, build_fix_template_values, render_fix_template, select_and_render_fixes
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.names import project_image_tag
 from rlbox.image.plan import build_container_defaults
@@ -145,7 +140,7 @@ def load_fix(name: str) -> Fix:
 def problems(case: Case, fix: Fix) -> list[str]:
     """What is wrong with a fix and its fault test; nothing when the fault is there without it and gone with it."""
     target = case.spec()
-    versions = list_stack_package_versions(target, None)
+    versions = list_stack_package_versions_or_empty(target, None)
     verdict = evaluate_fix(fix, target, versions)
     if not verdict.applies:
         return [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
@@ -170,7 +165,7 @@ def cured(case: Case, fix: Fix, target: Target) -> list[str]:
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
     try:
-        select_and_render_fixes([fix], target, list_stack_package_versions(target, None))
+        select_and_render_fixes([fix], target, list_stack_package_versions_or_empty(target, None))
     except SpecError as error:
         fits = re.search(case.refused, f"{error.what}\n{error.next_step}")
         return [] if fits else [f"refused with another message: {error.what}"]
@@ -204,16 +199,20 @@ def with_it(case: Case, fix: Fix, target: Target, baked: RenderedFixes) -> list[
 
 
 def _check(fix: Fix, target: Target) -> str:
-    values = build_fix_template_values(target, list_stack_package_versions(target, None))
+    values = build_fix_template_values(target, list_stack_package_versions_or_empty(target, None))
     return render_fix_template(fix.check.run, values, fix.id) if fix.check else ""
 
 
 def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
     """Run a case in a container of a lab image, with what a fix bakes or without."""
-    laid = baked or select_and_render_fixes([], target, list_stack_package_versions(target, None))
+    laid = baked or select_and_render_fixes([], target, list_stack_package_versions_or_empty(target, None))
     limits = build_container_defaults(target, laid)
     inherited = lab_env(image)
-    env = {name: text for name, text in laid.build_merged_env(inherited).items() if text != inherited.get(name)}
+    env = {
+        name: text
+        for name, text in laid.build_env_including_inherited(inherited).items()
+        if text != inherited.get(name)
+    }
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
@@ -235,7 +234,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
 
 def _patching(baked: RenderedFixes, target: Target) -> list[BakedFile]:
     """What changes the sources of the faulty machine as a build changes those of an image."""
-    rows = resolve_patches_with_skipped(baked.fixes, target, list_stack_package_versions(target, None), {})
+    rows = resolve_patches_with_skipped(baked.fixes, target, list_stack_package_versions_or_empty(target, None), {})
     if not has_patches_to_apply(rows):
         return []
     scripts = CHECKOUT / "templates/scripts"

@@ -16,7 +16,7 @@ from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.patches import render_patch_manifest_json, resolve_patches_with_skipped
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.lock import load_lock
@@ -66,7 +66,7 @@ print(json.dumps(answers))
 def patched(target: str, folder: Path) -> Path:
     """Return an environment with the Ray that a target locks, patched as its image is."""
     fixed = load_target_with_fix_apt_packages(PROJECT, target)
-    versions = list_stack_package_versions(fixed.target, load_lock(PROJECT.own_or_shipped_lock_file(target)))
+    versions = list_stack_package_versions_or_empty(fixed.target, load_lock(PROJECT.own_or_shipped_lock_file(target)))
     root, ray = folder / "root", f"ray[default]=={versions['ray']}"
     venv, uv = root / "opt/venv", str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "-q", "--python=3.11", str(venv)], check=True)

@@ -47,7 +47,7 @@ def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
     ]
     assert "\\boxed{}" in problems[0].message
     assert problems[0].message.endswith("Half as a fraction?")
-    assert problems[2].solution_as_model_answer == "\\boxed{7}"
+    assert problems[2].solution_as_model_answer_or_empty == "\\boxed{7}"
 
 
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:

@@ -13,7 +13,7 @@ from optionbox import parser_of, read
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import load_job
-from rlbox.job.plan import RunPlan, StagePlan, plan_resume
+from rlbox.job.plan import RunPlan, StagePlan, replan_stages_for_resume
 from rlbox.target.target import load_target
 
 OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")
@@ -44,7 +44,7 @@ def test_every_command_is_read(parser: argparse.ArgumentParser, profile: str) ->
 def test_a_run_that_is_taken_up_again_loads_and_says_what_is_lost(parser: argparse.ArgumentParser) -> None:
     job = load_job(Project(folder=CHECKOUT), "holdem")
     before: RunPlan = plan_of("holdem", "full")
-    again = plan_resume(job, before, {"full": 2})
+    again = replan_stages_for_resume(job, before, {"full": 2})
     found = options(parser, stage_of(again, "full"))
     assert (found.load, found.no_load_optim, found.no_load_rng) == ("/data/exp/holdem_full50_beijing", True, True)
     assert any("momentum" in note for note in again.notes)

@@ -18,7 +18,7 @@ import pytest
 from jobplan import job_of, plan_of
 from pydantic import BaseModel
 
-from rlbox.job.plan import RunPlan, plan_resume
+from rlbox.job.plan import RunPlan, replan_stages_for_resume
 
 JOBS = Path(__file__).parents[2] / "jobs"
 NAMES = sorted(path.stem for path in JOBS.glob("*.toml"))
@@ -49,7 +49,7 @@ def table(job: str) -> Iterator[str]:
     for stage in found.stages:
         if stage.resume or found.resume.params:
             before = plan_of(job, next(iter(stage.profiles), ""))
-            again = _lines(plan_resume(found, before, {stage.name: 2}))
+            again = _lines(replan_stages_for_resume(found, before, {stage.name: 2}))
             yield from ("", f"# {stage.name} again", "", *_changes(_lines(before), again))
 
 

@@ -16,7 +16,7 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
-from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
+from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results_sorted_by_step
 from rlbox.evaluation.model_server import MultiServerModelClient
 from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
 from rlbox.evaluation.suites import ProblemSources, SuiteOrProblemError, load_suite, load_suites_with_problems
@@ -122,7 +122,7 @@ def test_what_is_done_is_not_asked_again_and_one_bad_checkpoint_stops_nothing(
     (project / "checkpoints/global_step_200/huggingface/config.json").unlink()
     code = run(project, player, sandbox, monkeypatch, "--final-tier", "1")
     assert "step_200: incomplete checkpoint" in str(code)
-    assert [one.step for one in read_results(project / "out")] == [100, 300, 378]
+    assert [one.step for one in read_results_sorted_by_step(project / "out")] == [100, 300, 378]
     before = len(player.bodies)
     (kept,) = (project / "out/step_300/per_problem/mbpp_reg").iterdir()
     kept.unlink()
@@ -184,7 +184,7 @@ def test_the_model_before_training_is_the_baseline(
     with playing(Player(failing)) as player:
         words = ("--base", str(base), "--only", "100", "--tier", "3", "--final-tier", "3")
         assert run(project, player, sandbox, monkeypatch, *words) == 0
-    assert [one.name for one in read_results(project / "out")] == ["base", "step_100"]
+    assert [one.name for one in read_results_sorted_by_step(project / "out")] == ["base", "step_100"]
     with playing(Player(solving)) as player:
         assert run(project, player, sandbox, monkeypatch, "--only", "200,300", "--tier", "3") == 0
     (project / "out/step_100/summary.json").unlink()

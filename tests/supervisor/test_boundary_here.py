@@ -18,7 +18,11 @@ from rlbox.errors import NodeError
 from rlbox.record.disk_lock import acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import create_lock_owner_from_plan, write_run_plan
 from rlbox.record.state import create_run_state, load_run_state, write_run_state
-from rlbox.record.supervisor_file import is_host_supervisor_alive, load_supervisor_info, write_supervisor_info_or_refuse
+from rlbox.record.supervisor_file import (
+    is_host_supervisor_alive,
+    load_supervisor_info,
+    write_supervisor_info_refusing_second_start,
+)
 from rlbox.run.launch import stop_or_kill_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
@@ -65,7 +69,7 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
     assert f"rlbox run --resume {run_dir.name}" in said
     assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
     with pytest.raises(NodeError, match="has started before"):
-        write_supervisor_info_or_refuse(run_dir, place="here", container="", attempt=1, watchdog_pid=0)
+        write_supervisor_info_refusing_second_start(run_dir, place="here", container="", attempt=1, watchdog_pid=0)
 
 
 def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Popen[bytes]) -> None:

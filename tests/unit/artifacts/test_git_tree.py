@@ -133,7 +133,7 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
     assert caught.value.what.startswith(f"1 file cannot be fetched\n  project-{facts.commit[:12]}.tar\n    behind: ")
     assert list(store.list_partials()) == []
     fetched(store, facts, behind=tmp_path / "behind.git", missing=tmp_path / "none", direct=project)
-    assert store.verify_and_seal(facts.sha256, facts.size)
+    assert store.is_present_and_intact(facts.sha256, facts.size)
 
 
 def test_no_such_ref(project: Path) -> None:

@@ -13,7 +13,7 @@ from rlbox.artifacts.mirrors import (
     list_file_urls,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
-    list_image_urls_or_original,
+    list_image_references_or_original,
     override_machine_apt_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
@@ -188,13 +188,13 @@ def test_references_of_images() -> None:
         rule("oci", "host", "https://hub.example/sub", match="docker.io"),
         rule("oci", "direct"),
     )
-    assert urls(list_image_urls_or_original(f"debian@{DIGEST}", mine)) == [
+    assert urls(list_image_references_or_original(f"debian@{DIGEST}", mine)) == [
         f"m.example/docker.io/library/debian@{DIGEST}",
         f"hub.example/sub/library/debian@{DIGEST}",
         f"debian@{DIGEST}",
     ]
-    assert urls(list_image_urls_or_original(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_references_or_original(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
         f"m.example/nvcr.io/nvidia/pytorch@{DIGEST}",
         f"nvcr.io/nvidia/pytorch@{DIGEST}",
     ]
-    assert urls(list_image_urls_or_original(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
+    assert urls(list_image_references_or_original(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]

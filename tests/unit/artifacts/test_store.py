@@ -71,7 +71,7 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_object(store: ObjectStore) -> None:
-    assert (list(store.list_digests()), store.has(FILE.sha256), store.verify_and_seal(FILE.sha256)) == (
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_present_and_intact(FILE.sha256)) == (
         [],
         False,
         False,
@@ -80,8 +80,8 @@ def test_an_object(store: ObjectStore) -> None:
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.verify_and_seal(FILE.sha256, len(DATA))
-    assert not store.verify_and_seal(FILE.sha256, len(DATA) + 1)
+    assert store.is_present_and_intact(FILE.sha256, len(DATA))
+    assert not store.is_present_and_intact(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
@@ -168,7 +168,7 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
     assert store.add_file_if_sha256_matches(source, FILE.sha256) == FILE.sha256
-    assert store.verify_and_seal(FILE.sha256, len(DATA))
+    assert store.is_present_and_intact(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
     assert store.add_file_if_sha256_matches(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]

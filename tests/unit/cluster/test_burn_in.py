@@ -9,11 +9,7 @@ import pytest
 from clusterfacts import plan, survey
 
 from rlbox.cluster import checks
-from rlbox.cluster.checks import (
-    AllReduceResult,
-    BurnInResult,
-    run_burn_in,
-)
+from rlbox.cluster.checks import AllReduceResult, BurnInResult, run_all_reduce_checks
 from rlbox.cluster.nodes import ClusterContext
 from rlbox.errors import NodeError
 
@@ -58,7 +54,7 @@ def played(monkeypatch: pytest.MonkeyPatch, b: dict[str, Any]) -> tuple[ClusterC
 
 def test_each_node_by_itself_then_both(monkeypatch: pytest.MonkeyPatch) -> None:
     context, calls = played(monkeypatch, {"bytes_s": 0.9e9, "wrong": 0})
-    proof = run_burn_in(context, plan(), survey())
+    proof = run_all_reduce_checks(context, plan(), survey())
     assert proof.findings == []
     assert [(way.nodes, way.ranks) for way in proof.all_reduces] == [(("a",), 2), (("b",), 2), (("a", "b"), 4)]
     assert sorted(calls[-4:])[-1] == ("b", "reduce", 3, 4, "cuda:1", "10.0.0.1", 8118)
@@ -66,12 +62,12 @@ def test_each_node_by_itself_then_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bad_node_is_left_out_of_the_work_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     context, __ = played(monkeypatch, {"bytes_s": 1e9, "wrong": 3})
-    proof = run_burn_in(context, plan(), survey())
+    proof = run_all_reduce_checks(context, plan(), survey())
     assert [(one.id, one.where) for one in proof.findings] == [("reduce-wrong", "b")]
     assert [way.nodes for way in proof.all_reduces] == [("a",), ("b",)]
 
 
 def test_a_rank_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     context, __ = played(monkeypatch, {"error": "NCCL error"})
-    (one,) = run_burn_in(context, plan(), survey()).findings
+    (one,) = run_all_reduce_checks(context, plan(), survey()).findings
     assert (one.id, one.where, one.seen) == ("reduce-failed", "b", "b: NCCL error")

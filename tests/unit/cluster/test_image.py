@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rlbox.cluster import image as sending
-from rlbox.cluster.image import find_present_layers, hash_layers_and_config, send_archive
+from rlbox.cluster.image import find_present_layer_digests, hash_layers_and_config, send_archive
 from rlbox.cluster.nodes import Node
 from rlbox.engine.archive import ImageArchive
 from rlbox.errors import EngineError
@@ -69,7 +69,7 @@ def test_identity_is_that_of_layers_and_configuration() -> None:
 
 def test_layers_that_an_image_of_the_node_begins_with_are_not_sent(archive: ImageArchive) -> None:
     engine = Engine(["sha256:a", "sha256:b", "sha256:x"], ["sha256:c"])
-    assert find_present_layers(cast(Any, engine), archive, archive.manifests[0]) == {"1", "2"}
+    assert find_present_layer_digests(cast(Any, engine), archive, archive.manifests[0]) == {"1", "2"}
     assert send(engine, archive) == []
     assert engine.loaded == [b"3"]
 

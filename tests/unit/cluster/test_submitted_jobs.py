@@ -13,8 +13,8 @@ from rlbox.cluster.jobs import (
     LARGEST_PACKAGE,
     ClusterJob,
     LogReader,
-    find_upload_file_sizes,
     is_excluded_itself,
+    measure_files_to_upload,
     parse_leading_utc_time,
     timestamp_lines,
 )
@@ -43,10 +43,10 @@ def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
 def test_what_is_too_large_names_its_largest_file(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as file:
         file.truncate(LARGEST_PACKAGE)
-    assert find_upload_file_sizes(str(tmp_path), []) == {"data": LARGEST_PACKAGE}
+    assert measure_files_to_upload(str(tmp_path), []) == {"data": LARGEST_PACKAGE}
     (tmp_path / "more").write_text("x")
     with pytest.raises(SpecError, match="the working directory has ") as caught:
-        find_upload_file_sizes(str(tmp_path), [])
+        measure_files_to_upload(str(tmp_path), [])
     assert str(caught.value.next_step).startswith("--exclude data;")
 
 
@@ -59,8 +59,8 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
     (work / "link.py").symlink_to("pkg/run.py")
     (work / "lost").symlink_to("nowhere")
     (work / "big").write_text("1" * 100)
-    assert find_upload_file_sizes(str(work), ["big"]) == {"link.py": 8, "pkg/run.py": 8}
-    assert find_upload_file_sizes(None, []) == {}
+    assert measure_files_to_upload(str(work), ["big"]) == {"link.py": 8, "pkg/run.py": 8}
+    assert measure_files_to_upload(None, []) == {}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fix_catalogue, load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions
+from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_applicable_fixes
 from rlbox.image.plan import build_container_defaults, build_image_labels
@@ -78,7 +78,7 @@ def target(folder: Folder, text: str = "") -> Target:
 )
 def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
     spec = target(folder, text)
-    verdict = evaluate_fix(fix(applies=applies), spec, list_stack_package_versions(spec, None))
+    verdict = evaluate_fix(fix(applies=applies), spec, list_stack_package_versions_or_empty(spec, None))
     assert (verdict.applies, reason in map(str, verdict.reasons)) == (holds, True), verdict
 
 
@@ -92,10 +92,10 @@ def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> N
     spec = target(folder, STACK)
     rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
     lock = replace(fitting_lock(spec, ()), groups=(LockedGroup(name="engine", packages=rows),))
-    assert list_stack_package_versions(spec, lock) == {
+    assert list_stack_package_versions_or_empty(spec, lock) == {
         "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
     }  # fmt: skip
-    assert check_package_requirement("ray>=9", list_stack_package_versions(spec, lock))[0]
+    assert check_package_requirement("ray>=9", list_stack_package_versions_or_empty(spec, lock))[0]
     holds, why = check_package_requirement("a==1", {"a": "no version"})
     assert (holds, why) == (False, "a has the version 'no version', which cannot be compared")
 
@@ -107,12 +107,12 @@ def test_what_is_baked(folder: Folder) -> None:
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
     baked = select_and_render_fixes((second, other, first), spec, {"ray": ""})
     assert [row.id for row in baked.fixes] == ["first", "second"]
-    assert baked.build_merged_env({"LIBRARY_PATH": "/base", "H": "1"}) == {
+    assert baked.build_env_including_inherited({"LIBRARY_PATH": "/base", "H": "1"}) == {
         "LIBRARY_PATH": "/a:/b:/c:/base",
         "H": "1",
         "X": "/data",
     }
-    assert baked.build_merged_env({})["LIBRARY_PATH"] == "/a:/b:/c"
+    assert baked.build_env_including_inherited({})["LIBRARY_PATH"] == "/a:/b:/c"
     assert [(file.path, file.mode) for file in baked.files] == [
         ("/opt/rlbox/hooks/20-second.sh", "0644"), ("/opt/rlbox/bin/ray-start", "0755"),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_lcudart_is_the_runtime_that_torch_is_built_with(
     )
     link = baked.link_target_by_path["/opt/rlbox/lib/link/libcudart.so"]
     assert link.endswith(f"/site-packages/nvidia/{leads_to}")
-    assert baked.build_merged_env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
+    assert baked.build_env_including_inherited({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
 
 
 def test_the_manifest_has_the_checks(folder: Folder) -> None:

@@ -12,7 +12,7 @@ from rlbox.image.plan import (
     build_image_labels,
     compute_image_spec_checksum,
     map_git_http_to_context_paths,
-    plan_image,
+    plan_image_without_tag,
 )
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, make_locked_patch
 from rlbox.target.target import Target, load_target
@@ -33,11 +33,11 @@ def load(folder: Folder, text: str = TARGET) -> Target:
 
 def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
     target = load(folder, text)
-    return plan_image(target, fitting_lock(target, ("rich",)), ("rich",), TEMPLATES)
+    return plan_image_without_tag(target, fitting_lock(target, ("rich",)), ("rich",), TEMPLATES)
 
 
 def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
-    plan = plan_image(load(folder), None, (), TEMPLATES)
+    plan = plan_image_without_tag(load(folder), None, (), TEMPLATES)
     assert sorted(plan.context_files) == [
         "Dockerfile",
         *(f"files/opt/rlbox/libexec/{name}" for name in ("apply_patches.py", "entrypoint.sh", "init.sh")),
@@ -60,7 +60,7 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
         name="torch", version="2.13.0+cpu", file="t.whl", sha256="e" * 64, size=200 << 20, source="torch-wheels/cpu"
     )
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
-    plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
+    plan = plan_image_without_tag(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
     assert (
         plan.context_files["wheels/torch.large/torch.torch/requirements.txt"]
@@ -87,12 +87,12 @@ COPY --link --from=rlbox.fixes /out/ /
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
     lock = replace(fitting_lock(target, ()), patches=(make_locked_patch("one.diff", "diff\n"),))
-    plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
+    plan = plan_image_without_tag(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
     assert plan.lock_fault is None
     [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]
     assert (row["name"], row["into"], row["diff"], row["skip"]) == ("one.diff", "/opt/venv", "diff\n", "")
     assert "\n# one.diff: changes /opt/venv\n" in plan.context_files["Dockerfile"]
-    assert plan_image(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock_fault == (
+    assert plan_image_without_tag(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock_fault == (
         "stale: one.diff changed since"
     )
     assert "AS rlbox.patches" not in mine(folder).context_files["Dockerfile"]
@@ -109,7 +109,7 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
         "verl": "git/verl-333333333333.tar",
         "tool": "http/tool-555555555555",
     }
-    text = plan_image(target, lock, (), TEMPLATES).context_files["Dockerfile"]
+    text = plan_image_without_tag(target, lock, (), TEMPLATES).context_files["Dockerfile"]
     assert (
         """
 FROM rlbox.tools AS rlbox.parts
@@ -123,7 +123,7 @@ RUN sh /opt/tools/install.sh settle
     )
     copies = ("rlbox.parts /out/verl/ /", "rlbox.parts /out/tool/ /", "rlbox.fixes /out/ /")
     assert "\n".join(f"COPY --link --from={copy}" for copy in copies) in text
-    assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES).context_files["Dockerfile"]
+    assert "ADD unlocked " in plan_image_without_tag(target, None, (), TEMPLATES).context_files["Dockerfile"]
 
 
 def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
@@ -154,7 +154,7 @@ def test_templates_of_the_project_come_first(folder: Folder) -> None:
     folder.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n")
     folder.target("mine")
     target = load_target(folder.project, "mine").target
-    plan = plan_image(target, None, (), folder.project.template_dirs())
+    plan = plan_image_without_tag(target, None, (), folder.project.template_dirs())
     assert plan.rendered_files["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
     assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered_files["images/mine/Dockerfile"]
 

@@ -11,7 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.image.plan import (
     MAX_LAYERS,
     PythonLayer,
-    group_layers_into_large_and_small_stages,
+    group_adjacent_layers_by_stage,
     layer_dir_relative_to_wheels,
     plan_python_layers,
 )
@@ -99,7 +99,7 @@ def test_two_channels_in_one_layer(folder: Folder) -> None:
     mine = target(folder, "torch")
     packages = (package("torch", 1, "torch-wheels/cu128"), package("vision", 1, "torch-wheels/cpu"))
     with pytest.raises(SpecError) as caught:
-        group_layers_into_large_and_small_stages(plan_python_layers(mine, lock(mine, torch=packages)))
+        group_adjacent_layers_by_stage(plan_python_layers(mine, lock(mine, torch=packages)))
     assert str(caught.value) == "stack.torch: packages of two channels of the torch wheel index: cpu, cu128"
 
 
@@ -108,7 +108,7 @@ def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
     torch = package("torch", 200 * MIB, "torch-wheels/cu128")
     packages = (torch, package("cublas", 90 * MIB), package("six"))
     layers = plan_python_layers(mine, lock(mine, torch=packages, tools=(package("rich"),)))
-    stages = group_layers_into_large_and_small_stages(layers)
+    stages = group_adjacent_layers_by_stage(layers)
     assert [(stage.name, [layer.name for layer in stage.layers]) for stage in stages] == [
         ("torch.large", ["torch.torch", "torch.cublas"]),
         ("torch", ["torch"]),
@@ -129,7 +129,7 @@ def test_two_channels_in_one_stage(folder: Folder) -> None:
     packages = (package("torch", 30 * MIB, "torch-wheels/cu128"), package("vision", 30 * MIB, "torch-wheels/cpu"))
     layers = plan_python_layers(mine, lock(mine, torch=packages))
     with pytest.raises(SpecError, match=r"stack.torch: packages of two channels"):
-        group_layers_into_large_and_small_stages(layers)
+        group_adjacent_layers_by_stage(layers)
 
 
 def test_parts_of_an_image_by_the_commands_of_its_history() -> None:

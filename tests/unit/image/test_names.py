@@ -15,7 +15,7 @@ from rlbox.errors import SpecError
 from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.names import (
     find_recorded_project_dir_or_empty,
-    format_target_colon_project_tag,
+    format_rlbox_image_tag,
     make_hashed_project_name,
     parse_image_tag_or_empty,
     project_name,
@@ -80,11 +80,11 @@ def test_what_names_no_project(name: str) -> None:
 def test_every_folder_gives_a_tag(word: str) -> None:
     name = make_hashed_project_name(word, "identity")
     assert validate_project_name(name, "") == name
-    assert parse_reference(format_target_colon_project_tag("local", name)).tag == name
+    assert parse_reference(format_rlbox_image_tag("local", name)).tag == name
 
 
 def test_a_name_is_read_as_it_is_made() -> None:
-    assert parse_image_tag_or_empty(format_target_colon_project_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
+    assert parse_image_tag_or_empty(format_rlbox_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
     assert parse_image_tag_or_empty("rlbox/local:latest") == ("local", "latest")
     for other in ("debian:bookworm", "rlbox/local", "127.0.0.1:5000/rlbox/local:v1", "rlbox/a/b:c", "<none>:<none>"):
         assert parse_image_tag_or_empty(other) == ("", "")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.errors import SpecError
-from rlbox.image.plan import plan_image
+from rlbox.image.plan import plan_image_without_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.target.target import DEFAULTS, Target, load_target
 
@@ -110,7 +110,7 @@ def test_a_dockerfile_says_what_the_spec_says(env: dict[str, str], title: str) -
         merge_tables_and_named_lists(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}),
         "x",
     )
-    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
+    text = plan_image_without_tag(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
     assert environment(text) == env
     kinds = [line.split(" ")[0] for line in instructions(text)]
     assert kinds == [
@@ -141,7 +141,7 @@ def test_a_control_character_is_refused(folder: Folder, character: str) -> None:
 def test_words_of_a_shell_line_are_quoted(folder: Folder) -> None:
     folder.target("mine", TARGET + '[python]\ninterpreter = "/opt/$(x)/it\'s"\n')
     target = load_target(folder.project, "mine").target
-    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
+    text = plan_image_without_tag(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
     word = """'/opt/$(x)/it'"'"'s'"""
     for step in ("uv", "runtime", "venv"):
         assert f" sh /opt/tools/install.sh {step} {word}\n" in text
@@ -165,7 +165,7 @@ into = "/opt/$(x);y"
 """
     folder.target("mine", TARGET + more)
     target = load_target(folder.project, "mine").target
-    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
+    text = plan_image_without_tag(target, None, (), [CHECKOUT / "templates"]).rendered_files["images/mine/Dockerfile"]
     words_of = {line.split()[0]: line.split()[-1] for line in instructions(text) if " unlocked " in line}
     assert {kind: expanded(word) for kind, word in words_of.items()} == {
         "ADD": '/out/tree/opt/$(x)"/',

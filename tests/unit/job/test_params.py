@@ -17,7 +17,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPaths, RunPlan, plan_resume, plan_run
+from rlbox.job.plan import RunPaths, RunPlan, plan_run, replan_stages_for_resume
 
 JOB = """
 title = "full and resume of seed 000"
@@ -192,7 +192,7 @@ def test_settings_of_a_command_line() -> None:
 def test_a_resumed_run(job: Job) -> None:
     """Seed 000, pit 7: weights and progress are restored, the optimizer's state is not, and the run says so (P049)."""
     first = planned(job, resolve_params(job, "full", {}))
-    again = plan_resume(job, first, {"train": 2, "eval": 1})
+    again = replan_stages_for_resume(job, first, {"train": 2, "eval": 1})
     assert again.stages[0] == first.stages[0]
     assert again.stages[1].argv == (
         *("train", "--no-load-optim", "--mem=0.7", "--timeout", "600", "76293.9453125", "/d/runs/j-1/ckpt", "/data/x"),
@@ -208,8 +208,8 @@ def test_a_resumed_run(job: Job) -> None:
 
 def test_resumed_twice_and_told_otherwise(job: Job) -> None:
     first = planned(job, resolve_params(job, "full", {"timeout": "1h"}))
-    second = plan_resume(job, first, {"train": 2, "eval": 1})
-    third = plan_resume(job, second, {"train": 3, "eval": 1}, {"load_optimizer": "true", "timeout": "2h"})
+    second = replan_stages_for_resume(job, first, {"train": 2, "eval": 1})
+    third = replan_stages_for_resume(job, second, {"train": 3, "eval": 1}, {"load_optimizer": "true", "timeout": "2h"})
     assert third.stages[1].argv[:4] == ("train", "--mem=0.7", "--timeout", "7200")
     assert third.stages[1].argv[-1] == "--attempt=3"
     assert len(third.notes) == 2
@@ -229,14 +229,14 @@ def test_resumed_twice_and_told_otherwise(job: Job) -> None:
 @pytest.mark.parametrize("settings", [{"lr": "1"}, {"timeout": "soon"}])
 def test_a_resume_with_wrong_settings(job: Job, settings: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="--set"):
-        plan_resume(job, planned(job, resolve_params(job, "full", {})), {"train": 2}, settings)
+        replan_stages_for_resume(job, planned(job, resolve_params(job, "full", {})), {"train": 2}, settings)
 
 
 def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -> None:
     first = planned(job, resolve_params(job, "full", {}))
     folder.job("seed", JOB.replace('name = "eval"', 'name = "judge"'))
     with pytest.raises(SpecError, match=r"job seed no longer has the stages of run j-1: prepare, train, eval"):
-        plan_resume(load_job(folder.project, "seed"), first, {"train": 2})
+        replan_stages_for_resume(load_job(folder.project, "seed"), first, {"train": 2})
 
 
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:

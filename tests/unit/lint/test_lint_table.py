@@ -39,14 +39,14 @@ def test_every_row_can_be_matched() -> None:
 
 def test_the_state_in_a_version() -> None:
     ranged = rule(package="a", works="<2", warns=">=2,<3")
-    states = [ranged.judge_versions_fails_outside_ranges({"a": version}) for version in ("1.0", "2.5", "3.0", "x")]
+    states = [ranged.judge_pinned_version({"a": version}) for version in ("1.0", "2.5", "3.0", "x")]
     assert states == ["works", "warns", "fails", "unknown"]
-    assert (ranged.judge_versions_fails_outside_ranges({}), rule().judge_versions_fails_outside_ranges({})) == (
+    assert (ranged.judge_pinned_version({}), rule().judge_pinned_version({})) == (
         "unknown",
         "fails",
     )
     only = rule(package="a", fails=">=2,<3")
-    assert [only.judge_versions_fails_outside_ranges(versions) for versions in ({}, {"a": "1"}, {"a": "2.1"})] == [
+    assert [only.judge_pinned_version(versions) for versions in ({}, {"a": "1"}, {"a": "2.1"})] == [
         "works",
         "works",
         "fails",

@@ -8,13 +8,13 @@ from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
     estimate_remaining_s,
-    find_last_bar_unless_full,
+    find_last_nonstep_bar_unless_full,
     find_progress_candidates,
     merge_readings,
     parse_bar_not_counting_steps,
     parse_metrics_record,
     parse_progress_line,
-    select_main_metrics,
+    select_ranked_metrics,
 )
 
 VERL = (
@@ -102,8 +102,8 @@ def test_the_latest_of_each_name_and_the_time_that_is_left() -> None:
 def test_losses_and_rewards_come_first() -> None:
     found = parse_progress_line(VERL)
     assert found
-    assert list(select_main_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
-    assert select_main_metrics({"timing_s/step": 1.0}) == {}
+    assert list(select_ranked_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
+    assert select_ranked_metrics({"timing_s/step": 1.0}) == {}
 
 
 def test_rows_of_metrics() -> None:
@@ -159,12 +159,15 @@ def test_a_line(line: str, bar: ProgressBar | None) -> None:
 
 
 def test_the_end_of_a_log() -> None:
-    assert find_last_bar_unless_full(f"begin\n{VLLM_BAR}\nnoise\n".encode()) == parse_bar_not_counting_steps(VLLM_BAR)
-    assert find_last_bar_unless_full(
+    assert find_last_nonstep_bar_unless_full(f"begin\n{VLLM_BAR}\nnoise\n".encode()) == parse_bar_not_counting_steps(
+        VLLM_BAR
+    )
+    assert find_last_nonstep_bar_unless_full(
         b"Loading: 10%| | 1/10 [00:01<00:09]\rLoading: 70%| | 7/10 [00:07<00:03]"
     ) == ProgressBar(label="Loading", done=7, total=10, left_s=3)
     assert (
-        find_last_bar_unless_full(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n") is None
+        find_last_nonstep_bar_unless_full(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n")
+        is None
     )
-    assert find_last_bar_unless_full(f"{VLLM_BAR}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
-    assert find_last_bar_unless_full(b"\xff\xfe") is None
+    assert find_last_nonstep_bar_unless_full(f"{VLLM_BAR}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
+    assert find_last_nonstep_bar_unless_full(b"\xff\xfe") is None

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions
+from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
 from rlbox.image.plan import build_container_defaults, container_limits_and_disk_json, load_image_plan
 from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
@@ -30,7 +30,7 @@ def planned(
     loaded, lock = load_target_with_fix_apt_packages(project, name), load_lock(project.own_or_shipped_lock_file(name))
     assert lock
     target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions(target, lock))
+    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions_or_empty(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
@@ -54,7 +54,7 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
     assert limits["disk"]["mount"] == "/disk"
     assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
     base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}
-    wished = {**baked.build_merged_env(base), **target.env}
+    wished = {**baked.build_env_including_inherited(base), **target.env}
     for name in {
         name for block in baked.env_blocks for name in block.path
     }:  # a folder that two fixes put in front: once

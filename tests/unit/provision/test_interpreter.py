@@ -9,7 +9,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.provision.provision import choose_venv_python_or_version
+from rlbox.provision.provision import require_venv_python_or_version
 from rlbox.target.target import Target, load_target
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -24,10 +24,11 @@ def target(name: str, **python: str) -> Target:
 @pytest.mark.allow("processes")
 def test_the_interpreter_of_the_spec_is_taken() -> None:
     assert (
-        choose_venv_python_or_version(target("local", interpreter=sys.executable, version=PYTHON), "") == sys.executable
+        require_venv_python_or_version(target("local", interpreter=sys.executable, version=PYTHON), "")
+        == sys.executable
     )
     assert (
-        choose_venv_python_or_version(target("local", interpreter="/nowhere/python", version=PYTHON), sys.executable)
+        require_venv_python_or_version(target("local", interpreter="/nowhere/python", version=PYTHON), sys.executable)
         == sys.executable
     )
 
@@ -43,10 +44,10 @@ def test_the_interpreter_of_the_spec_is_taken() -> None:
 )
 def test_one_that_was_named_is_not_passed_over(interpreter: str, version: str, named: str, says: str) -> None:
     with pytest.raises(NodeError) as refused:
-        choose_venv_python_or_version(target("local", interpreter=interpreter, version=version), named)
+        require_venv_python_or_version(target("local", interpreter=interpreter, version=version), named)
     assert says in refused.value.what
 
 
 @pytest.mark.allow("processes")
 def test_the_systems_own_is_none_that_was_named() -> None:
-    assert choose_venv_python_or_version(target("local", interpreter="/usr/bin/python3", version=OTHER), "") == OTHER
+    assert require_venv_python_or_version(target("local", interpreter="/usr/bin/python3", version=OTHER), "") == OTHER

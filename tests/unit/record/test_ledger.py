@@ -54,10 +54,10 @@ class Fake:
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
-    def stop_if_own(self, grace_s: int) -> None:
+    def require_own_and_stop(self, grace_s: int) -> None:
         self.asked.append(f"stop {grace_s}")
 
-    def remove_if_own(self) -> None:
+    def require_own_and_remove(self) -> None:
         self.asked.append("remove")
 
 

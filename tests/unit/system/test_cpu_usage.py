@@ -81,7 +81,7 @@ def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float =
 def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     """It gets all that it may have, and a fifth of what it could use."""
     found = limited(2, 8, 8)
-    assert (found.used_share_of_wanted, found.throttled_share_of_wanted, found.limit_cores) == (
+    assert (found.used_share_of_wanted, found.throttled_share_of_used_and_throttled, found.limit_cores) == (
         1.0,
         pytest.approx(0.8),
         0.2,
@@ -91,9 +91,9 @@ def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
 def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
     """A hang in a container whose other processes use up its limit is a hang."""
     found = limited(0.05, 0.1, 15)
-    assert found.throttled_share_of_wanted == 0.0
+    assert found.throttled_share_of_used_and_throttled == 0.0
 
 
 def test_a_limit_that_holds_nobody_back() -> None:
-    assert limited(5, 0.1, 0.0, cores=4.0).throttled_share_of_wanted == 0.0
+    assert limited(5, 0.1, 0.0, cores=4.0).throttled_share_of_used_and_throttled == 0.0
     assert limited(5, 0.1, 0.0, cores=4.0).limit_cores == 4.0

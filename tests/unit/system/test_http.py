@@ -18,7 +18,7 @@ from rlbox.system.http import (
     create_loopback_client,
     create_netrc_client,
     create_tls_context,
-    explain_response_error,
+    describe_response_error,
     retry,
 )
 from rlbox.system.network_settings import NetworkSettings
@@ -149,7 +149,7 @@ def test_json_and_bodies() -> None:
 def test_answers_that_are_cut(text: bytes, words: str) -> None:
     with answering(once(text)) as server:
         error = failure(server.url)
-        assert (error.kind, explain_response_error(error), error.host) == (
+        assert (error.kind, describe_response_error(error), error.host) == (
             "cut",
             "breaks the connection off",
             "127.0.0.1",
@@ -168,13 +168,13 @@ def test_silence() -> None:
     with answering(silent) as server:
         for path in ("/none", "/half"):
             error = failure(server.url + path)
-            assert (error.kind, explain_response_error(error)) == ("silent", "stalls: nothing came for too long")
+            assert (error.kind, describe_response_error(error)) == ("silent", "stalls: nothing came for too long")
 
 
 def test_nobody_listens() -> None:
     error = failure("http://127.0.0.1:1/")
     assert (error.kind, str(error)) == ("unreached", "Connection refused")
-    assert explain_response_error(error) == "cannot reach 127.0.0.1: Connection refused"
+    assert describe_response_error(error) == "cannot reach 127.0.0.1: Connection refused"
     assert isinstance(error.__cause__, Exception)
 
 
@@ -189,7 +189,7 @@ def test_a_connection_that_is_not_taken() -> None:
         error = failure(f"http://127.0.0.1:{full.getsockname()[1]}")
         for one in waiting:
             one.close()
-    assert (error.kind, explain_response_error(error)) == ("silent", "stalls: nothing came for too long")
+    assert (error.kind, describe_response_error(error)) == ("silent", "stalls: nothing came for too long")
 
 
 def test_plain_http_where_tls_is_asked_for() -> None:

@@ -113,8 +113,8 @@ def test_writing(disk: Path) -> None:
     safe_files.create_file(disk / "begun", b"1")
     with pytest.raises(FileExistsError):
         safe_files.create_file(disk / "begun", b"2")
-    safe_files.ensure_dir(disk / "more")
-    safe_files.ensure_dir(disk / "more")
+    safe_files.ensure_dir_without_parents(disk / "more")
+    safe_files.ensure_dir_without_parents(disk / "more")
     assert safe_files.list_directory_empty_if_missing(disk) == ["begun", "more", "runs"]
     assert safe_files.list_directory_empty_if_missing(disk / "none") == []
     safe_files.remove_file(disk / "none")

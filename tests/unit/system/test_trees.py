@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import read_valid_json_from_tail, read_whole_lines_from_tail
-from rlbox.system.safe_files import MAX_DEPTH, find_files_by_path_suffix, remove_tree, walk_files
+from rlbox.system.json_files import iter_tail_lines, read_valid_json_from_tail
+from rlbox.system.safe_files import MAX_DEPTH, find_files_by_path_suffix, remove_tree, walk_non_directories
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -38,7 +38,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_deep_folder_is_walked_to_a_depth_and_removed_whole(deep: Path) -> None:
-    assert len(list(walk_files(deep))) == MAX_DEPTH + 1
+    assert len(list(walk_non_directories(deep))) == MAX_DEPTH + 1
     remove_tree(deep)
     assert list(deep.parent.iterdir()) == []
 
@@ -51,9 +51,9 @@ def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
     (disk / "a/round").symlink_to(".")
     (disk / "out").symlink_to(host)
     (disk / "one").symlink_to(host / "file")
-    assert [name for name, _ in walk_files(disk)] == ["one", "out", "a/file", "a/round"]
+    assert [name for name, _ in walk_non_directories(disk)] == ["one", "out", "a/file", "a/round"]
     assert find_files_by_path_suffix(disk, "file") == [disk / "a/file"]
-    assert list(walk_files(disk / "out")) == list(walk_files(disk / "missing")) == []
+    assert list(walk_non_directories(disk / "out")) == list(walk_non_directories(disk / "missing")) == []
     with pytest.raises(OSError, match="it is a link"):
         remove_tree(disk / "out")
     remove_tree(disk)
@@ -86,7 +86,7 @@ def test_what_its_owner_may_not_write_goes_too(no_root: Path) -> None:
 def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    assert list(read_whole_lines_from_tail(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
-    assert list(read_whole_lines_from_tail(rows, 17)) == [b'{"a": 3}\n']
+    assert list(iter_tail_lines(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
+    assert list(iter_tail_lines(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
     assert list(read_valid_json_from_tail(rows, 8 << 20)) == []

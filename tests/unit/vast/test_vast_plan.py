@@ -18,13 +18,8 @@ from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import select_and_render_fixes
 from rlbox.image.forms import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.target.target import Target, load_target
-from rlbox.vast.offers import (
-    convert_to_vast_gpu_name,
-    make_offer_filter,
-    parse_offer,
-    require_fitting_offers,
-)
-from rlbox.vast.rental import parse_vast_docker_options
+from rlbox.vast.offers import convert_to_vast_gpu_name, make_offer_filter, parse_offer, require_fitting_offers
+from rlbox.vast.rental import parse_docker_options_to_vast_env
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
@@ -78,7 +73,7 @@ def test_another_platform_has_no_such_field() -> None:
 
 
 def options(text: str, mode: str = "ssh") -> dict[str, str]:
-    return parse_vast_docker_options(target(vast={"options": text, "mode": mode}))
+    return parse_docker_options_to_vast_env(target(vast={"options": text, "mode": mode}))
 
 
 def test_options_become_the_platforms_object() -> None:
