@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -137,5 +138,6 @@ def cut(process: subprocess.Popen[str]) -> None:
     """End the connection of a command to the head, as a network that fails does."""
     texts = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
     for pid in " ".join(texts).split():
-        if b"\0node0\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(int(pid), signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a short call that has ended since
+            if b"\0node0\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(int(pid), signal.SIGKILL)

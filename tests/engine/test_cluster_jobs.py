@@ -146,9 +146,8 @@ def test_a_node_that_fails_under_a_job_is_named(hosts: Hosts) -> None:
     _, err = one.communicate(timeout=180)
     assert one.returncode == 5, err
     assert "is no longer followed" in err
-    assert re.search(
-        r"\n  node1: its container was killed: .*, it failed first\n  node0: its container was killed: ", err
-    )
+    first = r"\n  node1: its container was killed: .*, it failed first\n  node0: its container was killed: "
+    assert re.search(first, err), err
 
 
 def until_said(process: subprocess.Popen[str], words: str) -> None:

@@ -47,8 +47,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "5f71eb8d3ea4c70b",
-    ("scoring", 1): "33ae2ded3de39a11",
+    ("extraction", 1): "d12721122d32ab2c",
+    ("scoring", 1): "760e9ef6b29486ca",
     ("sandbox", 3): "48013ecdbeb7f9ec",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
