@@ -36,8 +36,9 @@ target  hopper               8 x H100 or H200: verl 0.9.1, vLLM 0.24, CUDA 13 (u
 ...
 ```
 
-A row is one run of the real framework with a small model that the run created. Everything else is **untested**: other
-GPUs, other lock files, several nodes, full-size models.
+A row is one run of the real framework with a small model that the run created. The packages were
+[trimmed](#trimmed-packages). Everything else is **untested**: other GPUs, other lock files, several nodes, full-size
+models, complete packages.
 
 | column | meaning |
 |---|---|
@@ -52,6 +53,42 @@ there without their middle.
 | job | profile | lock | stages proven | stopped in | GPU | place | date | seconds |
 |---|---|---|---|---|---|---|---|---:|
 """
+
+TRIMMED = """
+## Trimmed packages
+
+No run used complete packages. A run with a lock used the packages of its lock file, with these changes:
+
+| column | number of files |
+|---|---|
+| `GPU code` | libraries without the GPU code for other GPUs than sm_90 (H100, H200) |
+| `symbols` | libraries and programs without their symbol tables |
+| `fixes` | files changed by the target's fixes, as in its image |
+| `left out` | files that the runs do not load, such as tests, headers, static libraries, code for other GPUs |
+
+The images of these runs were assembled on the GPU machine. Their package layers are the trimmed packages. The other
+layers were built on another machine from the image's Dockerfile.
+
+| jobs | lock | place | GPU code | symbols | fixes | left out |
+|---|---|---|---:|---:|---:|---:|
+"""
+PLAIN_NOTES = {
+    "wheels thinned to sm_90; kernels of experts, FlashAttention 2 and flashinfer left out": (
+        "GPU code for sm_90 only, without the kernels for mixture of experts, FlashAttention 2 and flashinfer."
+    ),
+    "wheels thinned to sm_90; kernels of FlashAttention 2 and 3 left out, those of flashinfer compiled there; "
+    "torch_memory_saver's library for CUDA 13 in the place of that for 12, pyarrow 21.0.0": (
+        "GPU code for sm_90 only, without the kernels of FlashAttention 2 and 3. flashinfer's kernels were compiled on "
+        "the GPU machine. torch_memory_saver's library for CUDA 13 replaced the one for CUDA 12. pyarrow was 21.0.0."
+    ),
+    "wheels thinned to sm_90; kernels of FlashAttention 2 and 3 left out, those of flashinfer compiled there; "
+    "torch_memory_saver's library for CUDA 13 in the place of the one without a number alone, pyarrow 21.0.0; in a "
+    "container of the image that `rlbox build --hermetic` made there, on a base of the machine's own system": (
+        "in a container, the same, but torch_memory_saver's library for CUDA 13 replaced only the library without a "
+        "number in its name. `rlbox build --hermetic` built the image on the GPU machine, from that machine's system."
+    ),
+}
+"""The notes of runs that did not record numbers, in plain words."""
 
 
 def kept() -> list[dict[str, Any]]:
@@ -101,9 +138,7 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         why = str((cause or {}).get("line") or (cause or {}).get("text") or "").replace("|", "\\|")[-160:]
         why = row["about"].get("stopped", why)
         yield f"| {row['name']} | {stack} | {why} |\n"
-    for note in sorted({row["about"]["note"] for row in rows}):
-        of = sorted({f"{row['run']['job']}" for row in rows if row["about"]["note"] == note}, key=JOBS.index)
-        yield f"\n{', '.join(of)}: {note}.\n"
+    yield from trimmed_lines(rows)
     for python in sorted({row["about"]["python"] for row in rows}):
         locks = sorted({lock_text(row["about"]) for row in rows if row["about"]["python"] == python} - {"-"})
         yield f"\nPython {python}: {', '.join(locks) if locks else 'the runs without a lock'}.\n"
@@ -114,10 +149,28 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             yield from curve_lines(row, learning)
 
 
+def trimmed_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how the packages of the runs differed from those of a normal installation."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        about, where = row["about"], "in place" if row["run"]["place"] == "here" else "container"
+        if "differs" in about:
+            counts = [str(about["differs"].get(kind, 0)) for kind in ("thinned", "stripped", "patched", "left out")]
+            found.setdefault((lock_text(about), where, *counts), set()).add(row["run"]["job"])
+    yield TRIMMED
+    for cells, jobs in sorted(found.items()):
+        yield f"| {', '.join(sorted(jobs, key=JOBS.index))} | {' | '.join(cells)} |\n"
+    yield "\nThe runs without a lock used other trimmed packages:\n\n"
+    for note in sorted({row["about"]["note"] for row in rows if "differs" not in row["about"]}):
+        of = sorted({row["run"]["job"] for row in rows if row["about"]["note"] == note}, key=JOBS.index)
+        yield f"- {', '.join(of)}: {PLAIN_NOTES[note]}\n"
+
+
 def step_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield how long a step took beside the same command without rlbox."""
     yield "\n## Step time\n\nMedian step time with rlbox and of the same command without it, on the same machine. "
-    yield "The first step is left out. A value without a unit is tokens divided by utilization, a measure of time.\n\n"
+    yield "The first step is left out. The values of `sft` have no unit: verl's SFT log gives no time, so the value is "
+    yield "tokens / (10^9 × utilization), which is proportional to the time.\n\n"
     yield "| run | stage | steps | under rlbox | without | ratio |\n|---|---|---:|---:|---:|---:|\n"
     for row in rows:
         if told := row["about"].get("steps"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +83,13 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
     engine = create_docs_template_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
     page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes"))
-    found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
+    headings = _distinct_headings(catalogue.fixes)
+    values = {fix.id: _page_values(fix, headings[fix.id], catalogue) for fix in catalogue.fixes}
+    found = {f"docs/fixes/{name}.md": page.render(row) for name, row in values.items()}
     found[INDEX] = index.render(
         families=_families(catalogue),
         names=NAMES,
-        heading_of=heading,
+        heading_of=lambda fix: headings[fix.id],
         status_of=lambda fix: status(fix, tested=fix.id in catalogue.faults),
     )
     return found
@@ -103,6 +106,20 @@ def heading(fix: Fix) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
+def _distinct_headings(fixes: Sequence[Fix]) -> dict[str, str]:
+    """Return the heading of each fix by its id; a line of several fixes, or nearly one, is followed by the failure."""
+    found = {fix.id: heading(fix) for fix in fixes}
+    lines = Counter(map(_without_numbers, found.values()))
+    return {
+        fix.id: f"{text} ({fix.failure})" if lines[_without_numbers(text)] > 1 and fix.failure else text
+        for fix, text in zip(fixes, found.values(), strict=True)
+    }
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+(?:\.\d+)?", "0", text)[:60]
+
+
 def status(fix: Fix, *, tested: bool) -> str:
     """Return how far rlbox takes care of a fault."""
     if fix.benign:
@@ -113,10 +130,11 @@ def status(fix: Fix, *, tested: bool) -> str:
     return f"{kind}, fault-tested" if tested else f"{kind}, no fault test: {fix.untested}" if fix.untested else kind
 
 
-def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
+def _page_values(fix: Fix, heading_text: str, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "fix": fix,
-        "heading": heading(fix),
+        "heading": heading_text,
+        "examples": list(dict.fromkeys(signature.example for signature in fix.signature)),
         "status": status(fix, tested=fix.id in catalogue.faults),
         "conditions": [f"`{condition}`" for condition in format_conditions_as_toml(fix.applies)],
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],

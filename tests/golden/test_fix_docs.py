@@ -49,6 +49,13 @@ def test_links_of_the_index_lead_to_pages(pages: dict[str, str]) -> None:
     assert {f"docs/fixes/{link}" for link in links} == set(pages) - {"docs/fixes/README.md"}
 
 
+def test_rows_of_the_index_have_distinct_errors_and_pages_no_line_twice(pages: dict[str, str]) -> None:
+    errors = re.findall(r"^\| (.+?) \| \[", pages["docs/fixes/README.md"], re.MULTILINE)
+    assert len(errors) == len(set(errors)) == len(pages) - 1
+    (block,) = re.findall(r"```\n(.*?)```", pages["docs/fixes/weight-transfer-oom.md"], re.DOTALL)
+    assert len(block.splitlines()) == len(set(block.splitlines()))
+
+
 def test_all_names_of_templates_are_listed() -> None:
     target = load_target(SHIPPED, "local").target
     assert set(build_fix_template_values(target, {})) == set(NAMES)
