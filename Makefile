@@ -65,7 +65,7 @@ bench: .venv/rlbox.stamp
 render: .venv/rlbox.stamp
 	$(RLBOX) render
 
-# docs/fixes, from the fix catalogue.
+# docs/fixes from the fix catalogue, and docs/variables.md.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
 

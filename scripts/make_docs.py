@@ -1,4 +1,4 @@
-"""Write the pages that are made from the fix catalogue: docs/fixes/*.md.
+"""Write the pages that are made from tables: docs/fixes/*.md of the fix catalogue, and docs/variables.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from scripts.docs.fix_docs import fix_pages, load_catalogue
+from scripts.docs.variables import variables_page
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -18,7 +19,7 @@ def stale_pages() -> dict[str, str | None]:
     """Return the pages that differ from what they should be, with their right text; None for one that should not be."""
     project = Project(folder=CHECKOUT)
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
-    pages = fix_pages(catalogue, project.template_dirs())
+    pages = {**fix_pages(catalogue, project.template_dirs()), "docs/variables.md": variables_page()}
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))
     return {

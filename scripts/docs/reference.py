@@ -1,4 +1,4 @@
-"""The reference pages: commands with their options, keys of the files a user writes, exit codes and variables."""
+"""The reference pages: commands with their options, keys of the files a user writes, and exit codes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,6 @@ EXIT_CODES = {
     0: "success",
     1: "a build or a stage failed, or a check found errors",
     3: "a bug of rlbox; the error names the file with the traceback",
-}
-VARIABLES = {
-    "RLBOX_PROJECT": "folder with your `images/`, `jobs/` and `sources/`; as `--project`",
-    "RLBOX_LANG": "`en` or `zh`: language of help, errors and findings; as `--lang`",
-    "RLBOX_DATA": "data disk on the host, as `--data`; in a container or a stage: where it is mounted",
-    "RLBOX_STORE": "folder of downloaded files",
-    "RLBOX_SOURCES": "sources profile for every target, for example `cn`; as `--sources`",
-    "RLBOX_GPUS": "GPUs of containers; as `--gpus`",
-    "RLBOX_CA_BUNDLE": "certificates for the connections of rlbox and of builds",
-    "RLBOX_ENV_FILE": "file with the secrets, in place of the data disk's `.env`",
-    "RLBOX_ENGINE_ARGS": "more flags for a dockerd that `rlbox engine up` starts",
-    "RLBOX_RAY_PORT": "first port of Ray in a container",
-    "RLBOX_RUN_DIR": "set by rlbox in each stage and service: folder of the run",
-    "RLBOX_STAGE": "set by rlbox in each stage and service: name of the stage",
 }
 
 
@@ -151,15 +137,12 @@ def _type(spec: Mapping[str, Any]) -> str:
 
 
 def _code_lines() -> Iterator[str]:
-    yield from ("# Exit codes and variables", "")
-    yield from ("## Exit codes", "", "| code | meaning |", "|---:|---|")
+    yield from ("# Exit codes", "", "| code | meaning |", "|---:|---|")
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RlboxError)]
     codes = dict(EXIT_CODES)
     for kind in kinds:
         codes.setdefault(kind.exit_code, (kind.__doc__ or "").strip().splitlines()[0].rstrip("."))
     yield from (f"| {code} | {_cell(text)} |" for code, text in sorted(codes.items()))
-    yield from ("", "## Environment variables", "", "| variable | meaning |", "|---|---|")
-    yield from (f"| `{name}` | {text} |" for name, text in VARIABLES.items())
     yield ""
 
 
