@@ -141,11 +141,13 @@ def words_in(folder: Path, prefix: str) -> set[str]:
     return {word for text in texts for word in re.findall(rf"\b{prefix}_[A-Z0-9_]+\b", text)}
 
 
-def group_keys(names: list[str]) -> str:
-    """Return names in one line; keys of one parent as `parent.{key,key}`."""
+def group_keys(names: list[str], prefix: str = "") -> str:
+    """Return names in one line; of one parent as `parent.{key,key}`, names with a prefix as `prefix{name,name}`."""
     parents: dict[str, list[str]] = {}
     for name in names:
         parent, dot, key = name.removesuffix(".").rpartition(".")
+        if prefix and name.startswith(prefix):
+            parent, dot, key = prefix, "", name.removeprefix(prefix)
         parents.setdefault(parent + dot, []).append(key + "." * name.endswith("."))
     groups = (parent + "{" + ",".join(keys) + "}" if parent else " ".join(keys) for parent, keys in parents.items())
     return " ".join(groups)
@@ -169,7 +171,7 @@ def group_programs(releases: Sequence[str], known: Sequence[Names]) -> dict[str,
         groups: dict[str, list[str]] = {}
         for name in sorted(set().union(*(release.get(program, set()) for release in known)) - common):
             groups.setdefault("".join("01"[name in release.get(program, set())] for release in known), []).append(name)
-        programs[program] = {mask: group_keys(group) for mask, group in groups.items()}
+        programs[program] = {mask: group_keys(group, program) for mask, group in groups.items()}
     return {"releases": list(releases), "common": group_keys(sorted(common)), "programs": programs}
 
 

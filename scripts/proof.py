@@ -1,4 +1,4 @@
-"""docs/proof.md and rlbox/target/tested.json from tests/gpu/kept.tar.zst; `--check`: are they of its runs?
+"""docs/proof.md and rlbox/target/tested.json from tests/gpu/kept.tar.xz; `--check`: are they of its runs?
 
 A kept run is a folder of that archive (`tests/packed.py`): `run.json` as the run wrote it, `stages.log` with what its
 stages said, `about.json` with
@@ -21,7 +21,7 @@ sys.path.append(str(CHECKOUT / "tests"))
 
 from packed import read_packed  # noqa: E402
 
-KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.zst", CHECKOUT / "docs/proof.md"
+KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.xz", CHECKOUT / "docs/proof.md"
 TESTED = CHECKOUT / "rlbox/target/tested.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
@@ -47,7 +47,7 @@ models, complete packages.
 | `stopped in` | the stage that failed |
 | `place` | `container`, or `in place`: directly on the machine (`--place here`) |
 
-The job `learn` is not shipped; it is in `tests/gpu/project`. The logs are in `tests/gpu/kept.tar.zst`; long logs are
+The job `learn` is not shipped; it is in `tests/gpu/project`. The logs are in `tests/gpu/kept.tar.xz`; long logs are
 there without their middle.
 
 | job | profile | lock | stages proven | stopped in | GPU | place | date | seconds |

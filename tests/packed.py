@@ -1,4 +1,4 @@
-"""Many text files as one archive, `NAME.tar.zst`: what tests and scripts read, and what recorders write.
+"""Many text files as one archive, `NAME.tar.xz`: what tests and scripts read, and what recorders write.
 
 python tests/packed.py ARCHIVE list
 python tests/packed.py ARCHIVE extract DIR    write its files below DIR
@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import functools
 import io
+import lzma
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-
-from backports import zstd
 
 
 @functools.cache
@@ -22,7 +21,7 @@ def read_packed(archive: Path) -> Mapping[str, bytes]:
     """Return the files of an archive by their path in it; none where there is no archive."""
     if not archive.exists():
         return {}
-    with tarfile.open(fileobj=io.BytesIO(zstd.decompress(archive.read_bytes()))) as tar:
+    with tarfile.open(archive) as tar:
         return {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]
 
 
@@ -34,12 +33,7 @@ def write_packed(archive: Path, files: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    options = {
-        zstd.CompressionParameter.compression_level: 19,
-        zstd.CompressionParameter.enable_long_distance_matching: 1,
-        zstd.CompressionParameter.window_log: 25,
-    }
-    archive.write_bytes(zstd.compress(data.getvalue(), options=options))
+    archive.write_bytes(lzma.compress(data.getvalue(), preset=9 | lzma.PRESET_EXTREME))
     read_packed.cache_clear()
 
 

@@ -107,7 +107,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
 
 
 def _profile(prepared: HostTarget) -> str:
-    return prepared.options.sources_profile or prepared.image.sources_profile
+    return prepared.options.sources_profile or os.environ.get("RLBOX_SOURCES") or prepared.image.sources_profile
 
 
 def _files(

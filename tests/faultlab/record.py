@@ -20,7 +20,7 @@ from faultrecipe import LAB, Recipe, recipes  # noqa: E402
 from labbox import Ran, make_base, make_environment, run_recipe, state_folder  # noqa: E402
 from packed import read_packed, write_packed  # noqa: E402
 
-LOGS = LAB / "logs.tar.zst"
+LOGS = LAB / "logs.tar.xz"
 MOST_BYTES = 400_000
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")

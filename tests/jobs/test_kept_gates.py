@@ -14,7 +14,7 @@ from rlbox.config.pattern import compile_re2
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 
-KEPT = read_packed(Path(__file__).parents[1] / "gpu/kept.tar.zst")
+KEPT = read_packed(Path(__file__).parents[1] / "gpu/kept.tar.xz")
 JOBS = ("gkd", "grpo", "holdem", "sft", "xdan")
 NEW = (r"\[xdan\]\[nodes\] attention ",)
 """Beginnings of lines that a job's own program prints only since these runs were kept."""
