@@ -174,7 +174,9 @@ def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSoc
     assert refusals(rlbox, "run", "two") == []
 
 
-def test_in_place_the_paths_are_those_of_this_machine(rlbox: Rlbox, two: Folder, tmp_path: Path) -> None:
+def test_in_place_the_paths_are_those_of_this_machine(
+    rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = rlbox("run", "two", "--place", "here", "--dry-run")
     place, disk = cache_path("places/mine"), tmp_path / "disk"
     assert f"{place}/opt/venv/bin/python train.py 'two words'" in said.out.splitlines()
@@ -182,6 +184,8 @@ def test_in_place_the_paths_are_those_of_this_machine(rlbox: Rlbox, two: Folder,
     assert f"# first: {place} is brought to the lock of target mine: " in said.out
     assert "# not checked: sources direct: a dry run asks no network\n" in said.out
     assert said.code == 0
+    monkeypatch.setenv("RLBOX_SOURCES", "cn")
+    assert "# not checked: sources cn: " in rlbox("run", "two", "--place", "here", "--dry-run").out
 
 
 def test_an_engine_that_does_not_answer_is_no_refusal(
