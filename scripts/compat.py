@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what the metadata of packages says of stacks: `rlbox/planner/requirements.json`, out of the package index.
+"""Write what the metadata of packages says of stacks: `rlbox/planner/requirements.json.xz`, out of the package index.
 
 Of each package in `READ`, every final release of the last 18 months and those of `OLDER`: which Pythons and which glibc
 its files are for, and what it requires of the packages here. Of those in `LISTED` only the versions, and so of an older
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import re
 import sys
 import tarfile
@@ -38,7 +39,7 @@ sys.path.insert(0, str(HERE.parent))
 from rlbox.artifacts.locator import ask_uv_for_index_url_or_empty  # noqa: E402
 from rlbox.system.network_settings import read_pip_and_proxy_settings  # noqa: E402
 
-OUT = HERE.parent / "rlbox/planner/requirements.json"
+OUT = HERE.parent / "rlbox/planner/requirements.json.xz"
 KEPT = Path.home() / ".cache/rlbox/compat"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MONTHS, MONTHS_OF_TOOLS = 18, 42
@@ -402,7 +403,7 @@ def main() -> int:
             kept[asked.name] |= set(fitting[:1])
     versions = {name: [str(one) for one in pages[name] if one in kept[name]] for name in names}
     releases = {name: {str(one): rows[name, one] for one in read[name]} for name in names if read[name]}
-    OUT.write_text(text_of(newest, versions, releases), encoding="utf-8")
+    OUT.write_bytes(lzma.compress(text_of(newest, versions, releases).encode(), preset=9 | lzma.PRESET_EXTREME))
     return 0
 
 

@@ -1,10 +1,11 @@
 """What fits together, and what a target fixes of it: the question that its stack puts to the solver.
 
-Facts are those of `compat.toml`, and what packages declare themselves: `requirements.json`, which `make compat` writes.
+Facts are those of `compat.toml`, and what packages declare: `requirements.json.xz`, which `make compat` writes.
 """
 
 from __future__ import annotations
 
+import lzma
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from rlbox.target.lock import Lock
 from rlbox.target.target import Target, Wheel
 
 COMPAT = Path(__file__).with_name("compat.toml")
-REQUIREMENTS = Path(__file__).with_name("requirements.json")
+REQUIREMENTS = Path(__file__).with_name("requirements.json.xz")
 
 MACHINE = ("arch", "datacenter", "driver", "glibc")
 """Names that a spec cannot choose: they say what the machine is."""
@@ -48,7 +49,7 @@ class CompatTable:
 
 @cache
 def load_compat_table() -> CompatTable:
-    table, metadata = load_toml(COMPAT), parse_untrusted_json(REQUIREMENTS.read_bytes())
+    table, metadata = load_toml(COMPAT), parse_untrusted_json(lzma.decompress(REQUIREMENTS.read_bytes()))
     own = {name: tuple(versions) for name, versions in table["versions"].items()}
     read = {name: tuple(text.split()) for name, text in metadata["versions"].items()}
     facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
