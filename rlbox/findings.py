@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rlbox.i18n import _, join
+
 LEVELS = ("error", "warning", "note")
 Level = Literal["error", "warning", "note"]
 
@@ -48,8 +50,9 @@ class Finding:
 
 def join_and_count_rest(texts: Sequence[str], max_shown: int = 4) -> str:
     """Return texts as `Finding.seen` names them: the first few, then how many more there are."""
-    more = f" (+{len(texts) - max_shown} more)" if len(texts) > max_shown else ""
-    return ", ".join(texts[:max_shown]) + more
+    shown = join(", ", texts[:max_shown])
+    more = _("{shown} (+{count} more)").format(shown=shown, count=len(texts) - max_shown)
+    return more if len(texts) > max_shown else shown
 
 
 def parse_finding(data: Mapping[str, Any]) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import counted
+from rlbox.amounts import pad_to_columns
 from rlbox.app import App
 from rlbox.cli.options import (
     confirm_unless_yes,
@@ -18,7 +18,7 @@ from rlbox.cli.options import (
     sources_option,
     target_argument,
 )
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext, translate
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.provision.apply import ApplyOptions
@@ -74,7 +74,7 @@ def install_check_or_remove_target_without_docker(
     require_consistent_stack_or_forced_conflict(app, name, force=force)
     options = ApplyOptions(
         python_path=_find_program(python),
-        apt_opt_out_reason="--no-packages was given" if no_packages else "",
+        apt_opt_out_reason=_("--no-packages was given") if no_packages else "",
         **given,
     )
     return _apply(app, image, layout, options, check=check, yes=yes)
@@ -94,8 +94,10 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     def ask(changes: int) -> None:
         if not layout.prefix:
             _warn_of_machine_paths(app, image.target)
-            question = _("make {changes} at / for target {target}")
-            confirm_unless_yes(app, yes, question.format(changes=_count_changes(changes), target=image.target))
+            question = ngettext(
+                "make {count} change at / for target {target}", "make {count} changes at / for target {target}", changes
+            )
+            confirm_unless_yes(app, yes, question.format(count=changes, target=image.target))
 
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, before_changes=ask)
@@ -104,21 +106,23 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
         if check:
             app.output(*output)
             return 1 if plan.steps else 0
-        would = f"make {_count_changes(len(plan.steps))}"
+        count = len(plan.steps)
+        would = ngettext("make {count} change", "make {count} changes", count)
         if plan.steps and not layout.prefix:
             _warn_of_machine_paths(app, image.target)
-            would += " at /" if yes else " at / after confirmation"
-        return app.print_dry_run(*output, would)
+            would = ngettext("make {count} change at /", "make {count} changes at /", count)
+            if not yes:
+                would = ngettext(
+                    "make {count} change at / after confirmation", "make {count} changes at / after confirmation", count
+                )
+        return app.print_dry_run(*output, would.format(count=count))
     layout = prepared.desired.layout
     checks = run_doctor_fix_checks_in_layout(layout)
     app.output(*format_apply_result_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
-    app.print_next(f". {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
+    script = f". {layout.rlbox_dir}/libexec/init.sh"
+    app.print_next(_("{command}, or rlbox run JOB --place here").format(command=script))
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
-
-
-def _count_changes(count: int) -> str:
-    return counted(count, "change", "changes")
 
 
 def _warn_of_machine_paths(app: App, target: str) -> None:
@@ -132,10 +136,17 @@ def _warn_of_machine_paths(app: App, target: str) -> None:
 
 def _remove(app: App, name: str, layout: Layout) -> int:
     state, paths, notes = uninstall_applied_target(app, name, layout)
-    count = counted(len(paths), "path", "paths")
+    count = len(paths)
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
-        would = f"restore {count}" if paths else "change nothing: it is not installed here"
-        return app.print_dry_run(data, "\n".join(f"remove      {path}" for path in paths), would)
-    app.output(data, "\n".join([f"{name}  {state}: {count} restored", *notes]))
+        would = ngettext("restore {count} path", "restore {count} paths", count).format(count=count)
+        unchanged = _("change nothing: it is not installed here")
+        lines = [f"{pad_to_columns(_('remove'), 11)} {path}" for path in paths]
+        return app.print_dry_run(data, "\n".join(lines), would if paths else unchanged)
+    text = ngettext("{target}  {state}: {count} path restored", "{target}  {state}: {count} paths restored", count)
+    lines = [
+        text.format(target=name, state=_("removed") if state == "removed" else _("unchanged"), count=count),
+        *notes,
+    ]
+    app.output(data, "\n".join(map(translate, lines)))
     return 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pass_app_with_shared_options
@@ -17,7 +16,7 @@ from rlbox.cluster.lifecycle import UpOptions, bring_up, dry_run_up, remove_clus
 from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.status import examine_cluster, probe_cluster
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext
 
 
 def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +130,7 @@ def submit_job(app: App, **given: Any) -> int:
     if not job.has_ended:
         app.print_next(f"rlbox cluster logs {options.target_and_options_text} --job {job.id}")
         return 0
-    code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
+    code = "" if job.exit_code is None else _(", driver exit code {code}").format(code=job.exit_code)
     app.print_status(_("job {id} ended {status}{code}").format(id=job.id, status=job.status, code=code))
     return job.cli_exit_code
 
@@ -228,7 +227,8 @@ def check_nodes(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> 
     figures = found.proof.all_reduce_table() if found.proof else ""
     app.output(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
-    verdict = counted(errors, "problem", "problems") if errors else "nothing is wrong"
+    counted = ngettext("{count} problem", "{count} problems", errors).format(count=errors)
+    verdict = counted if errors else _("nothing is wrong")
     app.print_status(_("cluster doctor: {nodes} nodes: {verdict}").format(nodes=found.nodes, verdict=verdict))
     return WorkFailed.exit_code if errors else 0
 

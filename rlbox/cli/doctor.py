@@ -25,7 +25,7 @@ from rlbox.engine.setup import (
     probe_engine_version_and_setup,
 )
 from rlbox.errors import EngineError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join, translate
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.run.exec import (
     find_layout_around_shell_or_require_applied,
@@ -93,8 +93,8 @@ def show_or_install_and_start_engine(app: App, action: Literal["status", "up"]) 
         left: tuple[str, ...] = ()
         with app.collecting_refusals_if_dry_run("engine"):
             left = describe_missing_setup_steps()
-        would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
-        return app.print_dry_run({"left": list(left)}, "\n".join(left), would)
+        would = join("; ", left) or _("change nothing: an engine answers, and images can be built")
+        return app.print_dry_run({"left": list(left)}, "\n".join(map(translate, left)), would)
     if action == "up":
         install_and_start_engine_and_build_tools(app.print_status)
     status = probe_engine_version_and_setup()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rlbox.amounts import decimal_size_text, utc_now
+from rlbox.amounts import count_columns, decimal_size_text, utc_now
 from rlbox.app import App
 from rlbox.cli.options import (
     dry_run_option,
@@ -17,7 +17,7 @@ from rlbox.cli.options import (
     write_html_file_or_stdout,
 )
 from rlbox.errors import NodeError, RlboxError
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.report.html import render_report_html
 from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
@@ -149,9 +149,10 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
             [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep_last_bytes} for taken in selection.taken]
         )
         rows = [f"{decimal_size_text(row['keep']):>10}  {row['name']}" for row in files]
-        rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
+        skipped = " " * (10 - count_columns(translate(_("left out")))) + translate(_("left out"))
+        rows += [f"{skipped}  {row['name']}: {translate(_(row['why']))}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
-        return app.print_dry_run(told, "\n".join(rows), f"write {out}")
+        return app.print_dry_run(told, "\n".join(rows), _("write {file}").format(file=out))
     total = sum(taken.keep_last_bytes for taken in selection.taken)
     app.print_status(
         _("bundling {count} files, {size}; {left_out} left out").format(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, counted, decimal_size_text, duration_text, zoned_iso_to_unix
+from rlbox.amounts import align_rows, decimal_size_text, duration_text, zoned_iso_to_unix
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
@@ -23,7 +23,7 @@ from rlbox.cli.options import (
 )
 from rlbox.config.units import parse_to_base_unit
 from rlbox.errors import LockHeld, RlboxError
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext, translate
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import (
     RemovalCandidate,
@@ -47,6 +47,25 @@ from rlbox.run.data_disk import (
 from rlbox.run.history import clean_up_and_assess_each_removal
 
 _GOING = ("starting", "running")
+_COLUMNS = {
+    "run": _("run"),
+    "state": _("state"),
+    "stage": _("stage"),
+    "phase": _("phase"),
+    "time": _("time"),
+    "cause": _("cause"),
+}
+_KEYS = {
+    **_COLUMNS,
+    "started_at": _("started_at"),
+    "attempt": _("attempt"),
+    "job": _("job"),
+    "folder": _("folder"),
+    "size": _("size"),
+    "source": _("source"),
+}
+_TRANSLATED = ("state", "cause")
+"""Keys of a run whose values are translated where they are printed."""
 
 
 def make_run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: RunsNotReconciled) -> dict[str, Any]:
@@ -62,7 +81,7 @@ def make_run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: 
         reconciled.lock_owner is not None and reconciled.lock_owner.run == run_dir.name
     )
     if state is None:
-        return row | {"state": "starting" if alive else "never started"}
+        return row | {"state": "starting" if alive else _("never started")}
     cause = find_run_cause(state)
     going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
     stage = going[0] if going else None
@@ -101,14 +120,19 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     stages = [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
     source = load_source_toml_or_empty(run_dir)
     more = {"job": facts.job, "folder": str(run_dir), "bytes": facts.size_bytes, "stages": stages, "source": source}
-    pairs = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
+    pairs = [
+        (key, _(value) if key in _TRANSLATED else str(value))
+        for key, value in row.items()
+        if value and key not in ("notes", "run", "exit_code")
+    ]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
     pairs += [("source", describe_source_record(source))] if source else []
-    lines = [row["run"], *align_rows([(f"  {key}:", value) for key, value in pairs])]
-    lines += [f"  note: {note}" for note in row["notes"]]
-    lines += align_rows([(f"  stage {stage['name']}", stage["state"]) for stage in stages])
-    lines += [f"  checkpoint {path}" for path in facts.checkpoint_paths]
-    app.output({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, "\n".join(lines))
+    lines = [row["run"], *align_rows([(f"  {translate(_KEYS[key])}:", value) for key, value in pairs])]
+    lines += [_("  note: {note}").format(note=_(note)) for note in row["notes"]]
+    lines += align_rows([(_("  stage {stage}").format(stage=one["name"]), _(one["state"])) for one in stages])
+    lines += [_("  checkpoint {path}").format(path=path) for path in facts.checkpoint_paths]
+    text = "\n".join(map(translate, lines))
+    app.output({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, text)
     return 0
 
 
@@ -195,7 +219,7 @@ def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target
 def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate], *, yes: bool) -> int:
     going = [row for row in rows if not row.kept_because]
     freed = sum(row.size_bytes for row in going)
-    size, count = decimal_size_text(freed), counted(len(going), "run", "runs")
+    size, count = decimal_size_text(freed), len(going)
     facts = [
         {
             "run": row.run,
@@ -207,21 +231,28 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
     ]
     data = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
-        lines = [*format_removals(rows, done=False), f"would free {size}"]
-        return app.print_dry_run(data, "\n".join(lines), f"remove {count}")
+        lines = [*format_removals(rows, done=False), _("would free {size}").format(size=size)]
+        would = ngettext("remove {count} run", "remove {count} runs", count).format(count=count)
+        return app.print_dry_run(data, "\n".join(map(translate, lines)), would)
     if going:
         for line in format_removals(going, done=False):
             app.print_status(line)
         lost = sum(len(row.checkpoint_paths) for row in going)
-        checkpoints = f" with {counted(lost, 'checkpoint', 'checkpoints')}" if lost else ""
-        confirm_unless_yes(app, yes, f"remove {count}{checkpoints}, {size}")
+        question = ngettext("remove {count} run, {size}", "remove {count} runs, {size}", count)
+        if lost:
+            question = ngettext(
+                "remove {count} run with {checkpoints}, {size}", "remove {count} runs with {checkpoints}, {size}", count
+            )
+        checkpoints = ngettext("{count} checkpoint", "{count} checkpoints", lost).format(count=lost)
+        confirm_unless_yes(app, yes, question.format(count=count, checkpoints=checkpoints, size=size))
         lock = run_store.acquire_disk_lock(create_own_lock_owner("the removal of runs"))
         try:
             for row in going:
                 delete_run_dir_and_host_record(run_store, row.run)
         finally:
             lock.close_own_handle()
-    app.output(data | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size}"]))
+    lines = [*format_removals(rows, done=True), _("freed {size}").format(size=size)]
+    app.output(data | {"removed": True}, "\n".join(map(translate, lines)))
     return 0
 
 
@@ -233,9 +264,9 @@ def list_runs(app: App, target: str, data: str | None) -> None:
     run_store = require_named_store_or_exec_remotely(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
-    head = ("run", "state", "stage", "phase", "time", "cause")
-    table = align_rows([head, *([row[name] for name in head] for row in rows)])
-    app.output({"runs": rows}, "\n".join(table) if rows else "no run yet")
+    cells = [[_(row[key]) if key in _TRANSLATED else row[key] for key in _COLUMNS] for row in rows]
+    table = align_rows([list(_COLUMNS.values()), *cells])
+    app.output({"runs": rows}, "\n".join(table) if rows else _("no run yet"))
 
 
 _EPILOG = "Each takes --target NAME, --data DIR, -v, --verbose, -q, --quiet, --json, --project DIR."

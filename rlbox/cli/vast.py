@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, counted, decimal_size_text
+from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
@@ -26,7 +26,7 @@ from rlbox.cli.options import (
     yes_option,
 )
 from rlbox.errors import Interrupted, NodeError, SpecError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins, resolve_params
@@ -122,7 +122,8 @@ def print_onstart_script(app: App, name: str) -> None:
             mount=target.disk.mount,
         )
     )
-    app.print_next(f"rlbox vast search {name}, or paste it into the On-start Script field of a template")
+    step = _("rlbox vast search {target}, or paste it into the On-start Script field of a template")
+    app.print_next(step.format(target=name))
 
 
 _price_option = click.option(
@@ -151,7 +152,7 @@ def print_fitting_offers(app: App, name: str, price: float) -> int:
         with app.collecting_refusals_if_dry_run("API key"):
             require_api_key()
         return app.print_dry_run(
-            {**data, "request": needs.to_search_body(), "offers": []}, needs.to_query(), "ask vast.ai for its offers"
+            {**data, "request": needs.to_search_body(), "offers": []}, needs.to_query(), _("ask vast.ai for its offers")
         )
     offers = require_fitting_offers(search_raw_offers(needs), needs)
     app.output({**data, "offers": [offer.as_json() for offer in offers]}, format_offer_table(offers))
@@ -208,8 +209,10 @@ def rent_instance_after_confirmation(app: App, name: str, **given: Any) -> int:
 
 
 def _describe_rent(quote: RentalQuote, options: RentalOptions) -> str:
-    asking = "without asking" if options.yes else "after confirmation"
-    return f"rent offer {quote.offer.id}, {asking}" if quote.offer else "rent"
+    if quote.offer is None:
+        return _("rent")
+    text = _("rent offer {offer}, without asking") if options.yes else _("rent offer {offer}, after confirmation")
+    return text.format(offer=quote.offer.id)
 
 
 def _confirm_and_rent(app: App, quote: RentalQuote, offer: Offer, options: RentalOptions) -> int:
@@ -251,8 +254,8 @@ def list_rlbox_instances(app: App) -> None:
         {"id": row.id, "label": row.label, "status": row.status, "price": row.price, "ssh": row.ssh_command}
         for row in own
     ]
-    text = "\n".join(align_rows([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
-    app.output({"instances": data}, text)
+    head = ("id", _("label"), _("state"), _("$/h"), _("reached by"))
+    app.output({"instances": data}, "\n".join(align_rows([head, *rows])) if rows else _("no instance"))
 
 
 @vast.command("ssh", context_settings={"ignore_unknown_options": True})
@@ -286,10 +289,11 @@ def stop_instance_keeping_disk(app: App, number: int) -> int:
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.print_dry_run({"instance": number}, text, f"stop instance {number}")
+        return app.print_dry_run({"instance": number}, text, _("stop instance {number}").format(number=number))
     request_instance_state(number, "stopped")
-    app.output({"instance": number, "state": "stopped"}, f"{number}  stops")
-    app.print_next(f"rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    app.output({"instance": number, "state": "stopped"}, _("{number}  stops").format(number=number))
+    step = _("rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    app.print_next(step.format(number=number))
     return 0
 
 
@@ -303,7 +307,7 @@ def start_instance_and_wait_until_ready(app: App, number: int, timeout: float) -
     (instance,) = require_rlbox_instances([number])
     if app.dry_run:
         text = f"{number}  {instance.label}  {instance.status}"
-        return app.print_dry_run({"instance": number}, text, f"start instance {number}")
+        return app.print_dry_run({"instance": number}, text, _("start instance {number}").format(number=number))
     request_instance_state(number, "running")
     ready = _wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(require_ssh_address(ready), timeout) as connection:
@@ -343,17 +347,20 @@ def fetch_runs_and_checkpoints_from_instance(app: App, number: int, paths: tuple
         if app.dry_run:
             missing = home.find_unverified(listing.files)
             lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in missing)
-            would = f"bring {_summarize(home, listing)}, to {home.path}"
+            would = _("bring {summary}, to {path}").format(summary=_summarize(home, listing), path=home.path)
             return app.print_dry_run({"files": [asdict(file) for file in missing]}, lines, would)
         fetched, summary = _fetch_files(app, connection, disk, home, listing)
-    app.output({"instance": number, **fetched}, f"{home.path}  {summary}, proven")
+    text = _("{path}  {summary}, proven").format(path=home.path, summary=summary)
+    app.output({"instance": number, **fetched}, text)
     app.print_next(f"rlbox runs --data {home.path}; rlbox vast destroy {number}")
     return 1 if fetched["troubles"] else 0
 
 
 def _summarize(home: DownloadDirectory, listing: Listing) -> str:
     missing = home.find_unverified(listing.files)
-    return f"{len(missing)} of {len(listing.files)} files, {decimal_size_text(total_bytes(missing))}"
+    text = _("{count} of {total} files, {size}")
+    size = decimal_size_text(total_bytes(missing))
+    return text.format(count=len(missing), total=len(listing.files), size=size)
 
 
 def _fetch_files(
@@ -385,19 +392,26 @@ def destroy_fetched_instances_after_confirmation(app: App, ids: tuple[int, ...],
     """
     chosen = require_rlbox_instances(list(dict.fromkeys(ids)))
     for instance in chosen if not unfetched else ():
-        with app.collecting_refusals_if_dry_run("what is on the disk"):
+        with app.collecting_refusals_if_dry_run(_("what is on the disk")):
             _require_fetched(app, instance)
-    lines = [f"{row.id}  {row.label}  {row.status}  ${row.price:.3f} an hour" for row in chosen]
+    line = _("{number}  {label}  {status}  ${price} an hour")
+    lines = [line.format(number=row.id, label=row.label, status=row.status, price=f"{row.price:.3f}") for row in chosen]
     data = {"instances": [instance.id for instance in chosen], "destroyed": not app.dry_run}
-    count = counted(len(chosen), "instance", "instances")
+    count = len(chosen)
     if app.dry_run:
-        return app.print_dry_run(data, "\n".join(lines), f"destroy {count}")
+        would = ngettext("destroy {count} instance", "destroy {count} instances", count).format(count=count)
+        return app.print_dry_run(data, "\n".join(map(translate, lines)), would)
     for line in lines:
         app.print_status(line)
-    confirm_unless_yes(app, yes, _("destroy {count} with everything on the disk").format(count=count))
+    question = ngettext(
+        "destroy {count} instance with everything on the disk",
+        "destroy {count} instances with everything on the disk",
+        count,
+    )
+    confirm_unless_yes(app, yes, question.format(count=count))
     for instance in chosen:
         destroy_instance(instance.id)
-    app.output(data, "\n".join(f"{instance.id}  destroyed" for instance in chosen))
+    app.output(data, join("\n", (_("{number}  destroyed").format(number=instance.id) for instance in chosen)))
     return 0
 
 
@@ -483,12 +497,14 @@ def rent_instance_and_run_job(
     if number is None:
         quote = require_rental_offer_unless_dry_run(app, loaded, options, job, force=force)
         if app.dry_run or quote.offer is None:
-            then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
-            would = f"{_describe_rent(quote, options)}, {then_run}"
+            would = _("{rent}, run {job} there, and fetch its runs and checkpoints")
+            would = _("{rent}, and run {job} there") if detach else would
+            would = would.format(rent=_describe_rent(quote, options), job=job)
             return app.print_dry_run({**quote.as_json(), "job": job}, quote.format(), would)
         number = _confirm_and_rent(app, quote, quote.offer, options)
     elif app.dry_run:
-        return app.print_dry_run({"instance": number, "job": job}, "", f"run {job} on instance {number}")
+        would = _("run {job} on instance {number}").format(job=job, number=number)
+        return app.print_dry_run({"instance": number, "job": job}, "", would)
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
@@ -509,7 +525,8 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
     Whatever cuts this, the instance is named, and the run goes on once it has started.
     """
     number, run = rented.instance_id, ""
-    end = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
+    end = _("rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
+    end = end.format(number=number)
     try:
         instance = _wait_for_instance(app, number, rented.timeout_s)
         while True:
@@ -533,7 +550,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
             )
         )
         if isinstance(error, KeyboardInterrupt):
-            what = _("left: run {run} goes on").format(run=run) if run else "left"
+            what = _("left: run {run} goes on").format(run=run) if run else _("left")
             raise Interrupted(what, next_step=end if run else f"rlbox vast destroy {number}") from None
         raise
 
@@ -555,7 +572,8 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     if cause:
         app.print_status(_("cause: {cause}").format(cause=cause))
     data = {"instance": number, "run": run, "state": state, "cause": cause, **fetched}
-    app.output(data, f"{number}  {run}  {state}: {home.path}  {summary}, proven")
+    text = _("{number}  {run}  {state}: {path}  {summary}, proven")
+    app.output(data, text.format(number=number, run=run, state=_(state), path=home.path, summary=summary))
     app.print_next(f"rlbox report --data {home.path}; rlbox vast destroy {number}")
     return int(end.get("exit_code") or 0) or (1 if fetched["troubles"] else 0)
 

@@ -19,7 +19,7 @@ from rlbox.cluster.runtime import ask_in_stack
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import NodeError
 from rlbox.findings import LEVELS, Finding, Level, join_and_count_rest
-from rlbox.i18n import _, translate
+from rlbox.i18n import _, join
 
 _OLDEST_ENGINE = (20, 10)
 _SKEW_S, _LARGE_SKEW_S = 1.0, 60.0
@@ -109,7 +109,7 @@ def _check_gpus(name: str, facts: NodeFacts, context: ClusterContext) -> Iterato
     if taken := [gpu for gpu in gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]:
         users = join_and_count_rest([user for gpu in taken for user in gpu.users])
         seen = f"GPU {_numbers(taken)}, {gpu_gib_or_mib_text(sum(gpu.used_bytes for gpu in taken))}"
-        yield make_finding("gpus-taken", name, f"{seen}: {users}" if users else seen)
+        yield make_finding("gpus-taken", name, join(": ", filter(None, (seen, users))))
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
         plan = plan_of_labels(one.labels) if one.has_not_ended else None
         member = plan.members_by_name.get(one.labels.get(NODE_LABEL, "")) if plan else None
@@ -129,9 +129,8 @@ def _check_clocks(probe: ClusterProbe) -> Iterator[Finding]:
         skew = offset - statistics.median_low(list(offsets.values()))
         if abs(skew) >= _SKEW_S:
             level = "error" if abs(skew) >= _LARGE_SKEW_S else "warning"
-            way = _("ahead of") if skew > 0 else "behind"
-            seen = _("{duration} {way} them").format(duration=duration_text(abs(skew)), way=way)
-            yield make_finding("clock-skew", name, seen, level)
+            text = _("{duration} ahead of them") if skew > 0 else _("{duration} behind them")
+            yield make_finding("clock-skew", name, text.format(duration=duration_text(abs(skew))), level)
 
 
 def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
@@ -139,7 +138,8 @@ def _check_ports(probe: ClusterProbe) -> Iterator[Finding]:
         yield make_finding("no-address", name)
     for name, taken in probe.taken_ports.items():
         if taken:
-            seen = join_and_count_rest([f"{port} by {holder}" for port, holder in sorted(taken.items())])
+            text = _("{port} by {who}")
+            seen = join_and_count_rest([text.format(port=port, who=who) for port, who in sorted(taken.items())])
             yield make_finding("ports-taken", name, seen)
     closed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, node, address, port, error in probe.connection_attempts:
@@ -183,11 +183,10 @@ def format_findings(findings: Sequence[Finding]) -> str:
     nodes: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for one in findings:
         nodes[one.level, one.title, one.seen, one.remedy].append(one.where)
-    rows = [("node", "what", "next")]
+    rows: list[tuple[str, ...]] = [(_("node"), _("what"), _("next"))]
     for (level, title, seen, remedy), where in nodes.items():
-        mark = "" if level == "error" else f"{level}: "
-        found = translate(title) + (f": {seen}" if seen else "")
-        rows.append((join_and_count_rest(where), f"{mark}{found}", translate(remedy)))
+        mark = (_(level),) if level != "error" else ()
+        rows.append((join_and_count_rest(where), join(": ", filter(None, (*mark, title, seen))), remedy))
     return "\n".join(align_rows(rows)) if len(rows) > 1 else ""
 
 
@@ -197,8 +196,7 @@ def print_findings_raise_if_errors(app: App, findings: Sequence[Finding], error_
     errors = [one for one in findings if one.level == "error"]
     if errors:
         nodes = sorted({one.where.partition(":")[0] for one in errors})
-        text = error_text.format(count=len(errors))
-        raise NodeError(text, where=", ".join(nodes), next_step=errors[0].remedy)
+        raise NodeError(error_text.format(count=len(errors)), where=", ".join(nodes), next_step=errors[0].remedy)
 
 
 class AllReduceResult(NamedTuple):
@@ -221,11 +219,11 @@ class AllReduceResult(NamedTuple):
 
     @property
     def bandwidth_text(self) -> str:
-        share = f" ({self.bytes_s * 8 / (self.link_mbit_s * 1e6):.0%} of its link)" if self.link_mbit_s else ""
-        return f"{decimal_size_text(self.bytes_s)}/s{share}"
+        text = _("{rate}/s ({share:.0%} of its link)") if self.link_mbit_s else _("{rate}/s")
+        return text.format(rate=decimal_size_text(self.bytes_s), share=self.bytes_s * 8 / (self.link_mbit_s * 1e6 or 1))
 
     def find_faults(self) -> list[Finding]:
-        where = " and ".join(self.nodes)
+        where = join("", (self.nodes[0], *(_(" and {node}").format(node=name) for name in self.nodes[1:])))
         if self.error:
             return [make_finding("reduce-failed", where, self.error)]
         if self.wrong_sums:
@@ -246,7 +244,7 @@ class BurnInResult(NamedTuple):
 
     def all_reduce_table(self) -> str:
         rows = [(" - ".join(one.nodes), str(one.ranks), one.error or one.bandwidth_text) for one in self.all_reduces]
-        return "\n".join(align_rows([("all-reduce", "ranks", "did"), *rows]))
+        return "\n".join(align_rows([("all-reduce", _("ranks"), _("did")), *rows]))
 
 
 def run_all_reduce_checks(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:

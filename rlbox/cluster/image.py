@@ -162,9 +162,8 @@ def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_n
     tag, target, identity = context.image.tag, context.options.target, context.image.lock_checksum
     local = require_image(tag, target) if pool.nodes and not registry_name else None
     if pool.nodes and registry_name:
-        context.app.print_status(
-            _("pulling {image} on {nodes}").format(image=registry_name, nodes=", ".join(pool.nodes))
-        )
+        text = _("pulling {image} on {nodes}")
+        context.app.print_status(text.format(image=registry_name, nodes=", ".join(pool.nodes)))
         pool.map(lambda node: _pull(node, registry_name, target, tag))
     images = pool.map(lambda node: node.engine().find_image(tag))
     if images:

@@ -26,7 +26,7 @@ from rlbox.cluster.runtime import RAY_DIRECTORY, RAY_TEMP, ask_in_stack
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import Interrupted, NodeError, SpecError, TimedOut
 from rlbox.findings import Finding
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.secrets.lookup import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.values import Secret
@@ -179,8 +179,8 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
         app.print_status(_("job {id} of cluster {cluster}").format(id=id_, cluster=cluster.plan.name))
         if options.detach:
             return query_job(head, cluster.plan, id_), ()
-        typed = options.target_and_options_text
-        go_on = f"rlbox cluster logs {typed} --job {id_}, or rlbox cluster stop {typed} {id_}"
+        go_on = _("rlbox cluster logs {words} --job {id}, or rlbox cluster stop {words} {id}")
+        go_on = go_on.format(words=options.target_and_options_text, id=id_)
         driver_log = LogReader(cluster, [head.name], [f"job-driver-{id_}.log"], _reveal(job_secrets))
         with contextlib.closing(NodeMonitor(cluster)) as monitor:
             try:
@@ -201,8 +201,8 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
     with open_context(app, options) as context:
         with app.collecting_refusals_if_dry_run("cluster"):
             context.require_own_cluster().require_running_head()
-        would = f"submit {shlex.join(options.command)} to cluster {context.name}"
-        return app.print_dry_run(data, _format_files(options, files) if options.folder else "", would)
+        would = _("submit {command} to cluster {name}").format(command=shlex.join(options.command), name=context.name)
+        return app.print_dry_run(data, translate(_format_files(options, files)) if options.folder else "", would)
 
 
 def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
@@ -218,9 +218,8 @@ def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
 
 
 def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
-    size = decimal_size_text(sum(files.values()))
     text = _("working directory {folder}: {count} files, {size}")
-    return text.format(folder=options.folder, count=len(files), size=size)
+    return text.format(folder=options.folder, count=len(files), size=decimal_size_text(sum(files.values())))
 
 
 def _send_job(

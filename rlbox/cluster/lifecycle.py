@@ -56,7 +56,7 @@ from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError, TimedOut
 from rlbox.findings import join_and_count_rest
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.system.identity import get_user_name_or_uid
 
 _POLL_S, _REPORT_S, _HEAD_S = 1.0, 10.0, 60.0
@@ -123,9 +123,9 @@ def dry_run_up(app: App, options: UpOptions) -> int:
     with open_context(app, options) as context:
         probe = context.probe(options.required_paths)
         if cluster := context.find_most_running_own_cluster(probe):
-            dead = [member.name for member in cluster.plan.members if not cluster.was_found_running_on(member.name)]
-            would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
-            return app.print_dry_run({"cluster": cluster.plan.as_json()}, "", would)
+            dead = ", ".join(one.name for one in cluster.plan.members if not cluster.was_found_running_on(one.name))
+            text = _("bring back {dead}") if dead else _("leave cluster {name} as it is")
+            return app.print_dry_run({"cluster": cluster.plan.as_json()}, "", text.format(dead=dead, name=context.name))
         with app.collecting_refusals_if_dry_run("nodes"):
             probe = _complete_probe(context, probe, options)
         if probe.inplace_nodes != probe.facts.keys():
@@ -136,9 +136,11 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         data = {"nodes": {name: one._asdict() for name, one in probe.addresses.items()}}
         lines = [f"{name}: {one.address}, {one.interface}" for name, one in probe.addresses.items()]
         if probe.ports:
-            first, last = probe.ports.worker_range
-            lines.append(f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}")
-        return app.print_dry_run(data, "\n".join(lines), f"start cluster {context.name} on {', '.join(probe.facts)}")
+            (low, high), base = probe.ports.worker_range, probe.ports.base
+            text = _("ports {ports}, workers {workers}")
+            lines.append(translate(text.format(ports=f"{base}-{base + STRIDE - 1}", workers=f"{low}-{high}")))
+        would = _("start cluster {name} on {nodes}").format(name=context.name, nodes=", ".join(probe.facts))
+        return app.print_dry_run(data, "\n".join(lines), would)
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
@@ -351,7 +353,7 @@ def remove_cluster(
                     done=_("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else "",
                     lines="\n".join(f"  {line}" for line in context.pool.format_unreached()),
                 ),
-                next_step=f"rlbox cluster down {options.target_and_options_text}, once they answer",
+                next_step=_("rlbox cluster down {args}, once they answer").format(args=options.target_and_options_text),
             )
         return context.name, gone
 

@@ -27,6 +27,7 @@ from rlbox.cluster.plan import (
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
 from rlbox.errors import EngineError, NodeError
+from rlbox.i18n import _
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.system.json_files import parse_valid_json_objects
 from rlbox.values import OWN, VENV, Mount
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from rlbox.engine.container import ContainerDefaults
 
 
-HEAD, WORKER = "head", "worker"
+HEAD, WORKER = _("head"), _("worker")
 TOKEN_FILE = "auth_token"  # noqa: S105
 RAY_DIRECTORY = "ray"
 """Below a cluster's directory on the data disk: a container has it as /tmp/ray, where Ray looks by default."""
@@ -244,10 +245,10 @@ def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: C
         known = [node for node in lives if node.id not in stale_ray_node_ids]
         alive = next((node for node in known if node.alive), None)
         if alive is None:
-            reason = known[-1].death_reason or "it ended" if known else ""
-            missing[member.name] = f"Ray lost it: {reason}" if known else "it has not joined"
+            reason = known[-1].death_reason or _("it ended") if known else ""
+            missing[member.name] = _("Ray lost it: {reason}").format(reason=reason) if known else _("it has not joined")
         elif alive.total.get("GPU", 0) < member.gpus:
-            missing[member.name] = f"{alive.total.get('GPU', 0):g} of {member.gpus} GPUs"
+            missing[member.name] = _("{n:g} of {gpus} GPUs").format(n=alive.total.get("GPU", 0), gpus=member.gpus)
         elif any(node.alive for node in lives if node not in known):
-            missing[member.name] = "Ray has not given up yet what was ended there"
+            missing[member.name] = _("Ray has not given up yet what was ended there")
     return missing

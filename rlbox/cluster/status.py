@@ -30,8 +30,9 @@ from rlbox.cluster.plan import LOCAL, MACHINE_LABEL, ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
+from rlbox.i18n import _, join, translate
 
-_HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
+_HEADER = (_("node"), _("role"), _("address"), _("container"), "Ray", "GPUs", _("object store"), _("disk free"))
 _SSH_PORT = 22
 _KILLED, _PART_KILLED = 137, "-9"
 _POLL_S, _ANSWER_S = 1.5, 6.0
@@ -88,29 +89,30 @@ class ClusterStatus:
         }
 
     def text(self) -> str:
-        plan = self.plan
-        used = sum(node.gpus_used for node in self.nodes)
-        gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
-        head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
-        failures = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in self.failures]
-        closed = f"closed by a token; by {plan.maker}, {plan.made}"
-        port = plan.ports.of("dashboard")
-        dashboard = f"dashboard: http://127.0.0.1:{port} on {plan.head.name}"
+        plan, used = self.plan, f"{sum(node.gpus_used for node in self.nodes):g}"
+        gpus = _(", {used} of {gpus} GPUs used").format(used=used, gpus=plan.gpus) if plan.gpus else ""
+        head = _("cluster {name} of {target}: Ray {ray}, {count} nodes{gpus}").format(
+            name=plan.name, target=plan.target, ray=plan.ray, count=len(self.nodes), gpus=gpus
+        )
+        failures = [join(": ", filter(None, (one.where, one.title, one.seen))) for one in self.failures]
+        closed = _("closed by a token; by {maker}, {made}").format(maker=plan.maker, made=plan.made)
+        text = _("dashboard: http://127.0.0.1:{port} on {node}")
         if plan.head.name != LOCAL:
-            dashboard += f", here by: ssh -N -L {port}:127.0.0.1:{port} {plan.head.name}"
+            text = _("dashboard: http://127.0.0.1:{port} on {node}, here by: ssh -N -L {port}:127.0.0.1:{port} {node}")
+        dashboard = text.format(port=plan.ports.of("dashboard"), node=plan.head.name)
         rows = [
             (
                 one.name,
-                f"{one.role}, no engine" if one.is_inplace else one.role,
+                _("{role}, no engine").format(role=_(one.role)) if one.is_inplace else _(one.role),
                 one.address,
                 one.container,
-                one.missing or "alive",
+                one.missing or _("alive"),
                 f"{one.gpus_used:g}/{one.gpus}",
                 *(decimal_size_text(size) if size else "-" for size in (one.store, one.disk_free)),
             )
             for one in self.nodes
         ]
-        return "\n".join([head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures])
+        return "\n".join(map(translate, [head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures]))
 
 
 # ---- what happened to nodes
@@ -135,8 +137,8 @@ def sort_findings_marking_first_failure(failures: Iterable[Failure]) -> tuple[Fi
     ordered = sorted(failures, key=lambda one: (one.is_consequence, one.since))
     findings = [one.finding for one in ordered]
     if len(ordered) > 1 and not ordered[0].is_consequence:
-        seen = ", ".join(filter(None, (findings[0].seen, "it failed first")))
-        findings[0] = dataclasses.replace(findings[0], seen=seen)
+        seen = filter(None, (findings[0].seen, _("it failed first")))
+        findings[0] = dataclasses.replace(findings[0], seen=join(", ", seen))
     return tuple(findings)
 
 
@@ -180,10 +182,10 @@ def find_failure(
     if not text_id:
         return None
     since = _parse_time_or_zero(instance.finished, clock_offset_s) if has_ended else 0.0
-    at = f"since {datetime.fromtimestamp(since, timezone.utc):%H:%M:%S} UTC" if since else ""
+    at = _("since {at:%H:%M:%S} UTC").format(at=datetime.fromtimestamp(since, timezone.utc)) if since else ""
     finding = make_finding(text_id, node, seen, **space)
-    exit_code = f"exit code {instance.exit_code}" if has_ended else ""
-    finding = dataclasses.replace(finding, seen=", ".join(filter(None, (exit_code, finding.seen, at))))
+    exit_code = _("exit code {code}").format(code=instance.exit_code) if has_ended else ""
+    finding = dataclasses.replace(finding, seen=join(", ", filter(None, (exit_code, finding.seen, at))))
     return Failure(finding, finding.id in ("ray-ended", "cut-off"), since)
 
 
@@ -208,9 +210,9 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
     context, probe, plan, instances = cluster
     head = context.pool.nodes.get(plan.head.name)
     if head is None:
-        state = RayState(error="its head is none of the nodes that answer")
+        state = RayState(error=_("its head is none of the nodes that answer"))
     elif not cluster.was_found_running_on(head.name):
-        state = RayState(error="its head does not run")
+        state = RayState(error=_("its head does not run"))
     else:
         state = query_ray_nodes(head, plan)
     remedies = {one.where: one.remedy for one in context.pool.unreached}
@@ -227,8 +229,8 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
                 name=member.name,
                 role=role_of(plan, member),
                 address=member.address,
-                container=_format_instance(instances.get(member.name)) if facts else "not reached",
-                missing="not asked" if state.error else missing.get(member.name, ""),
+                container=_format_instance(instances.get(member.name)) if facts else _("not reached"),
+                missing=_("not asked") if state.error else missing.get(member.name, ""),
                 gpus=member.gpus,
                 gpus_used=total.get("GPU", 0) - free.get("GPU", 0),
                 cpus=total.get("CPU", 0),
@@ -242,19 +244,20 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
 
 def _format_instance(one: RayInstance | None) -> str:
     if one is None:
-        return "gone"
-    return one.status if one.has_not_ended else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
+        return _("gone")
+    text = _("{status} ({code}, out of memory)") if one.oom else _("{status} ({code})")
+    return _(one.status) if one.has_not_ended else text.format(status=_(one.status), code=one.exit_code)
 
 
 def _list_failures(cluster: ExistingCluster, state: RayState) -> Iterator[Failure | None]:
     context, probe, plan, instances = cluster
-    unreached = {one.where: f"{one.title}: {one.seen}" for one in context.pool.unreached}
+    unreached = {one.where: join(": ", (one.title, one.seen)) for one in context.pool.unreached}
     missing = {plan.head.name: state.error} if state.error else find_member_faults(plan, state)
     attempts = _connect_from_others(context.pool, plan, list(unreached))
     for name in [member.name for member in plan.members]:
         facts, instance = probe.facts.get(name), instances.get(name)
         if facts is None:
-            error = unreached.get(name, "it is none of the nodes that were named")
+            error = unreached.get(name, _("it is none of the nodes that were named"))
             yield explain_silence(name, error, [one for one in attempts if one.node == name])
             continue
         now = facts.machine.identity_until_restart
@@ -318,7 +321,7 @@ class NodeMonitor:
         for one in findings:
             if (one.where, one.id) not in self._shown:
                 self._shown.add((one.where, one.id))
-                self._context.app.print_status(f"{one.where}: {one.title}: {one.seen}")
+                self._context.app.print_status(join(": ", (one.where, one.title, one.seen)))
 
     def stop_and_show_findings(self) -> tuple[Finding, ...]:
         """Stop watching; return what happened to nodes, the first first, and say what was not said."""
@@ -333,8 +336,8 @@ class NodeMonitor:
         return findings
 
     def stop_show_and_explain(self, error: RlboxError) -> str:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in self.stop_and_show_findings()]
-        return "".join([error.what, *lines])
+        lines = [join(": ", (one.where, one.title, one.seen)) for one in self.stop_and_show_findings()]
+        return join("\n  ", [error.what, *lines])
 
     def close(self) -> None:
         self._closed.set()

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import duration_text
+from rlbox.amounts import duration_text, pad_to_columns
 from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
@@ -33,23 +33,30 @@ from rlbox.doctor.stack import (
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
-from rlbox.i18n import _
+from rlbox.i18n import _, join, translate
 from rlbox.system.gpu import probe_cuda_driver
 
-NO_GPU = "no GPU here"
-NOT_INSTALLED = "not in this stack"
+NO_GPU = _("no GPU here")
+NOT_INSTALLED = _("not in this stack")
 _DRIVER = "libcuda.so.1"
 _CUDA_LIBRARIES: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda")
 _LIST_TIMEOUT_S = 120.0
 _MAX_WORKERS = 8  # an import of an inference engine takes more than a GiB
 
 ComponentState = Literal["ok", "failed", "late", "no-gpu", "absent"]
-_STATE_TEXTS: dict[ComponentState, str] = {
-    "ok": "ok",
-    "failed": "failed",
-    "late": "not done in time",
-    "no-gpu": "not tested: there is no GPU here",
-    "absent": NOT_INSTALLED,
+_STATE_WORDS: dict[ComponentState, str] = {
+    "ok": _("ok"),
+    "failed": _("failed"),
+    "late": _("late"),
+    "no-gpu": _("no GPU"),
+    "absent": _("absent"),
+}
+_STATE_COUNTS: dict[ComponentState, str] = {
+    "ok": _("{count} ok"),
+    "failed": _("{count} failed"),
+    "late": _("{count} not done in time"),
+    "no-gpu": _("{count} not tested: there is no GPU here"),
+    "absent": _("{count} not in this stack"),
 }
 
 
@@ -112,13 +119,14 @@ class StackInfo:
 def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: str) -> ComponentResult:
     """Return a component's result: that its program was ended, its first error, or `detail`."""
     if facts.exit_code is None:
-        detail = f"no answer in {duration_text(facts.seconds)}"
-        return ComponentResult(name, "late", detail, "a larger --timeout", facts.seconds)
+        detail = _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
+        return ComponentResult(name, "late", detail, _("a larger --timeout"), facts.seconds)
     error = next((finding for finding in findings if finding.level == "error"), None)
     if error is None:
         return ComponentResult(name, "ok", detail, seconds=facts.seconds)
-    seen = f"{error.title}: {error.seen}" if error.seen else error.title
-    seen += f" ({error.where})" if error.where.startswith("/") and error.where not in seen else ""
+    seen: str = join(": ", (error.title, error.seen) if error.seen else (error.title,))
+    if error.where.startswith("/") and error.where not in seen:
+        seen += f" ({error.where})"
     return ComponentResult(name, "failed", seen, error.remedy, facts.seconds)
 
 
@@ -127,43 +135,47 @@ def make_torch_and_triton_results(facts: ProgramFacts, stack: StackInfo) -> Iter
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
     imported = steps.get("import", {})
-    yield _judge("torch", cpu, findings, f"{imported.get('version', '')}, multiplies on the CPU")
+    detail = _("{version}, multiplies on the CPU").format(version=imported.get("version", ""))
+    yield _judge("torch", cpu, findings, detail)
     if not imported.get("ok"):
         return
     untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
     gpu_findings = list(check_torch_and_triton_kernels(facts, replace(stack.requirements, gpu="GPU")))
     torch_findings = [finding for finding in gpu_findings if finding.id != "jit-triton"]
     if not imported.get("cuda"):
-        yield ComponentResult("torch on GPUs", "absent", "this torch is built for the CPU")
+        yield ComponentResult(_("torch on GPUs"), "absent", _("this torch is built for the CPU"))
     elif not stack.gpu_device_count:
-        yield ComponentResult("torch on GPUs", "no-gpu", NO_GPU)
+        yield ComponentResult(_("torch on GPUs"), "no-gpu", NO_GPU)
     else:
         gpus = [step for step in facts.steps if step["step"] == "gpu" and step.get("ok")]
         if not gpus and not torch_findings:
-            torch_findings = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
+            title = _("torch said nothing of the GPUs")
+            torch_findings = [Finding(id="gpu-kernel", title=title, seen=facts.last_error)]
         models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in gpus}))
-        detail = f"multiplies on {len(gpus)} x {models}, CUDA {imported['cuda']}"
-        yield _judge("torch on GPUs", untimed, torch_findings, detail)
+        text = _("multiplies on {count} x {models}, CUDA {cuda}")
+        detail = text.format(count=len(gpus), models=models, cuda=imported["cuda"])
+        yield _judge(_("torch on GPUs"), untimed, torch_findings, detail)
     if "triton" not in stack.packages:
-        yield ComponentResult("Triton JIT", "absent", NOT_INSTALLED)
+        yield ComponentResult(_("Triton JIT"), "absent", NOT_INSTALLED)
     elif not stack.gpu_device_count:
-        yield ComponentResult("Triton JIT", "no-gpu", NO_GPU)
+        yield ComponentResult(_("Triton JIT"), "no-gpu", NO_GPU)
     else:
         triton_findings = [finding for finding in gpu_findings if finding.id == "jit-triton"]
         if "triton" not in steps:
-            triton_findings = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
-        detail = f"{stack.packages['triton']}, compiles and runs a kernel"
-        yield _judge("Triton JIT", untimed, triton_findings, detail)
+            title, seen = _("Triton was not reached"), _("see torch on GPUs")
+            triton_findings = [Finding(id="jit-triton", title=title, seen=seen)]
+        detail = _("{version}, compiles and runs a kernel").format(version=stack.packages["triton"])
+        yield _judge(_("Triton JIT"), untimed, triton_findings, detail)
 
 
 def make_cuda_driver_result(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.gpu_device_count:
-        return ComponentResult("CUDA driver", "no-gpu", NO_GPU)
+        return ComponentResult(_("CUDA driver"), "no-gpu", NO_GPU)
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return _judge("CUDA driver", facts.cuda, check_cuda_nvml_and_memory(facts, stack.requirements), detail)
+    return _judge(_("CUDA driver"), facts.cuda, check_cuda_nvml_and_memory(facts, stack.requirements), detail)
 
 
 def make_nccl_result(facts: ProgramFacts, process_count: int) -> ComponentResult:
@@ -171,7 +183,7 @@ def make_nccl_result(facts: ProgramFacts, process_count: int) -> ComponentResult
     if not findings and facts.exit_code:
         findings = [Finding(id="nccl-self-test", title=facts.last_error)]
     done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
-    return _judge("NCCL", done, findings, f"{process_count} processes added up a tensor")
+    return _judge("NCCL", done, findings, _("{count} processes added up a tensor").format(count=process_count))
 
 
 def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> ComponentResult:
@@ -180,8 +192,10 @@ def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> Componen
     shown = libraries if stack.gpu_device_count else libraries[:1]
     findings = list(check_linker(probe, stack.requirements, shown))
     if compiler is None and not findings:
-        return ComponentResult("C compiler", "absent", NOT_INSTALLED)
-    return _judge("C compiler", ProgramFacts(), findings, " ".join((f"{compiler} links", *shown)))
+        return ComponentResult(_("C compiler"), "absent", NOT_INSTALLED)
+    text = _("{compiler} links {libraries}") if shown else _("{compiler} links")
+    detail = text.format(compiler=compiler, libraries=" ".join(shown))
+    return _judge(_("C compiler"), ProgramFacts(), findings, detail)
 
 
 def make_import_or_kernel_result(component: StackComponent, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
@@ -189,22 +203,27 @@ def make_import_or_kernel_result(component: StackComponent, facts: ProgramFacts,
     version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
     if imported or facts.exit_code is None:
-        detail = f"{version}, " if version else ""
-        detail += f"imports {', '.join(component.imports).replace(':', '.')}"
-        detail += ", runs a kernel" if last.get("step") == "kernel" and stack.gpu_device_count else ""
+        detail = _("imports {modules}")
+        if last.get("step") == "kernel" and stack.gpu_device_count:
+            detail = _("imports {modules}, runs a kernel")
+        detail = detail.format(modules=", ".join(component.imports).replace(":", "."))
+        detail = join(", ", filter(None, (version, detail)))
         return _judge(component.name, replace(facts, exit_code=0) if imported else facts, (), detail)
     if not stack.gpu_device_count and _DRIVER in str(last.get("all", "")):
-        return ComponentResult(component.name, "no-gpu", f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
+        detail = _("no GPU here: it needs {library}").format(library=_DRIVER)
+        return ComponentResult(component.name, "no-gpu", detail, seconds=facts.seconds)
     if last.get("step") == "import" and _names_missing_module(str(last.get("error")), component._first_import_module):
         return make_missing_component_result(component, stack)
-    ended = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
-    error = str(last.get("error") or ended or facts.last_error or "ended without a word")
-    detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
-    shown = f"{stack.interpreter_path} -c 'import {component._first_import_module}' shows all of it"
-    next_step = f"{shown}; compare the versions with the lock"
+    ended = _("ended by signal {number}").format(number=-facts.exit_code) if facts.exit_code < 0 else ""
+    error = str(last.get("error") or ended or facts.last_error or _("ended without a word"))
+    where = f"({last['where']})" if last.get("where") else ""
+    detail = join(" ", filter(None, (version, error, where)))
+    command = f"{stack.interpreter_path} -c 'import {component._first_import_module}'"
+    next_step = _("{command} shows all of it; compare the versions with the lock").format(command=command)
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
-        detail = f"{version} has no kernels for this GPU: {last['error']}"
-        next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
+        text = _("{version} has no kernels for this GPU: {error}")
+        detail = text.format(version=version, error=last["error"])
+        next_step = _("take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST")
     return ComponentResult(component.name, "failed", detail, next_step, facts.seconds)
 
 
@@ -218,8 +237,9 @@ def make_missing_component_result(component: StackComponent, stack: StackInfo) -
     locked = next((name for name in component.packages if name in stack.requirements.packages), None)
     if locked is None:
         return ComponentResult(component.name, "absent", NOT_INSTALLED)
-    detail = f"the lock has {locked}, and {component._first_import_module} is not there"
-    next_step = "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
+    text = _("the lock has {package}, and {module} is not there")
+    detail = text.format(package=locked, module=component._first_import_module)
+    next_step = _("start a new container, or bring the machine to its lock again: rlbox apply TARGET")
     return ComponentResult(component.name, "failed", detail, next_step)
 
 
@@ -232,7 +252,8 @@ def run_component_checks(
     with open_scratch_dir_stack_probe(stack, environ) as probe:
         try:
             info = _probe_stack(probe, stack)
-            yield ComponentResult("Python", "ok", f"{info.python_version}, {len(info.packages)} packages")
+            detail = _("{version}, {count} packages").format(version=info.python_version, count=len(info.packages))
+            yield ComponentResult("Python", "ok", detail)
             futures = [
                 workers.submit(lambda check: list(check()), check) for check in _list_checks(probe, info, deadline)
             ]
@@ -268,7 +289,8 @@ def _list_checks(
 
     def check_ray() -> Iterator[ComponentResult]:
         facts = probe.run_cpu_ray_task(deadline)
-        yield _judge("Ray", facts, check_ray_task(facts, stack.venv_dir), f"{stack.packages['ray']}, did one task")
+        detail = _("{version}, did one task").format(version=stack.packages["ray"])
+        yield _judge("Ray", facts, check_ray_task(facts, stack.venv_dir), detail)
 
     def check_component(component: StackComponent) -> Iterator[ComponentResult]:
         facts = run("probe_import.py", component.kernel, *component.imports)
@@ -300,16 +322,18 @@ def _list_checks(
 
 
 def format_result(result: ComponentResult) -> str:
-    line = f"{'no GPU' if result.state == 'no-gpu' else result.state:<7} {result.name:<18} {result.detail}"
+    head = f"{pad_to_columns(_STATE_WORDS[result.state], 7)} {pad_to_columns(result.name, 18)}"
+    line = f"{head} {translate(result.detail)}"
     line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
-    return f"{line}\n{'':<8}next: {result.next_step}" if result.next_step else line
+    step = translate(_("next: {command}").format(command=result.next_step))
+    return f"{line}\n{'':<8}{step}" if result.next_step else line
 
 
 def format_summary(results: Sequence[ComponentResult], seconds: float) -> str:
     """Return one line: `components: 9 ok, 1 failed, 4 not in this stack, 8.2 s`."""
-    counts = [(sum(result.state == state for result in results), state, text) for state, text in _STATE_TEXTS.items()]
-    shown = [f"{count} {text}" for count, state, text in counts if count or state == "ok"]
-    return f"components: {', '.join(shown)}, {duration_text(seconds)}"
+    counts = [(sum(result.state == state for result in results), state, text) for state, text in _STATE_COUNTS.items()]
+    shown = [text.format(count=count) for count, state, text in counts if count or state == "ok"]
+    return _("components: {counts}, {seconds}").format(counts=join(", ", shown), seconds=duration_text(seconds))
 
 
 def results_to_json(results: Sequence[ComponentResult], python: str, seconds: float) -> dict[str, Any]:

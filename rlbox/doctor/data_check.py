@@ -12,7 +12,7 @@ from typing import Any
 from rlbox.app import App
 from rlbox.doctor.stack import StackLocation, open_scratch_dir_stack_probe, require_named_or_local_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.system.files import require_replaceable_or_creatable_file
 
 ExitCode = int
@@ -34,12 +34,13 @@ def check_training_data(
     report = _run_reader(_find_stack(python), request, timeout_s)
     lines = [
         *report["facts"],
-        *(f"note: {text}" for text in report["notes"]),
-        *(f"wrong: {text}" for text in report["problems"]),
+        *(_("note: {note}").format(note=text) for text in report["notes"]),
+        *(_("wrong: {text}").format(text=text) for text in report["problems"]),
     ]
-    app.output({"files": paths, **report}, "\n".join(lines))
-    app.print_status(f"data: {len(report['problems']) or 'nothing'} wrong")
-    return WorkFailed.exit_code if report["problems"] else 0
+    app.output({"files": paths, **report}, "\n".join(map(translate, lines)))
+    count = len(report["problems"])
+    app.print_status(_("data: {count} wrong").format(count=count) if count else _("data: nothing wrong"))
+    return WorkFailed.exit_code if count else 0
 
 
 def write_first_rows(
@@ -51,7 +52,8 @@ def write_first_rows(
     with app.collecting_refusals_if_dry_run("file"):
         require_replaceable_or_creatable_file(path, "--output")
     if app.dry_run:
-        return app.print_dry_run(facts, "", f"write {rows} rows of {source} to {path}")
+        would = _("write {rows} rows of {source} to {path}").format(rows=rows, source=source, path=path)
+        return app.print_dry_run(facts, "", would)
     request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     for problem in _run_reader(_find_stack(python), request, timeout_s)["problems"]:
         raise WorkFailed(
@@ -97,4 +99,12 @@ def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: 
             where=stack.python,
             next_step=_("name one with pyarrow: --python FILE"),
         )
-    return {key: list(report[key]) for key in ("facts", "problems", "notes")}
+    return {key: [_restore_message(one) for one in report[key]] for key in ("facts", "problems", "notes")}
+
+
+def _restore_message(message: Any) -> Any:
+    """Return a message of the reader, which is a list of a text and its values; a value itself stays."""
+    if not isinstance(message, list):
+        return message
+    text, values = message
+    return _(text).format(**{name: _restore_message(value) for name, value in values})

@@ -28,7 +28,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import NodeError
-from rlbox.i18n import join
+from rlbox.i18n import _, join
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_gpus_or_empty
 from rlbox.system.identity import is_in_rlbox_image
 from rlbox.target.lock import load_lock
@@ -60,7 +60,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
         support = GpuSupport() if request.is_none else _probe_engine_gpu_support()
         access = choose_gpu_access(request, support, set_gpu_count_env=bool(option))
         if not request.is_none:
-            app.print_status(f"GPUs: {access.describe()}")
+            app.print_status(_("GPUs: {access}").format(access=access.describe()))
     return access
 
 
@@ -71,7 +71,8 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     env = {}
     with app.collecting_refusals_if_dry_run("GPUs"):
         env = create_host_gpu_env(parse_gpus_option(option, 0), os.environ, probe_cuda_driver().device_file_count)
-        app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
+        shown = env.get("CUDA_VISIBLE_DEVICES", _("all")) or _("none")
+        app.print_status(_("GPUs: {gpus} by CUDA_VISIBLE_DEVICES").format(gpus=shown))
     return env
 
 
@@ -91,7 +92,8 @@ def require_usable_local_gpus(
     ):
         if finding.level == "error":
             raise NodeError(join(": ", (finding.title, finding.seen)), where=finding.where, next_step=finding.remedy)
-        app.print_status(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
+        text = _("warning: {title}: {seen}\n  next:  {step}")
+        app.print_status(text.format(title=finding.title, seen=finding.seen, step=finding.remedy))
 
 
 def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rlbox.amounts import gpu_gib_or_mib_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
+from rlbox.i18n import _, join, translate
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, query_gpus_or_empty
 from rlbox.system.process_table import find_process_owner_or_uid_or_empty, probe_process, read_cmdline_or_empty
 
@@ -71,13 +72,16 @@ def find_unmet_gpu_needs_or_busy_gpus(
     """
     alive = [node for node in inventory.ray or () if node.alive]
     needed, wanted = actor_gpus + rollout_gpus, total_gpus or actor_gpus + rollout_gpus
-    problems = [f"Ray has lost node {node.address}" for node in inventory.ray or () if not node.alive]
+    lost = _("Ray has lost node {node}")
+    problems: list[str] = [lost.format(node=node.address) for node in inventory.ray or () if not node.alive]
     count = sum(node.gpus for node in alive)
     if inventory.ray is not None and count < wanted:
         listed = ", ".join(f"{node.address}: {node.gpus}" for node in alive)
-        problems.append(f"Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus")
+        text = _("Ray counts {count} GPUs ({listed}), {wanted} are to be there: start it with --num-gpus")
+        problems.append(text.format(count=count, listed=listed, wanted=wanted))
     if total_gpus and needed > total_gpus:
-        problems.append(f"actor and rollout want {needed} GPUs of {total_gpus}")
+        text = _("actor and rollout want {needed} GPUs of {total}")
+        problems.append(text.format(needed=needed, total=total_gpus))
     nodes = max(1, sum(node.gpus > 0 for node in alive))
     return [*_check_local_gpus(inventory, wanted // nodes, -(-needed // nodes)), *problems]
 
@@ -85,26 +89,31 @@ def find_unmet_gpu_needs_or_busy_gpus(
 def _check_local_gpus(inventory: GpuInventory, wanted: int, needed: int) -> Iterator[str]:
     gpus, visible = inventory.gpus, inventory.visible_devices
     if not gpus:
-        yield "no GPU here: there is no driver, or it does not answer"
+        yield _("no GPU here: there is no driver, or it does not answer")
     if len(gpus) < wanted:
-        hidden = f", and {VISIBLE_DEVICES}={visible} hides others" if visible is not None else ""
-        yield f"{wanted} GPUs are to be on this machine, {len(gpus)} are visible{hidden}"
+        text = _("{wanted} GPUs are to be on this machine, {count} are visible")
+        if visible is not None:
+            text = _("{wanted} GPUs are to be on this machine, {count} are visible, and {variable} hides others")
+        yield text.format(wanted=wanted, count=len(gpus), variable=f"{VISIBLE_DEVICES}={visible}")
     elif visible is not None:
         names = [name for name in visible.split(",") if name.strip()]
         shown = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
         if shown < wanted:
-            yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {wanted} are to be used: unset it"
+            text = _("{variable} shows {shown} GPUs to programs, {wanted} are to be used: unset it")
+            yield text.format(variable=f"{VISIBLE_DEVICES}={visible}", shown=shown, wanted=wanted)
     free = sum(gpu.is_memory_nearly_unused for gpu in gpus)
-    held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.is_memory_nearly_unused)
+    busy = [gpu for gpu in gpus if not gpu.is_memory_nearly_unused]
+    held = join("; ", (join("", (f"GPU {gpu.index}: ", _format_holders(gpu))) for gpu in busy))
     if len(gpus) >= needed > free:
-        yield f"{needed} GPUs are needed here, {free} are free: {held}"
+        text = _("{needed} GPUs are needed here, {free} are free: {held}")
+        yield text.format(needed=needed, free=free, held=held)
     elif held and not wanted:
-        yield f"{free} of {len(gpus)} GPUs are free: {held}"
+        yield _("{free} of {count} GPUs are free: {held}").format(free=free, count=len(gpus), held=held)
 
 
 def _format_holders(gpu: LocalGpu) -> str:
-    holders = ", ".join(f"pid {pid} {description}" for pid, description in gpu.holders.items())
-    return holders or "someone outside this container"
+    holders = join(", ", (join(" ", ("pid", pid, description)) for pid, description in gpu.holders.items()))
+    return holders or _("someone outside this container")
 
 
 def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard_url: str) -> GpuInventory:
@@ -132,7 +141,7 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
 def _describe_process(pid: int) -> str:
     process = probe_process(pid)
     if process is None:
-        return f"not visible from here (uid {os.getuid()})"
+        return _("not visible from here (uid {uid})").format(uid=os.getuid())
     return f"{find_process_owner_or_uid_or_empty(pid)}: {(read_cmdline_or_empty(pid) or process.name)[:_MAX_COMMAND]}"
 
 
@@ -145,11 +154,14 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
 def format_gpu_inventory(inventory: GpuInventory, problems: Sequence[str]) -> str:
     lines = []
     for gpu in inventory.gpus:
-        state = "free" if gpu.is_memory_nearly_unused else "held"
-        used, total = gpu_gib_or_mib_text(gpu.used_bytes), gpu_gib_or_mib_text(gpu.total_bytes)
-        lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {used} of {total}")
-        lines += [f"       pid {pid}  {description}" for pid, description in gpu.holders.items()]
+        state = translate(_("free") if gpu.is_memory_nearly_unused else _("held"))
+        memory = _("{used} of {total}").format(
+            used=gpu_gib_or_mib_text(gpu.used_bytes), total=gpu_gib_or_mib_text(gpu.total_bytes)
+        )
+        lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {translate(memory)}")
+        lines += [f"       pid {pid}  {translate(description)}" for pid, description in gpu.holders.items()]
     for node in inventory.ray or ():
-        lines.append(f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs")
-    lines += [f"wrong: {text}" for text in problems]
+        state = translate(_("alive") if node.alive else _("lost"))
+        lines.append(f"Ray    {state}  {node.address}  {node.gpus} GPUs")
+    lines += [translate(_("wrong: {text}").format(text=text)) for text in problems]
     return "\n".join(lines)

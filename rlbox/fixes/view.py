@@ -57,14 +57,14 @@ def list_bake_entries(fix: Fix, bake: Bake, skip_by_patch: Mapping[str, str] | N
         yield BakeEntry(kind="hook", name=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
     if bake.run.shm_gib:
         size = decimal_and_gib_size_text(bake.run.shm_gib)
-        yield BakeEntry(kind="run", name="shared memory", value=_("at least {asked_text}").format(asked_text=size))
+        yield BakeEntry(kind="run", name=_("shared memory"), value=_("at least {asked_text}").format(asked_text=size))
     yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
         yield BakeEntry(kind="run", name=f"ulimit {name}", value=limit)
     for role, words in (("both", bake.ray.common), ("head", bake.ray.head), ("worker", bake.ray.worker)):
         yield from (BakeEntry(kind="ray", name=role, value=word) for word in words if word)
     if bake.ray.before:
-        yield BakeEntry(kind="ray", name="before it starts", text=bake.ray.before)
+        yield BakeEntry(kind="ray", name=_("before it starts"), text=bake.ray.before)
     for row in bake.refuse:
         yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
@@ -75,17 +75,19 @@ def list_bake_entries(fix: Fix, bake: Bake, skip_by_patch: Mapping[str, str] | N
 
 def _describe_patch(patch: FixPatch) -> str:
     facts = {
-        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)),
-        "of": " or ".join(patch.package),
-        "made for": patch.made_for,
-        "reason": patch.reason,
-        "upstream": patch.upstream,
-        "left out where the file holds": patch.upstream_has,
-        "left out without the file": patch.absent,
-        "marker": patch.marker,
-        **{f"made from: {path}": sha256 for path, sha256 in sorted(patch.files.items())},
+        _("changes"): ", ".join(
+            "/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)
+        ),
+        _("of"): " or ".join(patch.package),
+        _("made for"): patch.made_for,
+        _("reason"): patch.reason,
+        _("upstream"): patch.upstream,
+        _("left out where the file holds"): patch.upstream_has,
+        _("left out without the file"): patch.absent,
+        _("marker"): patch.marker,
+        **{_("made from: {path}").format(path=path): sha256 for path, sha256 in sorted(patch.files.items())},
     }
-    return "\n".join([*(f"{name}: {text}" for name, text in facts.items() if text), "", patch.diff])
+    return join("\n", [*(join(": ", (name, text)) for name, text in facts.items() if text), "", patch.diff])
 
 
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
@@ -165,9 +167,11 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
 
 
 def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
-    head = f"{row.kind:<8}{row.name}" + (f"{_SIGNS.get(row.kind, '  ')}{row.value}" if row.value else "")
+    value = f"{_SIGNS.get(row.kind, '  ')}{translate(row.value)}" if row.value else ""
+    head = f"{row.kind:<8}{translate(row.name)}{value}"
     head += ":…" if row.kind == "path" else ""
-    return [head, *(f"  {line}".rstrip() for line in row.text.strip("\n").splitlines())] if whole else [head]
+    lines = translate(row.text).strip("\n").splitlines()
+    return [head, *(f"  {line}".rstrip() for line in lines)] if whole else [head]
 
 
 def fix_evaluations_to_json(target: str, evaluations: Iterable[FixEvaluation], refusal: str) -> dict[str, Any]:

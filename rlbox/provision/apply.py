@@ -108,7 +108,7 @@ def apply_plan_steps_skipping_unavailable_apt(
     for step in plan.steps:
         if step.kind == "packages" and (error := _download_apt_packages(step.new_description.split())):
             steps.remove(step)  # all else goes on without them
-            skipped.append(SkippedItem(f"apt packages {step.new_description}", "apt", error))
+            skipped.append(SkippedItem(_("apt packages {names}").format(names=step.new_description), "apt", error))
     if not steps:
         return ApplyResult(skipped=tuple(skipped))
     record = _record_begin(plan.desired, options)  # whatever is missing has been missed by now
@@ -244,9 +244,11 @@ def uninstall_and_describe_leftovers(layout: Layout, on_path: Callable[[str], No
         _restore_original_path(Path(layout.add_prefix(VENV)), record.environment.before)
     present = sorted(set(record.packages) & list_installed_apt_packages(record.packages)) if record.packages else []
     if present and (failed := _apt("remove", *present)):
-        notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
+        text = _("apt packages {names} were not removed: {failed}")
+        notes.append(text.format(names=" ".join(record.packages), failed=failed))
     kept = [path for path in record.kept if Path(path).exists()]
-    notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
+    copy = _("{path}: a copy of what you had written there")
+    notes += [copy.format(path=path) for path in kept if path not in " ".join(notes)]
     Path(layout.rlbox_dir, "share/patches.json").unlink(missing_ok=True)
     Path(layout.record_path).unlink(missing_ok=True)
     for folder in sorted([*record.folders, f"{layout.rlbox_dir}/{_BACKUPS}"], key=len, reverse=True):
@@ -274,16 +276,16 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
     python = desired.interpreter or desired.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
     next_step = (
-        f"install Python {desired.python}, or name it with --python FILE; "
-        "without --offline uv fetches it from a network"
-    )
-    room = f"; {decimal_size_text(free_bytes_or_0(venv))} are free there"
-    what = f"uv cannot make an environment with Python {desired.python}"
+        _("install Python {version}, or name it with --python FILE; without --offline uv fetches it from a network")
+    ).format(version=desired.python)
+    free = decimal_size_text(free_bytes_or_0(venv))
+    what = _("uv cannot make an environment with Python {version}").format(version=desired.python)
     run_command_or_raise(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(desired, supply) as (words, folder):
         sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
         command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
-        run_command_or_raise(command, f"uv cannot install the locked packages{room}")
+        text = _("uv cannot install the locked packages; {free} are free there")
+        run_command_or_raise(command, text.format(free=free))
 
 
 @contextmanager
@@ -443,9 +445,10 @@ def _restore_original_file(layout: Layout, record: InstallRecord, path: str) -> 
         text = restore_original_env_file_lines(now.text, own.merged, before)
         write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
     elif not is_same_kind_content_and_mode(now, own.before) and now.kind != "absent":
-        note = f"{path}: left as it is, because it was changed since" + (
-            f"; what stood there before is {own.backup}" if own.backup else ""
-        )
+        note = _("{path}: left as it is, because it was changed since")
+        if own.backup:
+            note = _("{path}: left as it is, because it was changed since; what stood there before is {backup}")
+        note = note.format(path=path, backup=own.backup)
     if own.backup and not note:
         Path(own.backup).unlink(missing_ok=True)
     laid = {name: row for name, row in record.laid.items() if name != path}

@@ -17,6 +17,7 @@ from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_check_manifest_json
 from rlbox.foreign import parse_untrusted_json
+from rlbox.i18n import _
 from rlbox.image.plan import (
     ImagePlan,
     build_container_defaults,
@@ -281,7 +282,7 @@ class _Placed:
                 yield part._replace(install_path=self._layout.add_prefix(part.install_path))
 
     def skipped(self) -> Iterator[SkippedItem]:
-        outside = "it lies outside of the prefix, and has no effect below it"
+        outside = _("it lies outside of the prefix, and has no effect below it")
         paths = (*(file.path for file in self._baked.files), *self._baked.link_target_by_path)
         sources = {path: self._origins.get(path, "rlbox") for path in paths}
         sources |= {tree.into: tree.name for tree in self._target.git}
@@ -294,16 +295,16 @@ class _Placed:
 
     def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
         for what in _limits(fix):
-            yield what, "only whoever starts this machine's container can set it"
+            yield what, _("only whoever starts this machine's container can set it")
         if path := self._shared(fix.id):
-            yield path, "it is one for the whole machine, which --prefix leaves alone"
+            yield path, _("it is one for the whole machine, which --prefix leaves alone")
         if fix.id in _OF_CONTAINERS:
-            yield f"check {fix.id}", "it is about how rlbox starts a container"
+            yield _("check {fix}").format(fix=fix.id), _("it is about how rlbox starts a container")
         if program := _OF_SERVICES.get(fix.id):
-            reason = f"it is about a service that {self._layout.add_prefix(program)} starts, when you want it"
-            yield f"check {fix.id}", reason
+            reason = _("it is about a service that {program} starts, when you want it")
+            yield _("check {fix}").format(fix=fix.id), reason.format(program=self._layout.add_prefix(program))
         for name in sorted(self._absent & set(fix.bake.packages)):
-            yield f"fix {fix.id}", f"the apt package {name} is not here"
+            yield _("fix {fix}").format(fix=fix.id), _("the apt package {name} is not here").format(name=name)
 
     def _shared(self, fix: str) -> str:
         """Return the path of the whole machine that a fix's hook would make; empty where it may."""
@@ -355,8 +356,9 @@ def _hook_fix(path: str) -> str:
 
 def _limits(fix: Fix) -> list[str]:
     run = fix.bake.run
-    found = [f"/dev/shm of {decimal_and_gib_size_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
-    return found + [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
+    shm = _("/dev/shm of {size}").format(size=decimal_and_gib_size_text(run.shm_gib))  # noqa: S108 - named, not written
+    limits = [_("the limit {name}={limit}").format(name=name, limit=limit) for name, limit in run.ulimits.items()]
+    return [*([shm] if run.shm_gib else []), *limits]
 
 
 def _with_left(manifest: dict[str, Any], left: Iterable[SkippedItem]) -> str:

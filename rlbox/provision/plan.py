@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from rlbox.amounts import pad_to_columns
 from rlbox.findings import Finding
+from rlbox.i18n import _, join, translate
 from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_joining_paths
 from rlbox.values import VENV
 
@@ -36,13 +38,15 @@ class PathState:
     def describe(self) -> str:
         match self.kind:
             case "file":
-                return f"file {self.sha256[:12]}, mode {self.mode}"
+                return _("file {digest}, mode {mode}").format(digest=self.sha256[:12], mode=self.mode)
             case "link":
-                return f"link to {self.to}"
+                return _("link to {path}").format(path=self.to)
             case "absent":
-                return "nothing"
-            case _:
-                return f"a {self.kind}" if self.kind == "folder" else "no plain file"
+                return _("nothing")
+            case "folder":
+                return _("a folder")
+            case "other":
+                return _("no plain file")
 
 
 MISSING = PathState()
@@ -110,6 +114,17 @@ class MachineState:
     apt_unavailable_reason: str = ""
 
 
+_KINDS: dict[StepKind, str] = {
+    "packages": _("packages"),
+    "environment": _("environment"),
+    "part": _("part"),
+    "patches": _("patches"),
+    "file": _("file"),
+    "link": _("link"),
+    "remove": _("remove"),
+}
+
+
 class PathChange(NamedTuple):
     kind: StepKind
     path: str
@@ -120,9 +135,10 @@ class PathChange(NamedTuple):
     file: FileToInstall | None = None
 
     def describe(self) -> str:
-        kept = "; what is there is kept" if self.keeps_backup else ""
-        why = f" ({self.reason})" if self.reason else ""
-        return f"{self.kind:<11} {self.path}: {self.old_description} -> {self.new_description}{kept}{why}"
+        kept = _("; what is there is kept") if self.keeps_backup else ""
+        why = f" ({translate(self.reason)})" if self.reason else ""
+        change = f"{translate(self.old_description)} -> {translate(self.new_description)}"
+        return f"{pad_to_columns(_KINDS[self.kind], 11)} {self.path}: {change}{translate(kept)}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +167,7 @@ def plan_apply_skipping_conflicts(desired: DesiredState, machine: MachineState) 
     patches = []
     if desired.patch_manifest and touched:
         path = f"{desired.layout.rlbox_dir}/share/patches.json"
-        patches.append(PathChange("patches", path, "not applied", "source patches, by content"))
+        patches.append(PathChange("patches", path, _("not applied"), _("source patches, by content")))
     fresh = bool(environment) and (machine.is_incomplete_venv or patching or machine.is_foreign_venv)
     files, blocked = _files(desired, machine, f"{desired.layout.add_prefix(VENV)}/" if fresh else "")
     removed = tuple(_removed(desired, machine))
@@ -184,36 +200,39 @@ def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathCha
     if not text:
         return (), ()
     if facts.apt_unavailable_reason:
-        return (), (SkippedItem(f"apt packages {text}", "apt", facts.apt_unavailable_reason),)
-    return (PathChange("packages", "apt", "not installed", text),), ()
+        return (), (SkippedItem(_("apt packages {names}").format(names=text), "apt", facts.apt_unavailable_reason),)
+    return (PathChange("packages", "apt", _("not installed"), text),), ()
 
 
 def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     drift = _describe_package_differences(desired, facts.venv_packages)
     if facts.is_foreign_venv:
-        old, reason = "not one of rlbox", ""
+        old, reason = _("not one of rlbox"), ""
     elif facts.is_incomplete_venv:
-        old, reason = "half made", "made anew"
+        old, reason = _("half made"), _("made anew")
     elif not facts.venv_fingerprint:
-        old, reason = "nothing", ""
+        old, reason = _("nothing"), ""
     elif facts.venv_fingerprint != format_venv_fingerprint(desired):
-        old, reason = "of another lock", drift
+        old, reason = _("of another lock"), drift
     elif drift:
-        old, reason = "not as the lock says", drift
+        old, reason = _("not as the lock says"), drift
     elif patching:
-        old, reason = "with other patches", "made anew"
+        old, reason = _("with other patches"), _("made anew")
     else:
         return
-    new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
+    new = _("Python {version}, {count} packages of the lock")
+    new = new.format(version=desired.python, count=len(desired.packages))
     yield PathChange("environment", desired.layout.add_prefix(VENV), old, new, reason, facts.is_foreign_venv)
 
 
 def _describe_package_differences(desired: DesiredState, installed: Mapping[str, str], limit: int = 4) -> str:
     names = sorted({*desired.packages, *installed})
-    rows = ((name, installed.get(name, "absent"), desired.packages.get(name, "absent")) for name in names)
-    differences = [f"{name} {there} -> {due}" for name, there, due in rows if there != due]
-    more = f", and {len(differences) - limit} more" if len(differences) > limit else ""
-    return ", ".join(differences[:limit]) + more
+    rows = ((name, installed.get(name, _("absent")), desired.packages.get(name, _("absent"))) for name in names)
+    differences = [join(" ", (name, there, "->", due)) for name, there, due in rows if there != due]
+    first = join(", ", differences[:limit])
+    if len(differences) <= limit:
+        return first
+    return _("{first}, and {count} more").format(first=first, count=len(differences) - limit)
 
 
 def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
@@ -222,7 +241,7 @@ def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterat
         path_state, own = facts.paths.get(part.install_path, MISSING), known.get(part.install_path)
         if own and own.sha256 == part.sha256 and path_state.kind != "absent" and not patching:
             continue
-        old = "another version" if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
+        old = _("another version") if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
         keep = path_state.kind != "absent" and not (own and own.sha256)
         new = f"{part.kind} {part.name} {part.sha256[:12]}"
         yield PathChange("part", part.install_path, old, new, keeps_backup=keep)
@@ -244,9 +263,9 @@ def _files(
             continue
         own, reason = known.get(row.path), ""
         if path_state.kind in ("folder", "other"):
-            reason = f"{path_state.describe()} is in its place"
+            reason = _("{what} is in its place").format(what=path_state.describe())
         elif path_state.program and not own:
-            reason = "a program of this machine is there, which other environments may link to"
+            reason = _("a program of this machine is there, which other environments may link to")
         if reason:
             blocked.append(SkippedItem(row.path, row.fix_id_or_rlbox, reason))
             continue
@@ -260,26 +279,29 @@ def _files(
 def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]:
     if not facts.record:
         return
-    due = {row.path for row in desired.files}
+    due, gone = {row.path for row in desired.files}, _("no longer part of it")
     for path, own in facts.record.laid.items():
         if path not in due:
-            yield PathChange("remove", path, own.now.describe(), own.before.describe(), "no longer part of it")
+            yield PathChange("remove", path, own.now.describe(), own.before.describe(), gone)
     for path in sorted(set(facts.record.parts) - {part.install_path for part in desired.parts}):
-        before = "what stood there" if facts.record.parts[path].before else "nothing"
-        yield PathChange("remove", path, "a part", before, "no longer part of it")
+        before = _("what stood there") if facts.record.parts[path].before else _("nothing")
+        yield PathChange("remove", path, _("a part"), before, gone)
 
 
 def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
     for reason in dict.fromkeys(row.reason for row in skipped):
         names = sorted({row.item for row in skipped if row.reason == reason})
-        yield f"left out    {', '.join(names)}: {reason}"
+        items = join(", ", names)
+        yield f"{pad_to_columns(_('left out'), 11)} {translate(items)}: {translate(reason)}"
 
 
 def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedItem]) -> Iterator[str]:
     partial = {row.source_id for row in skipped}
     for row in findings:
-        note = " (only in part on this machine)" if row.id in partial else ""
-        yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
+        note = translate(_(" (only in part on this machine)")) if row.id in partial else ""
+        step = translate(_("next: {command}").format(command=_(row.remedy)))
+        seen = translate(_(row.seen or row.title))
+        yield f"{pad_to_columns(_('fails'), 11)} {row.id}{note}: {seen}\n{'':<12}{step}"
 
 
 def _steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
@@ -311,8 +333,10 @@ class JsonAndText(NamedTuple):
 
 
 def format_apply_plan_output(desired: DesiredState, plan: ApplyPlan) -> JsonAndText:
-    layout, state = desired.layout, "differs" if plan.steps else "unchanged"
-    lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
+    layout, state = desired.layout, _("differs") if plan.steps else _("unchanged")
+    text = _("{target}  {state}: {count} changes at {folder}")
+    text = text.format(target=desired.target, state=state, count=len(plan.steps), folder=layout.prefix or "/")
+    lines = [translate(text)]
     lines += [*(step.describe() for step in plan.steps), *_format_skipped_lines(plan.skipped)]
     data: dict[str, Any] = {"target": desired.target, "prefix": layout.prefix, "state": state}
     return JsonAndText(
@@ -329,9 +353,12 @@ def format_apply_result_output(
 ) -> JsonAndText:
     layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
-    changes = f", {len(steps)} changes" if steps else ""
-    lines = [f"{desired.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
-    lines += [f"kept        {path}" for path in kept]
+    text = _("{target}  unchanged: {held} of {checks} checks hold")
+    if steps:
+        text = _("{target}  applied, {count} changes: {held} of {checks} checks hold")
+    held = count - len(findings)
+    lines = [translate(text.format(target=desired.target, count=len(steps), held=held, checks=count))]
+    lines += [f"{pad_to_columns(_('kept'), 11)} {path}" for path in kept]
     lines += [*_format_skipped_lines(skipped), *_format_finding_lines(findings, skipped)]
     data = {
         "target": desired.target,

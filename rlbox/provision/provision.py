@@ -77,7 +77,8 @@ def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) 
     with app.collecting_refusals_if_dry_run("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
-        app.add_dry_run_unchecked("a dry run asks no network", f"sources {_profile(prepared)}")
+        sources = _("sources {profile}").format(profile=_profile(prepared))
+        app.add_dry_run_unchecked(_("a dry run asks no network"), sources)
 
 
 def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> PackageSource:
@@ -232,12 +233,13 @@ def ensure_host_at_lock(
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare_host_target(app, image, layout)
     with wait_and_hold_layout_lock(app, layout):
-        plan = probe_and_plan(prepared, "a run installs none")
+        plan = probe_and_plan(prepared, _("a run installs none"))
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
-            count = f"{len(plan.steps)} changes"
-            app.dry.steps_before.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
+            text = _("{folder} is brought to the lock of target {target}: {count} changes")
+            text = text.format(folder=layout.prefix, target=image.target, count=len(plan.steps))
+            app.dry.steps_before.append(text)
             _check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
             app.print_status(

@@ -320,7 +320,7 @@ class RemovalCandidate:
 
 def mark_unfinished_runs_kept(candidates: Iterable[RemovalCandidate]) -> list[RemovalCandidate]:
     return [
-        dataclasses.replace(row, kept_because="it has not ended" if row.may_be_running else "") for row in candidates
+        dataclasses.replace(row, kept_because=_("it has not ended") if row.may_be_running else "") for row in candidates
     ]
 
 
@@ -333,24 +333,26 @@ def mark_latest_recent_and_unfinished_runs_kept(
 
     def find_reason_to_keep(row: RemovalCandidate) -> str:
         if row.may_be_running:
-            return "it has not ended"
+            return _("it has not ended")
         if newest[row.job] == row.run:
-            return f"it is the latest of job {row.job}"
+            return _("it is the latest of job {job}").format(job=row.job)
         if passed.get(row.job) == row.run:
-            return f"it is the latest of job {row.job} that passed"
+            return _("it is the latest of job {job} that passed").format(job=row.job)
         if row.checkpoint_paths and not remove_runs_with_checkpoints:
-            return f"it holds {len(row.checkpoint_paths)} checkpoints: --checkpoints to remove them, too"
-        return "it is younger than --older" if row.started_unix_s > started_before_unix_s else ""
+            text = _("it holds {count} checkpoints: --checkpoints to remove them, too")
+            return text.format(count=len(row.checkpoint_paths))
+        return _("it is younger than --older") if row.started_unix_s > started_before_unix_s else ""
 
     return [dataclasses.replace(row, kept_because=find_reason_to_keep(row)) for row in candidates]
 
 
 def format_removals(rows: Iterable[RemovalCandidate], *, done: bool) -> list[str]:
-    lines = []
+    lines: list[str] = []
+    text = _("removed run {run}, {size}") if done else _("would remove run {run}, {size}")
     for row in rows:
         if row.kept_because:
-            lines.append(f"run {row.run} is kept, since {row.kept_because}")
+            lines.append(_("run {run} is kept, since {reason}").format(run=row.run, reason=row.kept_because))
             continue
-        lines.append(f"{'removed' if done else 'would remove'} run {row.run}, {decimal_size_text(row.size_bytes)}")
-        lines += [f"  with checkpoint {path}" for path in row.checkpoint_paths]
+        lines.append(text.format(run=row.run, size=decimal_size_text(row.size_bytes)))
+        lines += [_("  with checkpoint {path}").format(path=path) for path in row.checkpoint_paths]
     return lines

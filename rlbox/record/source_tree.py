@@ -18,9 +18,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from rlbox.amounts import counted
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.foreign import parse_untrusted_toml
+from rlbox.i18n import _, ngettext
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
 from rlbox.system.safe_files import read_bytes
@@ -77,12 +77,14 @@ def describe_source_record(record: Mapping[str, Any]) -> str:
     name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
     folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
     if not record.get("commit"):
-        return f"{name}, no git commit, digest {digest}, {folder}"
+        text = _("{name}, no git commit, digest {digest}, {folder}")
+        return text.format(name=name, digest=digest, folder=folder)
     changed = record.get("files_changed", 0)
     branch = f" ({record['branch']})" if record.get("branch") else ""
     commit = f"{str(record['commit'])[:12]}{branch}"
-    files = f"{counted(changed, 'file', 'files')} changed" if changed else "no changes"
-    return f"{name}, commit {commit}, {files}, {folder}"
+    files = ngettext("{count} file changed", "{count} files changed", changed).format(count=changed)
+    text = _("{name}, commit {commit}, {files}, {folder}")
+    return text.format(name=name, commit=commit, files=files if changed else _("no changes"), folder=folder)
 
 
 def probe_source_tree(folder: Path, package: str) -> SourceTree:

@@ -9,13 +9,17 @@ from typing import Any
 
 from rlbox.amounts import duration_text
 from rlbox.artifacts.relock import list_lock_changes
+from rlbox.i18n import _, translate
 from rlbox.job.param import format_scalar
 from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.report.read import RunRecord
 
-TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
-OUTCOME = ("gates", "outcome", "metrics")
-DURATIONS = "durations"
+TOLD = (
+    *(_("run"), _("parameters"), _("source"), _("job file"), _("target spec")),
+    *(_("lock"), _("environment"), _("secrets"), _("commands")),
+)
+OUTCOME = (_("gates"), _("outcome"), _("metrics"))
+DURATIONS = _("durations")
 """They always differ a little, so they do not make two runs different."""
 
 
@@ -70,14 +74,14 @@ def format_differences(names: tuple[str, str], differences: Iterable[RunDifferen
     found = list(differences)
     lines = [f"--- {names[0]}", f"+++ {names[1]}"]
     if not differs_beyond_durations(found):
-        lines.append("the same: configuration, gates, outcome and metrics")
+        lines.append(translate(_("the same: configuration, gates, outcome and metrics")))
     elif not any(difference.part in TOLD for difference in found):
-        lines.append("the configuration is the same, what came out is not")
+        lines.append(translate(_("the configuration is the same, what came out is not")))
     part = ""
     for difference in found:
         if difference.part != part:
             part = difference.part
-            lines.append(f"@@ {part}")
+            lines.append(f"@@ {translate(_(part))}")
         if difference.part in (DURATIONS, "metrics"):
             lines.append(f"  {difference.name}: {difference.before or '-'} -> {difference.after or '-'}")
             continue

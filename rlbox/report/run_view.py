@@ -20,9 +20,11 @@ from rlbox.amounts import (
     duration_text,
     duration_text_precise_below_minute,
     gpu_gib_or_mib_text,
+    pad_to_columns,
     zoned_iso_to_unix,
 )
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
+from rlbox.i18n import _, translate
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_ansi_escapes
 from rlbox.logs.progress import (
@@ -169,7 +171,7 @@ def _parse_samples(data: bytes) -> list[ResourceSample]:
 
 
 def _parse_readings(data: bytes) -> list[ProgressReading]:
-    texts = (part.decode("utf-8", "replace") for _, at in find_progress_candidates(data) for part in at.split(b"\r"))
+    texts = (part.decode("utf-8", "replace") for __, at in find_progress_candidates(data) for part in at.split(b"\r"))
     return [reading for text in texts if (reading := parse_progress_line(text))]
 
 
@@ -339,7 +341,8 @@ def _detail(label: str, text: str) -> Text:
 def _format_gate_count(stage: StageState) -> str:
     held = sum(rule.state == "held" for rule in stage.gate)
     broken = sum(rule.state == "broken" for rule in stage.gate)
-    return f"{held}/{len(stage.gate)} held" + (f", {broken} broken" if broken else "")
+    text = _("{held}/{count} held, {broken} broken") if broken else _("{held}/{count} held")
+    return text.format(held=held, count=len(stage.gate), broken=broken)
 
 
 def _stage_time(stage: StageState, now_s: float) -> str:
@@ -447,5 +450,7 @@ def format_stage_table_and_notes(state: RunState) -> str:
     rows = []
     for stage in state.stages:
         took = _stage_time(stage, now_s)
-        rows.append(f"{stage.name.ljust(width)}  {stage.state.upper():<11}  {took:>12}  {_format_gate_count(stage)}")
-    return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
+        word = pad_to_columns(translate(_(stage.state)).upper(), 11)
+        rows.append(f"{stage.name.ljust(width)}  {word}  {took:>12}  {translate(_format_gate_count(stage))}")
+    notes = (translate(_("note: {note}").format(note=_(note))) for note in state.notes)
+    return "\n".join([*(row.rstrip() for row in rows), *notes])

@@ -138,7 +138,8 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
     except EngineUnavailable:
         if app.dry_run:
             with app.collecting_refusals_if_dry_run("engine"):
-                app.dry.steps_before.extend(f"an engine: {step}" for step in describe_missing_setup_steps())
+                steps = describe_missing_setup_steps()
+                app.dry.steps_before.extend(_("an engine: {step}").format(step=step) for step in steps)
         else:
             install_and_start_engine_and_build_tools(app.print_status)
     ensure_image_built(app, target)

@@ -80,7 +80,7 @@ def run_shell_or_command_in_new_container(
         lines = (f"{shlex.join(before)} >/dev/null", shlex.join(argv), f"{shlex.join(after)} >/dev/null")
         data = {"target": target, "command": argv, "before": before, "after": after}
         text = "\n".join(lines) if before else shlex.join(argv)
-        return app.print_dry_run(data, text, f"start a container of {plan.image}")
+        return app.print_dry_run(data, text, _("start a container of {image}").format(image=plan.image))
     with connect_engine().create_temporary_network_if_own(plan):
         client_env = {"DOCKER_HOST": address.resolve_engine_address_opening_tunnel()}
         code = run_in_foreground(Command(argv=argv, env=client_env))

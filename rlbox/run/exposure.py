@@ -29,20 +29,31 @@ _HAS_TOKENS = "ray>=2.52"
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job and a KV write of anybody."""
 _PUBLISHING = (OWN_NETWORK, "bridge")
 """Networks that have ports of their own; on the host's they are on its loopback anyway."""
-_NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
+_NOTES = ("open: ", "not published: ")
+"""How notes of this module begin, in the English of a run's record."""
 
 
 def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: str) -> str:
-    return (
-        f"{_OPEN}this engine has no bridge, so the {subject} is on the network {network}, where others reach what it "
-        "listens on; start the engine without `--bridge none` to close it"
+    text = (
+        _(
+            "open: this engine has no bridge, so the run is on the network {network}, where others reach what it "
+            "listens on; start the engine without `--bridge none` to close it"
+        )
+        if subject == "run"
+        else _(
+            "open: this engine has no bridge, so the shell is on the network {network}, where others reach what it "
+            "listens on; start the engine without `--bridge none` to close it"
+        )
     )
+    return text.format(network=network)
 
 
 def drop_taken_published_ports_adding_notes(plan: RunPlan, taken_ports: Container[int]) -> RunPlan:
     """Return the plan without the ports that are taken on the engine's machine, and with a note for each."""
     notes = (
-        f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
+        _("not published: port {name}, for {address} is taken on the engine's machine").format(
+            name=name, address=f"{LOOPBACK}:{port}"
+        )
         for name, port in plan.published.items()
         if port in taken_ports
     )
@@ -77,7 +88,8 @@ def plan_exposure_or_refuse(
                         "it is recorded with the run"
                     ),
                 )
-            notes.append(f"{_OPEN}{why}; anyone who can reach this machine's ports runs code in the run")
+            text = _("open: {why}; anyone who can reach this machine's ports runs code in the run")
+            notes.append(text.format(why=why))
     for note in notes:
         app.print_status(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))
@@ -125,7 +137,7 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:
-    tables = {"its target": baked, "the job": plan.env}
+    tables: dict[str, Mapping[str, str]] = {_("its target"): baked, _("the job"): plan.env}
     try:
         tables[str(env_file)] = parse_env_with_problems(read_bytes(env_file)).values
     except FileNotFoundError:
@@ -135,7 +147,8 @@ def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> st
             env_file=env_file, strerror=error.strerror
         )
     for stage in plan.stages:
-        tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
+        tables[_("stage {stage}").format(stage=stage.name)] = stage.env
+        tables |= {_("service {service}").format(service=one.name): one.env for one in stage.services}
     for where, table in tables.items():
         if (mode := table.get(_MODE, "")) not in ("", "token"):
             return _("{mode}={mode2} of {where} switches Ray's token off").format(mode=_MODE, mode2=mode, where=where)

@@ -16,7 +16,7 @@ from types import FrameType
 from rlbox.app import App
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import DiskLock, LockOwner, create_lock_held_error
@@ -238,7 +238,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         page = run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE
         if stage.cause and page.is_file():
             app.print_status(_("  page:  {file}").format(file=page))
-    app.print_status(_("run {run} {state}: {folder}").format(run=state.run_id, state=state.state, folder=run_dir))
+    app.print_status(_("run {run} {state}: {folder}").format(run=state.run_id, state=_(state.state), folder=run_dir))
     if not passed:
         _say_next(app, run_store, plan, state, cause)
     # the record alone makes no 0 of a run that did not pass
@@ -249,7 +249,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
 def _say_next(app: App, run_store: RunStore, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
     run = state.run_id + _data_option(app, run_store, plan)
     if cause and cause.next_step:
-        app.print_next(cause.next_step)
+        app.print_next(_(cause.next_step))
     elif state.state == "interrupted":
         app.print_next(_resume_command(app, run_store, plan))
     else:
@@ -279,11 +279,11 @@ def _write_status_page(app: App, run_dir: Path, plan: RunPlan, state: RunState) 
 
 
 def _format_cause(cause: Cause) -> str:
-    lines = [f"cause: {cause.what}"]
+    lines = [_("cause: {cause}").format(cause=_(cause.what))]
     if cause.line:
-        lines.append(f"  line:  {cause.line}")
+        lines.append(_("  line:  {line}").format(line=cause.line))
     if cause.where:
-        lines.append(f"  where: {cause.where}")
+        lines.append(_("  where: {where}").format(where=cause.where))
     if cause.known:
-        lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
-    return "\n".join(lines)
+        lines.append(_("  known: {fix} (rlbox fixes show {fix})").format(fix=cause.known))
+    return join("\n", lines)

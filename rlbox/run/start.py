@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.doctor.gpu_choice import get_gpus_option_or_env
@@ -18,7 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import list_rules_of_benign_prefixed_fixes, list_secret_alias_groups
 from rlbox.gate.gate import GateChecker
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext, translate
 from rlbox.job.cluster_job import ResolvedJob, require_cluster_table
 from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.names import ATTEMPT_PREFIX, SOURCE_PARAM
@@ -119,6 +118,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
     fixes = load_fix_catalogue(app.project)
     files = {**collect_spec_texts_by_path(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
+    forced_note = _("forced: the stack of target {target} contradicts itself: {forced}")
     plan = dataclasses.replace(
         _set_owner_to_caller(prepared.create_run_plan(job, values, run_id, tuple(secrets))),
         digest=compute_specs_digest(files),
@@ -126,7 +126,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         benign=list_rules_of_benign_prefixed_fixes(fixes),
         aliases=list_secret_alias_groups(fixes),
         shift_ports=options.shift_ports,
-        notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
+        notes=(forced_note.format(target=target, forced=forced),) if forced else (),
     )
     plan = plan_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
@@ -194,25 +194,31 @@ def _check_fit(
 
 
 def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
-    on = f"on {plan.target}, place {plan.place}"
-    lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, get_unit_by_param(job))]
-    lines += [f"# secret {secret}" for secret in plan.secrets]
-    lines += [f"# {line}" for line in format_needs_lines(fit.needs, fit.capacity)] if fit else []
+    head = _("# run of {job} on {target}, place {place}, profile {profile}")
+    profile = plan.profile or _("default")
+    lines: list[str] = [head.format(job=plan.job, target=plan.target, place=plan.place, profile=profile)]
+    lines += [f"# {translate(line)}" for line in format_param_lines(plan.params, plan.origins, get_unit_by_param(job))]
+    lines += [_("# secret {secret}").format(secret=secret) for secret in plan.secrets]
+    lines += [f"# {translate(line)}" for line in format_needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
         if stage.name in plan.skipped:
-            lines += ["", f"# stage {stage.name}: left out"]
+            lines += ["", _("# stage {stage}: left out").format(stage=stage.name)]
             continue
-        lines += ["", f"# stage {stage.name}: {stage.title}"]
-        lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
+        lines += ["", _("# stage {stage}: {title}").format(stage=stage.name, title=stage.title)]
+        of_service = _("{command}  # service {service}")
+        lines += [of_service.format(command=shlex.join(one.argv), service=one.name) for one in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.kind_and_rule}" for rule in GateChecker(stage).copy_rule_states()]
-        lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
+        gate = GateChecker(stage).copy_rule_states()
+        lines += [_("#   gate: {rule}").format(rule=rule.kind_and_rule) for rule in gate]
+        lines += [_("#   gate: the first of these lines come in this order, log by log")] if stage.ordered else []
     needs = {"needs": needs_to_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
-    stages = counted(len(plan.stages) - len(plan.skipped), "stage", "stages")
-    return app.print_dry_run(
-        {"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}"
-    )
+    count = len(plan.stages) - len(plan.skipped)
+    would = ngettext(
+        "start a run of {job} on {target}, place {place}: {count} stage",
+        "start a run of {job} on {target}, place {place}: {count} stages",
+        count,
+    ).format(job=plan.job, target=plan.target, place=plan.place, count=count)
+    return app.print_dry_run({"plan": plan.as_json(), **needs}, "\n".join(map(translate, lines)), would)
 
 
 def _list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
@@ -250,7 +256,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
     with app.collecting_refusals_if_dry_run(f"run {run_name}"):
         run_store = require_named_store_or_exec_remotely(app, target, options.data)
     if run_store is None:
-        return app.print_dry_run({}, "", f"look for run {run_name}")
+        return app.print_dry_run({}, "", _("look for run {run}").format(run=run_name))
     run_dir = run_store.find_run_dir_or_latest(run_name)
     plan = _set_owner_to_caller(run_store.load_plan_preferring_host_record(run_dir))
     backend = create_backend(
@@ -319,17 +325,21 @@ class _ResumedRun:
             next_plan = self._check_exposure_and_ports(next_plan)
         state = self._load_state()
         attempts = self._list_attempts(state) if state else {stage.name: 1 for stage in plan.stages}
-        on = f"attempt {next_plan.attempt}, on {plan.target}, place {plan.place}"
-        lines = [f"# run {plan.run_id}, {on}"]
+        words = {"run": plan.run_id, "attempt": next_plan.attempt, "target": plan.target, "place": plan.place}
+        lines: list[str] = [_("# run {run}, attempt {attempt}, on {target}, place {place}").format(**words)]
         for stage in next_plan.stages:
             if stage.name in attempts:
-                head = f"# stage {stage.name}, attempt {attempts[stage.name]}: {stage.title}"
-                lines += ["", head, shlex.join(stage.argv)]
+                head = _("# stage {stage}, attempt {attempt}: {title}")
+                attempt = attempts[stage.name]
+                lines += ["", head.format(stage=stage.name, attempt=attempt, title=stage.title)]
+                lines += [shlex.join(stage.argv)]
             else:
-                outcome = "left out" if stage.name in next_plan.skipped else "has passed"
-                lines += ["", f"# stage {stage.name}: {outcome}"]
+                skipped = stage.name in next_plan.skipped
+                outcome = _("# stage {stage}: left out") if skipped else _("# stage {stage}: has passed")
+                lines += ["", outcome.format(stage=stage.name)]
         data = {"plan": next_plan.as_json(), "attempts": attempts}
-        return app.print_dry_run(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
+        would = _("take up run {run}, attempt {attempt}, on {target}, place {place}").format(**words)
+        return app.print_dry_run(data, "\n".join(map(translate, lines)), would)
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
         network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
@@ -421,7 +431,7 @@ def _require_unfinished(app: App, plan: RunPlan, state: RunState, options: RunOp
                 _("run {run} could not be reconciled: it may still be in progress").format(run=run),
                 next_step="rlbox runs",
             )
-        app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
+        app.dry.steps_before.append(_("run {run}, which nothing carries out any more, is settled").format(run=run))
     if not options.first_stage and find_first_unpassed_unskipped_stage(state) is None:
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),

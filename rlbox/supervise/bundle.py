@@ -78,7 +78,7 @@ def select_bundle_files(run_dir: Path, *, whole_logs: bool) -> Selection:
     taken, left = list[_SelectedFile](), list[SkippedFile]()
     for name, facts in sorted(itertools.islice(walk_non_directories(run_dir), _MOST_FILES)):
         size = facts.st_size
-        why = _find_skip_reason(name, facts) or ("more than 2000 files" if len(taken) >= _MOST_TAKEN else "")
+        why = _find_skip_reason(name, facts) or (_("more than 2000 files") if len(taken) >= _MOST_TAKEN else "")
         if why:
             left.append(SkippedFile(name=name, bytes=size, why=why))
         else:
@@ -94,14 +94,14 @@ def _is_log(name: str) -> bool:
 def _find_skip_reason(name: str, facts: os.stat_result) -> str:
     path = PurePosixPath(name)
     if not stat.S_ISREG(facts.st_mode):
-        return "a link or a special file"
+        return _("a link or a special file")
     if path.name in _SECRETS:
-        return "may hold secrets"
+        return _("may hold secrets")
     if path.name.startswith("."):
-        return "a file of rlbox's own, or hidden"
+        return _("a file of rlbox's own, or hidden")
     if path.suffix not in _TEXTS and EVIDENCE_FOLDER not in path.parts:
-        return "no text of a known kind: perhaps a model, a checkpoint or data"
-    return "larger than 8 MB" if facts.st_size > _FILE_BYTES and not _is_log(name) else ""
+        return _("no text of a known kind: perhaps a model, a checkpoint or data")
+    return _("larger than 8 MB") if facts.st_size > _FILE_BYTES and not _is_log(name) else ""
 
 
 def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:

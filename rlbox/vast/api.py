@@ -190,7 +190,8 @@ def wait_until_instance_runs(
             "rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
         ).format(number=instance_id)
     while True:
-        what, path = f"the state of instance {instance_id}", f"/api/v0/instances/{instance_id}/?owner=me"
+        what = _("the state of instance {number}").format(number=instance_id)
+        path = f"/api/v0/instances/{instance_id}/?owner=me"
         row = _ask(what, "GET", path).get("instances")
         if row is None:
             raise WorkFailed(_("instance {number} is gone").format(number=instance_id), next_step=_SEARCH)
@@ -198,7 +199,7 @@ def wait_until_instance_runs(
         state = f"{instance.status} {instance.message}".strip()
         if state != last_state:
             last_state = state
-            print_state(f"instance {instance_id}: {state}")
+            print_state(_("instance {number}: {state}").format(number=instance_id, state=state))
         if instance.status == "running":
             return instance
         if instance.status in _DEAD_STATES and not restarted:

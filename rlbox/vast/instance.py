@@ -80,7 +80,8 @@ def wait_for_onstart(app: App, connection: SshConnection, data_disk: str, instan
         state = connection.run(f"cat {shlex.quote(data_disk)}/onstart.status").stdout.strip()
         if state != last_state:
             last_state = state
-            app.print_status(f"instance {instance_id}: on-start {state or 'begins'}")
+            text = _("instance {number}: on-start {state}")
+            app.print_status(text.format(number=instance_id, state=state or _("begins")))
         if state.startswith("ready"):
             return
         if state.startswith("failed"):
@@ -121,7 +122,7 @@ def upload_job_and_start_run(app: App, connection: SshConnection, rented: Rented
             resume_verified_upload(connection, file, f"{job.disk}/{goal}", report_bytes)
     if rented.env_file:
         command = f"umask 077; cat >{shlex.quote(job.disk)}/.env"
-        connection.check_output(command, "the secrets cannot be sent", rented.env_file.read_text("utf-8"))
+        connection.check_output(command, _("the secrets cannot be sent"), rented.env_file.read_text("utf-8"))
     if earlier_job != text:
         forget = f"rm -f {folder}/{RUN_FILE} {folder}/{ENDED_FILE}"
         write = f"cat >{folder}/{JOB_FILE}.new && mv {folder}/{JOB_FILE}.new {folder}/{JOB_FILE}"
@@ -165,23 +166,23 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: S
                 instance_id=rented.instance_id, size=decimal_size_text(wheel.stat().st_size)
             )
         )
-        connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
+        connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", _("rlbox cannot be sent"))
         resume_verified_upload(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     if status.startswith(("failed", "ready")):
-        connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
+        connection.check_output("rm -f /opt/rlbox-cli/whole", _("rlbox cannot be replaced"))
         _restart_onstart(connection, job, rented.onstart)
-    connection.check_output(f"echo {digest} >{folder}/{_SENT_DIGEST}", "rlbox cannot be sent")
+    connection.check_output(f"echo {digest} >{folder}/{_SENT_DIGEST}", _("rlbox cannot be sent"))
 
 
 def _restart_onstart(connection: SshConnection, job: RemoteJob, onstart: str) -> None:
     """Start the on-start script as the platform does at a start of the instance: with the container's environment."""
     path = f"{job.folder}/onstart.sh"
     connection.check_output(
-        f"cat >{path} && echo again >{job.disk}/onstart.status", "the on-start script cannot be sent", onstart
+        f"cat >{path} && echo again >{job.disk}/onstart.status", _("the on-start script cannot be sent"), onstart
     )
     begin = f'exec setsid env "$@" sh {path} </dev/null >/dev/null 2>&1 &'
     connection.check_output(
-        f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", "the on-start script does not start"
+        f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", _("the on-start script does not start")
     )
 
 
@@ -204,12 +205,12 @@ def _list_spec_files(project: Project) -> list[str]:
 
 
 def _start_agent(connection: SshConnection, job: RemoteJob) -> None:
-    connection.check_output(format_job_agent_start_shell(job.disk), "the job cannot be started")
+    connection.check_output(format_job_agent_start_shell(job.disk), _("the job cannot be started"))
 
 
 def _start_agent_and_await_run(connection: SshConnection, job: RemoteJob, instance_id: int) -> str:
     end, folder = time.monotonic() + _START_TIMEOUT_S, shlex.quote(job.folder)
-    connection.check_output(f"rm -f {folder}/{REFUSED_FILE}", "the job cannot be started")
+    connection.check_output(f"rm -f {folder}/{REFUSED_FILE}", _("the job cannot be started"))
     while time.monotonic() < end:
         if run := connection.run(f"cat {folder}/{RUN_FILE}").stdout.strip():
             return run
@@ -243,7 +244,7 @@ def start_agent_and_await_run_end(app: App, connection: SshConnection, job: Remo
         going = [stage["name"] for stage in row.get("stages", ()) if stage["state"] in ("starting", "running")]
         if going and going[0] != last_stage:
             last_stage = going[0]
-            app.print_status(f"run {run}: stage {last_stage}")
+            app.print_status(_("run {run}: stage {stage}").format(run=run, stage=last_stage))
         time.sleep(_POLL_S)
 
 
@@ -272,7 +273,7 @@ def _run_remote_rlbox(connection: SshConnection, disk: str, *words: str) -> dict
         f"{format_rlbox_tool_assignment_shell(disk)}; "
         f"$tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
     )
-    return _parse_object(connection.check_output(command, f"rlbox {words[0]} fails there"))
+    return _parse_object(connection.check_output(command, _("rlbox {command} fails there").format(command=words[0])))
 
 
 def list_result_files(connection: SshConnection, disk: str) -> Listing:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
 _REPORTED_MEMORY = 0.97
@@ -165,20 +165,25 @@ def require_fitting_offers(raw_offers: Sequence[Mapping[str, Any]], needs: Offer
     for offer in (parse_offer(row, needs.disk_gb) for row in raw_offers):
         if offer.ram < needs.ram_gb:
             share, need = format_gb(offer.ram), format_gb(needs.ram_gb)
-            mismatches.append(f"  offer {offer.id}: {share} of memory in its share, {need} needed")
+            text = _("  offer {offer}: {share} of memory in its share, {need} needed")
+            mismatches.append(text.format(offer=offer.id, share=share, need=need))
         elif 0 < needs.max_hourly_usd < offer.price:
-            mismatches.append(f"  offer {offer.id}: ${offer.price:.3f} an hour, at most ${needs.max_hourly_usd:g}")
+            text = _("  offer {offer}: ${price} an hour, at most ${limit}")
+            mismatches.append(
+                text.format(offer=offer.id, price=f"{offer.price:.3f}", limit=f"{needs.max_hourly_usd:g}")
+            )
         else:
             fitting.append(offer)
     if not fitting:
-        head = f"no offer fits, of {len(raw_offers)} that vast.ai has for: {needs.to_query()}"
+        text = _("no offer fits, of {count} that vast.ai has for: {query}")
+        head = text.format(count=len(raw_offers), query=needs.to_query())
         step = _("raise --price, or try again later: offers change by the minute")
-        raise WorkFailed("\n".join([head, *mismatches[:_MAX_NAMED]]), next_step=step)
+        raise WorkFailed(join("\n", [head, *mismatches[:_MAX_NAMED]]), next_step=step)
     return sorted(fitting, key=lambda offer: offer.price)
 
 
 def format_offer_table(offers: Sequence[Offer]) -> str:
-    head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
+    head = (_("offer"), _("$/h"), "GPUs", _("cores"), "GB", _("disk GB"), "CUDA", _("reliable"), "Mbit/s", _("where"))
     rows = [
         (
             str(offer.id),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import counted, decimal_size_text
+from rlbox.amounts import decimal_size_text, pad_to_columns
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
@@ -17,7 +17,7 @@ from rlbox.errors import RegistryError, SpecError, WorkFailed, get_main_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.i18n import _, join
+from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
 from rlbox.secrets.masks import value_looks_like_secret
@@ -54,8 +54,10 @@ def parse_docker_options_to_vast_env(target: Target) -> dict[str, str]:
     parser.add_argument("-h", "--hostname", default="")
     try:
         given, ignored = parser.parse_known_args(shlex.split(target.vast.options))
-        problems = [f"{' '.join(ignored)}: ignored by vast.ai, it takes -e, -p, -h and -n alone"] if ignored else []
-        problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in given.env if "=" not in row]
+        text = _("{options}: ignored by vast.ai, it takes -e, -p, -h and -n alone")
+        problems: list[str] = [text.format(options=" ".join(ignored))] if ignored else []
+        no_value = _("-e {name}: a value is needed, NAME=VALUE")
+        problems += [no_value.format(name=row) for row in given.env if "=" not in row]
         env = dict(row.split("=", 1) for row in given.env if "=" in row)
         problems += _find_env_problems(env)
         problems += _find_port_problems(given.publish, target.vast.mode)
@@ -74,20 +76,24 @@ def parse_docker_options_to_vast_env(target: Target) -> dict[str, str]:
 def _find_env_problems(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
         if not _NAME.fullmatch(name):
-            yield f"-e {name}=...: not the name of a variable"
+            yield _("-e {name}=...: not the name of a variable").format(name=name)
         if value_looks_like_secret(name, value):
-            yield f"-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account"
+            text = _("-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account")
+            yield text.format(name=name)
         if len(name) + len(value) > MAX_ENV_VALUE:
-            yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
+            text = _("-e {name}=...: {count} characters, and {limit} are taken")
+            yield text.format(name=name, count=len(name) + len(value), limit=MAX_ENV_VALUE)
 
 
 def _find_port_problems(ports: Sequence[str], mode: str) -> Iterator[str]:
     for port in ports:
         match = _PORT.fullmatch(port)
         if not match:
-            yield f"-p {port}: PORT:PORT is taken, or PORT:PORT/udp (from 70000 on: one number on both sides)"
+            text = _("-p {port}: PORT:PORT is taken, or PORT:PORT/udp (from 70000 on: one number on both sides)")
+            yield text.format(port=port)
         elif int(match[2]) in _MODE_PORTS[mode]:
-            yield f"-p {port}: {match[2]} is the platform's own in {mode} mode"
+            text = _("-p {port}: {number} is the platform's own in {mode} mode")
+            yield text.format(port=port, number=match[2], mode=mode)
 
 
 # Small images that have no more than the platform needs; the lock brings Python packages, compilers and CUDA.
@@ -135,21 +141,27 @@ class RentalQuote:
 
     def format(self) -> str:
         request = self.request
-        rows = [("image", request.image), *([("setup", self.setup_summary)] if self.setup_summary else [])]
-        rows += [("disk", format_gb(request.disk)), ("label", request.label), ("mode", request.mode)]
-        rows += [("env", f"{name}={value}") for name, value in request.env.items()]
-        rows += [("onstart", f"{len(request.onstart)} characters"), ("query", self.needs.to_query())]
-        rows += [("cost", line) for line in self.format_cost_lines()]
-        return "\n".join(f"{key:<8} {value}" for key, value in rows)
+        rows = [(_("image"), request.image), *([(_("setup"), self.setup_summary)] if self.setup_summary else [])]
+        rows += [(_("disk"), format_gb(request.disk)), (_("label"), request.label), (_("mode"), request.mode)]
+        rows += [(_("env"), f"{name}={value}") for name, value in request.env.items()]
+        rows += [(_("onstart"), _("{count} characters").format(count=len(request.onstart)))]
+        rows += [(_("query"), self.needs.to_query())]
+        rows += [(_("cost"), line) for line in self.format_cost_lines()]
+        return "\n".join(f"{pad_to_columns(key, 8)} {translate(value)}" for key, value in rows)
 
     def format_cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
-            return [f"at most ${self.needs.max_hourly_usd:g} an hour (assumed: the ceiling)"]
+            text = _("at most ${price} an hour (assumed: the ceiling)")
+            return [text.format(price=f"{self.needs.max_hourly_usd:g}")]
+        storage = _("${price} an hour for the disk when it is stopped, until it is destroyed")
+        traffic = _("${price} at most for a TB of traffic, in either direction")
         return [
-            f"offer {offer.id}: {offer.gpus} x {offer.gpu_name}, {offer.place or 'somewhere'}",
-            f"${offer.price:.3f} an hour while it runs",
-            f"${offer.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
-            f"${offer.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
+            _("offer {offer}: {gpus} x {gpu}, {place}").format(
+                offer=offer.id, gpus=offer.gpus, gpu=offer.gpu_name, place=offer.place or _("somewhere")
+            ),
+            _("${price} an hour while it runs").format(price=f"{offer.price:.3f}"),
+            storage.format(price=f"{offer.storage:.3f}"),
+            traffic.format(price=f"{offer.traffic * 1000:.2f}"),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -257,7 +269,7 @@ def require_published_if_registry_answers(app: App, image: str) -> None:
             manifest = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:
-            app.add_dry_run_unchecked(error.what, f"image {image}")
+            app.add_dry_run_unchecked(error.what, _("image {image}").format(image=image))
         else:
             app.print_status(_("not checked: image {image}: {what}").format(image=image, what=error.what))
         return
@@ -276,4 +288,8 @@ def _describe_setup(app: App, target_name: str) -> str:
     lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
     packages = [package for group in lock.groups for package in group.packages] if lock else []
     size = decimal_size_text(sum(package.size for package in packages))
-    return f"rlbox is sent over ssh; it installs {counted(len(packages), 'package', 'packages')} of the lock, {size}"
+    return ngettext(
+        "rlbox is sent over ssh; it installs {count} package of the lock, {size}",
+        "rlbox is sent over ssh; it installs {count} packages of the lock, {size}",
+        len(packages),
+    ).format(count=len(packages), size=size)

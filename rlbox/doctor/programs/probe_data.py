@@ -17,7 +17,13 @@ from typing import Any
 
 CHAT_COLUMNS = ("messages", "prompt", "conversations")
 MAX_NAMED_ROWS = 5  # of each kind of problem
-Report = dict[str, list[str]]
+Message = tuple[str, tuple[tuple[str, Any], ...]]
+"""A text and its values, which rlbox translates."""
+Report = dict[str, list[Message]]
+
+
+def _(text: str, **values: Any) -> Message:
+    return text, tuple(values.items())
 
 
 def _open_parquet(path: str) -> Any:
@@ -41,32 +47,32 @@ def _parse_row(path: str, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _find_chat_problem(chat: Any, trains: bool) -> str | None:
+def _find_chat_problem(chat: Any, trains: bool) -> Message | None:
     """Return what is wrong with a conversation: one to train on ends with an answer, a prompt with a question."""
     if not isinstance(chat, list) or not chat:
-        return "no conversation: a list of role and content is needed"
+        return _("no conversation: a list of role and content is needed")
     if not all(isinstance(turn, dict) and "role" in turn and turn.get("content") is not None for turn in chat):
-        return "a turn lacks role or content"
+        return _("a turn lacks role or content")
     roles = [str(turn["role"]) for turn in chat]
     if set(roles) - {"system", "user", "assistant", "tool"}:
-        return f"unknown roles: {', '.join(roles)}"
+        return _("unknown roles: {roles}", roles=", ".join(roles))
     if "user" not in roles:
-        return "nobody asks: there is no turn of the user"
+        return _("nobody asks: there is no turn of the user")
     if trains and roles[-1] != "assistant":
-        return "it does not end with the assistant's answer"
+        return _("it does not end with the assistant's answer")
     if not trains and roles[-1] == "assistant":
-        return "the prompt ends with the assistant's answer already"
+        return _("the prompt ends with the assistant's answer already")
     if any(not str(turn["content"]).strip() and not turn.get("tool_calls") for turn in chat):
-        return "a turn is empty"
+        return _("a turn is empty")
     return None
 
 
-def _find_row_problem(row: dict[str, Any], column: str) -> str | None:
+def _find_row_problem(row: dict[str, Any], column: str) -> Message | None:
     if column not in row:
-        return f"it has no column {column}"
+        return _("it has no column {column}", column=column)
     problem = _find_chat_problem(row[column], column != "prompt")
     if column == "prompt" and not problem and not (row.get("reward_model") or {}).get("ground_truth"):
-        return "reward_model.ground_truth is missing, which the reward compares with"
+        return _("reward_model.ground_truth is missing, which the reward compares with")
     return problem
 
 
@@ -75,40 +81,47 @@ def _check_file(name: str, request: dict[str, Any], report: Report) -> list[str]
     columns, rows = _read_rows(request["files"][name])
     column = request["column"] or next((one for one in CHAT_COLUMNS if one in columns), "")
     keys: list[str] = []
-    numbers_by_problem: dict[str, list[int]] = {}
+    numbers_by_problem: dict[Message, list[int]] = {}
     for number, row in enumerate(rows):
         value = row.get(column, row)
         keys.append(hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest())
         if problem := column and _find_row_problem(row, column):
             numbers_by_problem.setdefault(problem, []).append(number)
-    chat = f", conversations in {column}" if column else ""
     types = ", ".join(f"{one} ({kind})" for one, kind in columns.items())
-    report["facts"].append(f"{name}: {len(keys)} row{'s' * (len(keys) != 1)}{chat}; columns: {types}")
+    count = _("1 row") if len(keys) == 1 else _("{count} rows", count=len(keys))
+    if column:
+        count = _("{rows}, conversations in {column}", rows=count, column=column)
+    report["facts"].append(_("{name}: {rows}; columns: {types}", name=name, rows=count, types=types))
     expected = request["rows"].get(name, len(keys))
     if len(keys) != expected:
-        report["problems"].append(f"{name}: {len(keys)} rows, not {expected}")
+        report["problems"].append(
+            _("{name}: {count} rows, not {expected}", name=name, count=len(keys), expected=expected)
+        )
     if not keys:
-        report["problems"].append(f"{name}: it has no row")
+        report["problems"].append(_("{name}: it has no row", name=name))
     elif not column:
-        report["problems"].append(f"{name}: none of its columns holds conversations; name one with --column")
+        text = _("{name}: none of its columns holds conversations; name one with --column", name=name)
+        report["problems"].append(text)
     for problem, numbers in numbers_by_problem.items():
         named = ", ".join(map(str, numbers[:MAX_NAMED_ROWS])) + (" …" if len(numbers) > MAX_NAMED_ROWS else "")
-        report["problems"].append(f"{name}: {len(numbers)} rows: {problem} (rows {named})")
+        values = {"name": name, "count": len(numbers), "problem": problem, "rows": named}
+        report["problems"].append(_("{name}: {count} rows: {problem} (rows {rows})", **values))
     if twice := len(keys) - len(set(keys)):
-        report["notes"].append(f"{name}: {twice} rows are there twice")
+        report["notes"].append(_("{name}: {count} rows are there twice", name=name, count=twice))
     return keys
 
 
-def _check_overlap(keys: dict[str, list[str]]) -> Iterator[str]:
+def _check_overlap(keys: dict[str, list[str]]) -> Iterator[Message]:
     for left, right in itertools.combinations(keys, 2):
         places = {key: number for number, key in enumerate(keys[left])}
         both = [f"{places[key]} = {number}" for number, key in enumerate(keys[right]) if key in places]
         if both:
             shown = ", ".join(both[:MAX_NAMED_ROWS])
-            yield f"{len(both)} rows are in {left} and in {right} ({shown}): val/loss would be too good"
+            values = {"count": len(both), "left": left, "right": right, "rows": shown}
+            yield _("{count} rows are in {left} and in {right} ({rows}): val/loss would be too good", **values)
 
 
-def _write_first_rows(path: str, to: str, rows: int) -> str | None:
+def _write_first_rows(path: str, to: str, rows: int) -> Message | None:
     part = f"{to}.part"
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
@@ -124,7 +137,7 @@ def _write_first_rows(path: str, to: str, rows: int) -> str | None:
         written = table.num_rows
     if written < rows:
         os.unlink(part)
-        return f"it has {written} rows, not {rows}"
+        return _("it has {count} rows, not {expected}", count=written, expected=rows)
     os.replace(part, to)
     return None
 
@@ -143,7 +156,8 @@ def _main() -> None:
         missing_module = f"{type(error).__name__}: {error}"
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        report["problems"].append(f"{type(error).__name__}: {lines[0] if lines else ''}"[:500])
+        text = f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+        report["problems"].append(_("{error}", error=text))
     sys.stdout.write(json.dumps({"step": "report", "missing_module": missing_module, **report}) + "\n")
 
 
