@@ -1,9 +1,8 @@
 """Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
 
-Extracts every `_()` of `rlbox/`, the texts of doctor's findings, the help of the commands, and what click says, into
-the .po file. `--check` writes
-nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters or options than
-its msgid.
+Extracts every `_()` of `rlbox/`, the texts of doctor's findings and of lint's rules, the help of the commands, and
+what click says, into the .po file. `--check` writes nothing; it exits 1 where it would, or where a translation is
+missing, fuzzy, or has other parameters or options than its msgid.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402 - 
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 from rlbox.cluster.checks import load_finding_texts as load_cluster_finding_texts  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
+from rlbox.lint.drift import load_drift_rules  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 OPTION = re.compile(r"--[a-z][\w-]+")
@@ -63,6 +63,9 @@ def extract() -> Catalog:
     for row in (*load_finding_texts().values(), *load_cluster_finding_texts().values()):
         for key in TRANSLATED_KEYS & row.keys():
             catalog.add(row[key])
+    for rule in load_drift_rules():
+        catalog.add(rule.what)
+        catalog.add(rule.next)
     for name in CLICK:
         for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
             catalog.add(text)

@@ -85,7 +85,7 @@ def compile_wheels_into_store_and_lock(app: App, name: str, **given: Any) -> int
     app.print_next(command)
     if app.dry_run:
         count = sum(result.wheel is None for result in results)
-        would = f"compile {count} of {len(results)} wheels" if count else "compile nothing: the store has all of it"
-        return app.print_dry_run(data, text, would)
+        would = _("compile {count} of {total} wheels") if count else _("compile nothing: the store has all of it")
+        return app.print_dry_run(data, text, would.format(count=count, total=len(results)))
     app.output(data, text)
     return 0

@@ -16,7 +16,13 @@ from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, write_html_file_or_stdout
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison, format_result
+from rlbox.evaluation.comparison import (
+    OUTCOME_WORDS,
+    compare_results,
+    comparison_to_json,
+    format_comparison,
+    format_result,
+)
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationError, EvaluationTask
 from rlbox.evaluation.export import require_export_at_or_below
 from rlbox.evaluation.export_check import (
@@ -56,7 +62,7 @@ from rlbox.evaluation.suites import (
     load_suite,
     load_suites_with_problems,
 )
-from rlbox.i18n import _
+from rlbox.i18n import _, get_language, join, translate
 from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores_html
 from rlbox.run.data_disk import load_run_secret_masker
 from rlbox.system.http import NoFullResponseError, create_loopback_client
@@ -156,7 +162,7 @@ def _load_result(path: Path) -> EvaluationResult:
 
 
 def _describe_lock_differences(error: LocksDifferError) -> str:
-    lines = "".join(f"\n  | {difference}" for difference in error.differences)
+    lines = join("\n  | ", ("", *error.differences))
     return _("not comparable, the evaluation fingerprints differ in{lines}").format(lines=lines)
 
 
@@ -172,8 +178,16 @@ def list_suites(app: App) -> None:
     """
     own_directory = app.project.folder / "suites"
     loaded = [load_suite(name, own_directory) for name in list_suite_names(own_directory)]
-    rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
-    table = align_rows([("suite", "problems", "from", "what"), *rows])
+    rows = [
+        (
+            suite.name,
+            str(suite.rows or _("any")),
+            suite.package or suite.file,
+            (get_language() == "zh" and suite.title_zh) or suite.title,
+        )
+        for suite in loaded
+    ]
+    table = align_rows([(_("suite"), _("problems"), _("from"), _("what")), *rows])
     app.output({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
 
 
@@ -203,9 +217,13 @@ def check_reference_solutions(app: App, suites: tuple[str, ...], sandbox_url: st
             total, rejected = grade_reference_solutions(suite, problems, sandbox)
             failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
             rows.append({"suite": suite.name, "problems": len(problems), "solutions": total, "failed": failed})
-            lines.append(f"{suite.name}: {total - len(rejected)} of {total} own solutions are accepted")
-            lines += [f"  {name}: {verdict.outcome}: {verdict.detail}" for name, verdict in rejected.items()]
-    lines += [f"{row['suite']} has no reference solution" for row in rows if not row["solutions"]]
+            text = _("{suite}: {accepted} of {total} own solutions are accepted")
+            lines.append(translate(text.format(suite=suite.name, accepted=total - len(rejected), total=total)))
+            for name, verdict in rejected.items():
+                outcome = translate(OUTCOME_WORDS.get(verdict.outcome, verdict.outcome))
+                lines.append(f"  {name}: {outcome}: {translate(verdict.detail)}")
+    text = _("{suite} has no reference solution")
+    lines += [translate(text.format(suite=row["suite"])) for row in rows if not row["solutions"]]
     app.output({"strength": strength, "suites": rows}, "\n".join(lines))
     return WorkFailed.exit_code if any(row["failed"] or not row["solutions"] for row in rows) else 0
 
@@ -273,13 +291,13 @@ def evaluate_exports(
         raise SpecError(_("two exports have one name"), where=", ".join(str(export.path) for export in found))
     loaded = _load_suites(app, suites, **given)
     if app.dry_run:
-        app.add_dry_run_unchecked("it is asked when it is judged", "server")
+        app.add_dry_run_unchecked(_("it is asked when it is judged"), _("server"))
         count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
         rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
-        text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
-        return app.print_dry_run(
-            {"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}"
-        )
+        line = _("{name}: {count} answers to judge, {path}")
+        text = "\n".join(translate(line.format(name=one.name, count=count, path=one.path)) for one in found)
+        would = _("write results into {folder}").format(folder=out)
+        return app.print_dry_run({"exports": rows, "answers": count, "out": str(out)}, text, would)
     vllm_settings = dict(map(parse_name_value_setting, settings))
     options = InferenceEngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:

@@ -29,7 +29,7 @@ from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.image.forms import render_apptainer_definition, render_compose
 from rlbox.image.names import NO_PROJECT_TAG, format_rlbox_image_tag, map_archive_tag_or_keep_foreign, project_image_tag
 from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
@@ -64,7 +64,7 @@ def image_command_group() -> None:
 def list_rlbox_images(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
     rows = list_all_rlbox_images(app.project)
-    text = "\n".join(format_image_size_state_table(rows)) if rows else "no image yet"
+    text = "\n".join(format_image_size_state_table(rows)) if rows else _("no image yet")
     app.output({"images": [asdict(row) for row in rows]}, text)
 
 
@@ -93,12 +93,13 @@ def remove_images_after_confirmation(app: App, names: tuple[str, ...], yes: bool
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": size}
     freed = decimal_size_text(size)
     if app.dry_run:
-        return app.print_dry_run(data, "\n".join([*lines, f"would free up to {freed}"]), f"remove {len(rows)} images")
+        text = "\n".join([*lines, translate(_("would free up to {freed}").format(freed=freed))])
+        return app.print_dry_run(data, text, _("remove {count} images").format(count=len(rows)))
     for line in lines:
         app.print_status(line)
     confirm_unless_yes(app, yes, _("remove {count} images, up to {freed}").format(count=len(rows), freed=freed))
     untag_or_remove_images(rows)
-    app.output(data | {"removed": True}, f"freed up to {freed}")
+    app.output(data | {"removed": True}, _("freed up to {freed}").format(freed=freed))
     return 0
 
 
@@ -119,22 +120,22 @@ def save_image_to_archive(app: App, name: str, file: Path) -> int:
     """
     tag = load_image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
-    with app.collecting_refusals_if_dry_run("file"):
+    with app.collecting_refusals_if_dry_run(_("file")):
         require_replaceable_or_creatable_file(file, "FILE")
     image: dict[str, Any] = {}
-    with app.collecting_refusals_if_dry_run("image"):
+    with app.collecting_refusals_if_dry_run(_("image")):
         image = require_image(tag, name)
     if app.dry_run:
-        return app.print_dry_run(
-            {"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}"
-        )
+        text = translate(_("write {tag} to {file}").format(tag=tag, file=file))
+        would = _("save {tag}").format(tag=tag)
+        return app.print_dry_run({"target": name, "image": tag, "file": str(file)}, text, would)
     size = int(image.get("Size") or 0)
-    with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
+    with show_byte_progress(app, translate(_("saving {tag}").format(tag=tag)), size) as on_bytes:
         digest = save_image_archive(size, tag, format_rlbox_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     written = file.stat().st_size
     data = {"target": name, "image": tag, "file": str(file), "digest": digest, "bytes": written}
     app.output(data, f"{file}  {digest}  {decimal_size_text(written)}")
-    app.print_next(f"rlbox load {file.name} (on the other machine)")
+    app.print_next(_("rlbox load {file} (on the other machine)").format(file=file.name))
     return 0
 
 
@@ -154,24 +155,25 @@ def load_image_from_archive(app: App, file: Path) -> int:
       rlbox load local.oci.tar
     """
     size = file.stat().st_size
-    with show_byte_progress(app, "verifying", size) as on_bytes:
+    with show_byte_progress(app, translate(_("verifying")), size) as on_bytes:
         archive = read_verified_archive(file, on_bytes)
     tags = [map_archive_tag_or_keep_foreign(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
-        with app.collecting_refusals_if_dry_run("engine"):
+        with app.collecting_refusals_if_dry_run(_("engine")):
             connect_engine()
-        whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
-        return app.print_dry_run(data, whole, f"load {', '.join(tags)}")
-    with show_byte_progress(app, "loading", size) as on_bytes:
+        whole = _("{file} is whole: {tag}")
+        text = "\n".join(translate(whole.format(file=file, tag=tag)) for tag in tags)
+        return app.print_dry_run(data, text, _("load {tags}").format(tags=", ".join(tags)))
+    with show_byte_progress(app, translate(_("loading")), size) as on_bytes:
         loaded = load_and_verify_image_archive(
             archive, lambda tag: map_archive_tag_or_keep_foreign(app.project, tag), on_bytes
         )
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
-    app.output(
-        {**data, "layers": loaded.layer_count, "bytes": size},
-        f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {decimal_size_text(size)}",
+    text = _("{tag}  {id}  {layers} layers, {size}").format(
+        tag=loaded.tag, id=loaded.image_id, layers=loaded.layer_count, size=decimal_size_text(size)
     )
+    app.output({**data, "layers": loaded.layer_count, "bytes": size}, text)
     app.print_next(f"docker run --rm {loaded.tag}")
     return 0
 
@@ -197,7 +199,7 @@ def push_image_to_registry(app: App, name: str, destination: str, plain_http: bo
     forced = require_consistent_stack_or_forced_conflict(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
-    with app.collecting_refusals_if_dry_run("image"):
+    with app.collecting_refusals_if_dry_run(_("image")):
         image = require_image(plan.tag, name)
     return push_and_verify_image(
         app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced
@@ -242,7 +244,7 @@ def render_export(
         raise SpecError(
             _("{image} is an archive, and Compose starts none").format(image=image_reference_archive_or_empty),
             where="--image",
-            next_step=f"rlbox load {image_reference_archive_or_empty}, and leave --image out",
+            next_step=_("rlbox load {image}, and leave --image out").format(image=image_reference_archive_or_empty),
         )
     if image_reference_archive_or_empty and not image_reference_archive_or_empty.endswith(".tar"):
         parse_reference(image_reference_archive_or_empty)

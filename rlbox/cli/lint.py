@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import complete_target, pass_app_with_shared_options, target_argument
 from rlbox.errors import SpecError
-from rlbox.i18n import _, join
+from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.files import (
     load_pinned_versions_spec_over_lock,
@@ -31,7 +30,7 @@ from rlbox.planner.stack_check import (
     stack_to_json,
 )
 
-_SEVERITIES = ("error", "warning", "note")
+_SEVERITIES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
 
 
 @click.command("lint")
@@ -93,17 +92,31 @@ def _finding_to_json(finding: LintFinding) -> dict[str, Any]:
 
 
 def _format_findings(findings: Sequence[LintFinding]) -> str:
+    text = _("{place}: {severity}: {what} [{rule}]\n  next: {next}")
     return "\n".join(
-        f"{row.file}:{row.line}:{row.column}: {row.severity}: {row.what} [{row.rule}]\n  next: {row.next_step}"
+        translate(
+            text.format(
+                place=f"{row.file}:{row.line}:{row.column}",
+                severity=_SEVERITIES[row.severity],
+                what=row.what,
+                rule=row.rule,
+                next=row.next_step,
+            )
+        )
         for row in findings
     )
 
 
 def _format_summary(findings: Sequence[LintFinding], files: int, notes_shown: bool) -> str:
-    counts = {severity: sum(one.severity == severity for one in findings) for severity in _SEVERITIES}
-    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
-    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
-    return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
+    errors, warnings, notes = (sum(one.severity == severity for one in findings) for severity in _SEVERITIES)
+    parts = [
+        ngettext("{count} error", "{count} errors", errors).format(count=errors) if errors else "",
+        ngettext("{count} warning", "{count} warnings", warnings).format(count=warnings) if warnings else "",
+        ngettext("{count} note", "{count} notes", notes).format(count=notes) if notes else "",
+    ]
+    found = join(", ", filter(None, parts)) if findings else _("nothing found")
+    text = ngettext("{count} file: {found}", "{count} files: {found}", files).format(count=files, found=found)
+    return _("{text} (-v shows the notes)").format(text=text) if notes and not notes_shown else text
 
 
 @click.command("stack")

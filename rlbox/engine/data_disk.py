@@ -57,7 +57,7 @@ def ensure_usable_data_dir_creating_default(
 
     `required_free_gib`: None: what the target asks for.
     """
-    with app.collecting_refusals_if_dry_run("data disk"):
+    with app.collecting_refusals_if_dry_run(_("data disk")):
         if would_create_default_data_dir(directory, defaults):
             _make(app, directory)
         elif not os.path.lexists(directory):
@@ -92,7 +92,7 @@ def _make(app: App, directory: Path) -> None:
     try:
         if app.dry_run:
             _require_writable(next(parent for parent in directory.parents if parent.exists()))
-            app.dry.steps_before.append(f"the data disk {directory} is made")
+            app.dry.steps_before.append(_("the data disk {folder} is made").format(folder=directory))
             return
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,4 +127,4 @@ def report_and_require_local_devices(app: App, defaults: ContainerDefaults) -> N
             where=missing[0],
             next_step=_("load its driver, or take it out of [run.devices] of the target"),
         )
-    app.print_status(f"devices: {', '.join(sorted(defaults.devices))}")
+    app.print_status(_("devices: {devices}").format(devices=", ".join(sorted(defaults.devices))))

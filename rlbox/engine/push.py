@@ -18,7 +18,7 @@ from rlbox.engine.reference import ImageReference, is_loopback_host
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError, RlboxError
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.system.http import ATTEMPTS, retry
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.system.progress import ProgressItem, show_progress
@@ -128,9 +128,12 @@ def push_and_verify_image(
     `image`: The engine's description of `tag`; empty in a dry run without an engine.
     """
     if app.dry_run:
-        app.add_dry_run_unchecked("a dry run asks no registry", f"whether {reference.host} takes it")
+        app.add_dry_run_unchecked(
+            _("a dry run asks no registry"), _("whether {host} takes it").format(host=reference.host)
+        )
         data = {"target": target_name, "image": tag, "reference": str(reference)}
-        return app.print_dry_run(data, f"push {tag} to {reference}", f"push {tag}")
+        text = translate(_("push {tag} to {reference}").format(tag=tag, reference=reference))
+        return app.print_dry_run(data, text, _("push {tag}").format(tag=tag))
     log, ca_bundle = PushLog(), find_custom_ca_bundle_or_empty()
     with (
         Registry(reference.host, plain_http=plain_http, ca_bundle=ca_bundle, on_retry=app.print_status) as registry,

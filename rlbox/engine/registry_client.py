@@ -179,10 +179,11 @@ class Registry:
         status, message = response.status, _read_error_text(response)
         if status == 401:
             return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), error_location=where)
-        what, where = f"{self.host} answered {status}: {message}", response.url.partition("?")[0]
+        what = _("{host} answered {status}: {message}").format(host=self.host, status=status, message=message)
+        where = response.url.partition("?")[0]
         if status not in RETRYABLE_STATUSES:
             return RegistryError(what, where=where, next_step=f"docker login {self.host}" if status == 403 else "")
-        error = TransientRegistryError(what, where=where, next_step="try again later")
+        error = TransientRegistryError(what, where=where, next_step=_("try again later"))
         error.retry_after = response.headers.get("Retry-After", "")
         return error
 
@@ -190,19 +191,23 @@ class Registry:
         message = str(error)
         if error.kind == "untrusted":
             return RegistryError(
-                f"the certificate of {self.host} is not trusted: {message}",
+                _("the certificate of {host} is not trusted: {message}").format(host=self.host, message=message),
                 where=self._base,
-                next_step=f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt",
+                next_step=_("name the site's CA with RLBOX_CA_BUNDLE, or put it at {path}").format(
+                    path=f"{_CERTIFICATES}/{self.host}/ca.crt"
+                ),
             )
         if "[SSL" in message:
             return RegistryError(
-                f"{self.host} does not speak TLS: {message}",
+                _("{host} does not speak TLS: {message}").format(host=self.host, message=message),
                 where=self._base,
-                next_step="if plain http will do there, give --plain-http",
+                next_step=_("if plain http will do there, give --plain-http"),
             )
         kind = RegistryError if error.kind == "address" else TransientRegistryError
         return kind(
-            f"{self.host} does not answer: {message}", where=self._base, next_step="check the address and the network"
+            _("{host} does not answer: {message}").format(host=self.host, message=message),
+            where=self._base,
+            next_step=_("check the address and the network"),
         )
 
 

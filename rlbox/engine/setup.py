@@ -53,11 +53,14 @@ class EngineStatus:
         title = _("engine {version} at {address}") if self.version else _("cannot connect to Docker at {address}")
         lines: list[str] = [title.format(version=self.version, address=self.engine_address)]
         if self.version:
-            store = "the containerd store"
+            store = _("the containerd store")
             if not self.has_containerd_store:
-                store = "docker's own store, which keeps no manifests"
-            free = "" if self.free_bytes is None else f", {decimal_size_text(self.free_bytes)} free"
-            lines.append(f"images in {self.docker_root_dir}{free}: {store} ({self.storage_driver})")
+                store = _("docker's own store, which keeps no manifests")
+            text = _("images in {folder}: {store} ({driver})")
+            if self.free_bytes is not None:
+                text = _("images in {folder}, {free} free: {store} ({driver})")
+            free = decimal_size_text(self.free_bytes or 0)
+            lines.append(text.format(folder=self.docker_root_dir, free=free, store=store, driver=self.storage_driver))
         lines += [_("to do: {step}").format(step=step) for step in self.missing_setup_steps]
         if self.missing_setup_steps:
             can_be_started = self.version or self.engine_address.startswith("unix:")
@@ -114,7 +117,20 @@ def describe_missing_setup_steps() -> tuple[str, ...]:
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
         raise _script_error(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)
-    return tuple(outcome.stdout.splitlines())
+    return tuple(map(_translatable_step, outcome.stdout.splitlines()))
+
+
+def _translatable_step(line: str) -> str:
+    """Return a step of the script, whose texts are here for their translation."""
+    texts = (
+        _("start the engine"),
+        _("bring an engine and start it"),
+        _("bring a docker client that speaks BuildKit"),
+        _("install a newer keyring of Debian"),
+    )
+    known = next((text for text in texts if text == line), None)
+    packages = line.removeprefix("install ")
+    return known or (line if packages == line else _("install {packages}").format(packages=packages))
 
 
 def _script_error(words: str) -> EngineError | None:
@@ -126,7 +142,7 @@ def _script_error(words: str) -> EngineError | None:
 def probe_engine_version_and_setup() -> EngineStatus:
     address = find_engine_url()
     check = run_command_or_raise(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for")
-    missing = tuple(check.stdout.splitlines())
+    missing = tuple(map(_translatable_step, check.stdout.splitlines()))
     try:
         info = connect_engine().info()
     except EngineUnavailable:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import align_rows
+from rlbox.amounts import align_rows, count_columns
 from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, exclude_allowed_differences
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
@@ -14,9 +14,18 @@ from rlbox.evaluation.scores import (
     compute_detectable_difference,
     compute_paired_difference_of_common_problems,
 )
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 
-_SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
+_SUITE_COLUMNS = (_("suite"), _("problems"), "accepted@1", "exec", _("outcomes"))
+OUTCOME_WORDS = {
+    "accepted": _("accepted"),
+    "wrong": _("wrong"),
+    "failed": _("failed"),
+    "timeout": _("timeout"),
+    "no-code": _("no-code"),
+    "sandbox": _("sandbox"),
+}
+"""What the outcomes of answers are called in a text."""
 _SHORT_NAMES = {ACCEPTED: "accepted@1", EXECUTED: "exec"}
 _MAX_NAMES = 12
 """Problems that are named in a line, at most."""
@@ -114,35 +123,48 @@ def paired_difference_to_json(pair: PairedDifference, detectable: float) -> dict
 
 
 def format_comparison(comparison: ResultComparison) -> Iterator[str]:
-    yield from (f"across {change}" for change in comparison.lock_differences)
+    yield from (translate(_("across {change}").format(change=str(change))) for change in comparison.lock_differences)
     for suite, pair in comparison.suites.items():
         difference = format_difference_with_interval(pair)
-        yield f"{suite}: {difference}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
-        verdict = "not told apart" if not pair.is_significant else "higher" if pair.difference > 0 else "lower"
-        detectable = comparison.get_detectable_difference(suite)
-        yield f"  {verdict}; a difference of {detectable:.1%} shows with a chance of 95 %"
-        for label, names in (("won", pair.won), ("lost", pair.lost)):
+        text = _("{suite}: {difference}, {won} won, {lost} lost of {problems}")
+        counts = {"won": len(pair.won), "lost": len(pair.lost), "problems": pair.problems}
+        yield translate(text.format(suite=suite, difference=difference, **counts))
+        verdict = _("higher") if pair.difference > 0 else _("lower")
+        text = _("  {verdict}; a difference of {detectable:.1%} shows with a chance of 95 %").format(
+            verdict=verdict if pair.is_significant else _("not told apart"),
+            detectable=comparison.get_detectable_difference(suite),
+        )
+        yield translate(text)
+        for text, names in ((_("  won: {names}"), pair.won), (_("  lost: {names}"), pair.lost)):
             if names:
-                more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-                yield f"  {label}: {', '.join(names[:_MAX_NAMES])}{more}"
+                shown: str = ", ".join(names[:_MAX_NAMES])
+                if more := len(names[_MAX_NAMES:]):
+                    shown = _("{names} and {count} more").format(names=shown, count=more)
+                yield translate(text.format(names=shown))
 
 
 def format_difference_with_interval(pair: PairedDifference) -> str:
     """Return a difference with its interval, in percentage points: `+2.1 points (-3.8 to +8.0)`."""
-    return f"{100 * pair.difference:+.1f} points ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
+    return _("{difference:+.1f} points ({low:+.1f} to {high:+.1f})").format(
+        difference=100 * pair.difference, low=100 * pair.low, high=100 * pair.high
+    )
 
 
 def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[str]:
-    yield f"{result.name}, step {result.step}" if result.step >= 0 else result.name
+    step = _("{name}, step {step}").format(name=result.name, step=result.step)
+    yield translate(step) if result.step >= 0 else result.name
     facts = result.get_name_step_digests()
-    yield from align_rows([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
+    yield from align_rows([(_("  lock:"), facts["lock"]), (_("  weights:"), facts["weights"])])
     rows = [
         (
             suite,
             str(scores.get("problems", "")),
             _format_metric(scores, ACCEPTED, "-"),
             _format_metric(scores, EXECUTED, "-"),
-            ", ".join(f"{count} {outcome}" for outcome, count in scores.get("outcomes", {}).items()),
+            ", ".join(
+                f"{count} {translate(OUTCOME_WORDS.get(outcome, outcome))}"
+                for outcome, count in scores.get("outcomes", {}).items()
+            ),
         )
         for suite, scores in result.scores.items()
     ]
@@ -152,21 +174,24 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
             name for name, values in result.get_metric_values_or_empty(suite, ACCEPTED).items() if not any(values)
         ]
         if unsolved:
-            yield f"  {suite}, not solved: {', '.join(unsolved)}"
+            yield translate(_("  {suite}, not solved: {problems}").format(suite=suite, problems=", ".join(unsolved)))
 
 
 def format_scores_by_checkpoint(results: Sequence[EvaluationResult]) -> str:
     suites = dict.fromkeys(suite for result in results for suite in result.scores)
     rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]
     metrics = list(dict.fromkeys([*rule, *((suite, ACCEPTED) for suite in suites)]))
-    head = ["Step", *(f"{suite} {_SHORT_NAMES[metric]}" for suite, metric in metrics)]
+    head = [translate(_("Step")), *(f"{suite} {_SHORT_NAMES[metric]}" for suite, metric in metrics)]
     rows = [
         [str(result.step), *(_format_metric(result.scores.get(suite, {}), metric, "N/A") for suite, metric in metrics)]
         for result in results
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(count_columns, column)) for column in zip(head, *rows, strict=True)]
     lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join(" | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(
+        " | ".join(" " * (width - count_columns(cell)) + cell for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
 
 
 def _format_metric(scores: Mapping[str, Any], metric: str, missing: str) -> str:

@@ -88,7 +88,8 @@ class CheckpointEvaluator:
         """Return the result of one export, and write its files; `EvaluationError` where it has none."""
         export, began = task.export, time.monotonic()
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.say(f"[evaluate] {export.name}: {sum(len(problems) for __, problems in task.suites)} problems")
+        count = sum(len(problems) for __, problems in task.suites)
+        self.say(_("[evaluate] {name}: {count} problems").format(name=export.name, count=count))
         try:
             stamps, digests = read_file_stamps(export.path), digest_export(export.path)
             lock, records, servers = self._collect(task, digests)
@@ -118,10 +119,14 @@ class CheckpointEvaluator:
         write_result_with_sample_answers(self.out_dir / export.name, result, records, run_info)
         append_scores_to_history(self.out_dir, result, started_at)
         for suite, scores in result.scores.items():
-            self.say(
-                f"[evaluate] {export.name} {suite}: accepted@1 {scores['accepted_at_1']:.2%}, "
-                f"exec {scores['exec_success_rate']:.2%} of {scores['problems']}",
+            text = _("[evaluate] {name} {suite}: accepted@1 {accepted:.2%}, exec {executed:.2%} of {problems}").format(
+                name=export.name,
+                suite=suite,
+                accepted=scores["accepted_at_1"],
+                executed=scores["exec_success_rate"],
+                problems=scores["problems"],
             )
+            self.say(text)
         return result
 
     def _collect(self, task: EvaluationTask, digests: ExportDigests) -> tuple[EvaluationLock, RecordsBySuite, int]:
@@ -236,7 +241,16 @@ class ProgressPrinter:
                 return
             self._printed[suite] = now
             passed, left = (timedelta(seconds=int(span)) for span in (elapsed, elapsed / done * (total - done)))
-            self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{passed}<{left}]")
+            text = _("Evaluating {export} {suite}: {percent}%| | {done}/{total} [{passed}<{left}]").format(
+                export=self._export,
+                suite=suite,
+                percent=100 * done // total,
+                done=done,
+                total=total,
+                passed=passed,
+                left=left,
+            )
+            self._say(text)
 
 
 def _collect_and_grade(

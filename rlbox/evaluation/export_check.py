@@ -18,7 +18,7 @@ from typing import Any
 from rlbox.errors import RlboxError
 from rlbox.evaluation.export import EXPORT_SUBDIRECTORIES
 from rlbox.foreign import parse_untrusted_json
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.system.command import PIPE, run_command, start_command
 from rlbox.values import Command
 
@@ -267,7 +267,9 @@ def _compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix
             yield from _compare_configs(got, due, f"{name}.")
         elif got != due:
             yield ExportFault(
-                subject=f"config.json: {name}", message=f"{got!r}, not {due!r}", details={"kind": "config"}
+                subject=f"config.json: {name}",
+                message=_("{got!r}, not {due!r}").format(got=got, due=due),
+                details={"kind": "config"},
             )
 
 
@@ -283,17 +285,20 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def format_report(report: ExportComparisonReport, max_faults: int) -> Iterator[str]:
-    yield f"compared with {report.format} of {report.ranks} ranks"
-    yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
+    yield translate(_("compared with {format} of {ranks} ranks").format(format=report.format, ranks=report.ranks))
+    text = _("tensors: {equal} of {tensors} are the trainer's, bit by bit")
+    yield translate(text.format(equal=report.equal, tensors=report.tensors))
     for cast in report.casts:
         own, got = cast["own"], cast["export"]
-        yield f"  {cast['tensors']} kept in {own}" if own == got else f"  {cast['tensors']} cast from {own} to {got}"
+        text = _("  {tensors} kept in {own}") if own == got else _("  {tensors} cast from {own} to {got}")
+        yield translate(text.format(tensors=cast["tensors"], own=own, got=got))
     if not any(fault.details.get("kind") == "words" for fault in report.faults):
-        yield f"tokenizer: the same {report.tokenizer_vocabulary_size} tokens and chat template"
+        text = _("tokenizer: the same {count} tokens and chat template")
+        yield translate(text.format(count=report.tokenizer_vocabulary_size))
     for fault in report.faults[:max_faults]:
-        yield f"[FAIL] {fault.subject}: {fault.message}"
+        yield f"[FAIL] {fault.subject}: {translate(fault.message)}"
     if len(report.faults) > max_faults:
-        yield f"and {len(report.faults) - max_faults} more"
+        yield translate(_("and {count} more").format(count=len(report.faults) - max_faults))
 
 
 def _last_line(text: str) -> str:

@@ -27,7 +27,7 @@ class LockDifference:
     second: Any
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.first!r} and {self.second!r}"
+        return _("{field}: {first!r} and {second!r}").format(field=self.field, first=self.first, second=self.second)
 
 
 class LocksDifferError(Exception):

@@ -263,7 +263,8 @@ def build_serve_function(options: InferenceEngineOptions, http: HttpClient, say:
     environments = build_gpu_env_per_server(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
     for env in environments:
         if VISIBLE_DEVICES in env:
-            say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
+            text = _("one of {count} servers: GPU {gpus}")
+            say(text.format(count=len(environments), gpus=env[VISIBLE_DEVICES]))
 
     def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[MultiServerModelClient]:
         free_ports = (port for port in range(options.port + 1, 1 << 16) if not describe_port_holder_unless_free(port))

@@ -27,13 +27,14 @@ from rlbox.evaluation.scores import (
     compute_detectable_difference,
     compute_paired_difference_of_common_problems,
 )
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 
 GUARD_SUITE = "humaneval"
 """The suite that must not drop."""
 RegressionVerdict = Literal["worse", "kept", "unsure"]
 """Clearly worse; a loss of `RegressionCheck.detectable` would have been seen; too few problems to tell."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
+_VERDICT_WORDS = {"worse": _("worse"), "kept": _("kept"), "unsure": _("unsure")}
 SuiteMetricPriority = Sequence[tuple[str, str]]
 """Suites and metrics that decide, in order."""
 
@@ -238,18 +239,29 @@ def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
     yield from format_scores_by_checkpoint(choice.candidates).splitlines()
     for elimination in choice.eliminations:
         for name, pair in elimination.differences.items():
-            yield f"{name} to {elimination.leader}: {format_difference_with_interval(pair)}"
-        chance = f"one that is {elimination.detectable:.1%} worse is left out with a chance of 95 %"
-        yield f"{chance}; left: {', '.join(elimination.remaining)}"
+            difference = format_difference_with_interval(pair)
+            text = _("{name} to {leader}: {difference}")
+            yield translate(text.format(name=name, leader=elimination.leader, difference=difference))
+        text = _("one that is {detectable:.1%} worse is left out with a chance of 95 %; left: {names}")
+        yield translate(text.format(detectable=elimination.detectable, names=", ".join(elimination.remaining)))
     for suite, pair in choice.differences_by_suite.items():
-        yield f"{suite} accepted@1 to the baseline: {format_difference_with_interval(pair)}"
+        text = _("{suite} accepted@1 to the baseline: {difference}")
+        yield translate(text.format(suite=suite, difference=format_difference_with_interval(pair)))
     if choice.baseline is None:
-        yield "[WARN] no baseline was given: regression was not looked for"
+        yield translate(_("[WARN] no baseline was given: regression was not looked for"))
     elif choice.regression is None:
-        yield f"[WARN] {choice.guard_suite} was not judged of both: regression was not looked for"
+        text = _("[WARN] {suite} was not judged of both: regression was not looked for")
+        yield translate(text.format(suite=choice.guard_suite))
     else:
         regression = choice.regression
-        points = f"{100 * regression.pair.difference:+.1f} points, {regression.verdict}"
-        yield f"[{_MARKS[regression.verdict]}] {choice.guard_suite} accepted@1: {points}"
-        yield f"a loss of {regression.detectable:.1%} is seen with a chance of 95 %"
-    yield f"best checkpoint: step {choice.result.step}, {choice.result.name}"
+        text = _("[{mark}] {suite} accepted@1: {difference:+.1f} points, {verdict}").format(
+            mark=_MARKS[regression.verdict],
+            suite=choice.guard_suite,
+            difference=100 * regression.pair.difference,
+            verdict=_VERDICT_WORDS[regression.verdict],
+        )
+        yield translate(text)
+        text = _("a loss of {detectable:.1%} is seen with a chance of 95 %")
+        yield translate(text.format(detectable=regression.detectable))
+    text = _("best checkpoint: step {step}, {name}")
+    yield translate(text.format(step=choice.result.step, name=choice.result.name))

@@ -18,7 +18,7 @@ from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, EngineUnavailable, TimedOut, WorkFailed
 from rlbox.findings import parse_finding
 from rlbox.foreign import parse_untrusted_json
-from rlbox.i18n import _
+from rlbox.i18n import _, join, translate
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
     BuildOptions,
@@ -37,7 +37,7 @@ from rlbox.image.show import list_image_layers
 from rlbox.system.file_lock import hold_lock, require_unlocked
 from rlbox.system.files import cache_path, write_atomic
 
-_BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
+_BY_HAND = _("# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER")
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
 _CHECKS_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
@@ -46,15 +46,15 @@ _CHECKS_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a mac
 def build_unless_current_and_report(app: App, target_name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
     plan = load_image_plan(app.project, target_name)
-    with app.collecting_refusals_if_dry_run("lock"):
+    with app.collecting_refusals_if_dry_run(_("lock")):
         plan.require_current_lock()
     app.project.require_sources_profile_file(options.sources_profile or plan.sources_profile)
     asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
-    with app.collecting_refusals_if_dry_run("image"):
+    with app.collecting_refusals_if_dry_run(_("image")):
         image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
         why = find_image_outdated_reason(plan, image) if image and not asked else None
     if image and not asked and not why and not app.dry.refusals:
-        return _report(app, plan, options, image["Id"], "unchanged", None)
+        return _report(app, plan, options, image["Id"], _("unchanged"), None)
     if app.dry_run:
         return _plan_dry_run(app, plan, options, why)
     log = _build(app, plan, options, why)
@@ -62,7 +62,7 @@ def build_unless_current_and_report(app: App, target_name: str, options: BuildOp
     if image is None:
         what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
         raise WorkFailed(what, next_step=_("full log: {log}").format(log=log))
-    return _report(app, plan, options, image["Id"], "verified" if options.verify else "built", log)
+    return _report(app, plan, options, image["Id"], _("verified") if options.verify else _("built"), log)
 
 
 def ensure_image_built(app: App, target_name: str) -> None:
@@ -74,15 +74,15 @@ def ensure_image_built(app: App, target_name: str) -> None:
         if why or not image:
             _build(app, plan, options, why)
         return
-    with app.collecting_refusals_if_dry_run("lock"):
+    with app.collecting_refusals_if_dry_run(_("lock")):
         plan.require_current_lock()
         try:
             image = find_image(plan.tag)
-            why = "there is none" if image is None else find_image_outdated_reason(plan, image)
+            why = _("there is none") if image is None else find_image_outdated_reason(plan, image)
         except EngineUnavailable:
-            why = "there is no engine yet"
+            why = _("there is no engine yet")
         if why:
-            app.dry.steps_before.append(f"the image {plan.tag} is built: {why}")
+            app.dry.steps_before.append(_("the image {tag} is built: {why}").format(tag=plan.tag, why=why))
             app.dry.built_tags.add(plan.tag)
             BuildInputs(app, plan, options).report_dry_run_and_plan_request()
 
@@ -107,15 +107,17 @@ def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: st
 
 
 def _build_lock(plan: ImagePlan) -> tuple[Path, str]:
-    return cache_path("locks", f"build-{tag_to_file_name(plan.tag)}.lock"), f"build of {plan.target}"
+    return cache_path("locks", f"build-{tag_to_file_name(plan.tag)}.lock"), _("build of {target}").format(
+        target=plan.target
+    )
 
 
 def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, state: str, log: Path | None) -> int:
     data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "id": image_id, "state": state}
     data |= {"log": str(log) if log else None, **_forced(options)}
-    text = f"{plan.tag}  {image_id[:19]}  {state}"
+    text = f"{plan.tag}  {image_id[:19]}  {translate(state)}"
     if app.dry_run:
-        return app.print_dry_run(data, text, "build nothing: the image is what its specs say now")
+        return app.print_dry_run(data, text, _("build nothing: the image is what its specs say now"))
     try_record_project_dir(app.project)
     app.output(data, text)
     command = "rlbox run smoke" if plan.target == "local" else f"rlbox shell {plan.target}"
@@ -146,18 +148,19 @@ def _check_engine(app: App, options: BuildOptions) -> None:
 def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | None) -> int:
     buildx = "docker-buildx"
     argv: tuple[str, ...] = ()
-    with app.collecting_refusals_if_dry_run("engine"):
+    with app.collecting_refusals_if_dry_run(_("engine")):
         _check_engine(app, options)
-    with app.collecting_refusals_if_dry_run("docker client"):
+    with app.collecting_refusals_if_dry_run(_("docker client")):
         buildx = find_buildx_path_or_raise()
-    with app.collecting_refusals_if_dry_run("other builds"):
+    with app.collecting_refusals_if_dry_run(_("other builds")):
         require_unlocked(*_build_lock(plan))
-    with app.collecting_refusals_if_dry_run("lock"):
+    with app.collecting_refusals_if_dry_run(_("lock")):
         request = BuildInputs(app, plan, options).report_dry_run_and_plan_request()
         argv = plan_build_command(request, buildx, "SOURCES").argv
-    lines: list[str] = [shlex.join(argv), _BY_HAND.format(target=plan.target)] if argv else []
+    lines: list[str] = [shlex.join(argv), translate(_BY_HAND.format(target=plan.target))] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}
-    return app.print_dry_run(data, "\n".join(lines), f"build {plan.tag}" + (f": {why}" if why else ""))
+    would = (_("build {tag}: {why}") if why else _("build {tag}")).format(tag=plan.tag, why=why)
+    return app.print_dry_run(data, "\n".join(lines), would)
 
 
 def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
@@ -227,10 +230,13 @@ def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReque
         if first_digest == second:
             app.print_status(_("verified: both builds have the digest {digest}").format(digest=first_digest))
             return
-        different = _diff_layers(plan.tag, again) or ["the layers are the same, the configuration differs"]
+        different = _diff_layers(plan.tag, again) or [_("the layers are the same, the configuration differs")]
         raise WorkFailed(
             _("two builds of {target} differ: {digest} and {second}\n{value}").format(
-                target=plan.target, digest=first_digest, second=second, value="\n".join(f"  {x}" for x in different)
+                target=plan.target,
+                digest=first_digest,
+                second=second,
+                value=join("\n", (join("", ("  ", line)) for line in different)),
             ),
             next_step=_("full log: {log}").format(log=log),
         )
@@ -242,9 +248,10 @@ def _diff_layers(first_tag: str, second_tag: str) -> list[str]:
     images = [connect_engine().find_image(tag) or {} for tag in (first_tag, second_tag)]
     first, second = (list((image.get("RootFS") or {}).get("Layers") or ()) for image in images)
     if len(first) != len(second):
-        return [f"{len(first)} and {len(second)} layers"]
+        return [_("{first} and {second} layers").format(first=len(first), second=len(second))]
     commands = [layer.command for layer in list_image_layers(connect_engine().image_history(first_tag))]
     if len(commands) != len(first):
         commands = [""] * len(first)
     rows = enumerate(zip(first, second, commands, strict=True), 1)
-    return [f"layer {number} ({command})" for number, (one, other, command) in rows if one != other]
+    text = _("layer {number} ({command})")
+    return [text.format(number=number, command=command) for number, (one, other, command) in rows if one != other]

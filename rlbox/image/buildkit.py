@@ -152,9 +152,9 @@ class BuildLogParser:
 
 
 _PASSING = (
-    (r"context canceled", "another build of the same steps was stopped, and the engine stopped them for both"),
+    (r"context canceled", _("another build of the same steps was stopped, and the engine stopped them for both")),
     # Source: moby/buildkit#6521, under load.
-    (r"parent snapshot \S+ does not exist", "the engine lost a layer while it unpacked the image"),
+    (r"parent snapshot \S+ does not exist", _("the engine lost a layer while it unpacked the image")),
 )
 
 
@@ -264,8 +264,8 @@ def _build(
         why = _find_transient_failure_reason(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)
-        again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"
-        say(f"{why}; {again}")
+        text = _("{why}; building again (attempt {attempt} of {attempts})")
+        say(text.format(why=why, attempt=attempt + 1, attempts=_ATTEMPTS))
 
 
 def _follow(

@@ -55,6 +55,12 @@ class CompileOptions:
 
 
 WheelState = Literal["in the store", "to compile", "compiled", "the same twice"]
+_STATE_WORDS: dict[WheelState, str] = {
+    "in the store": _("in the store"),
+    "to compile": _("to compile"),
+    "compiled": _("compiled"),
+    "the same twice": _("the same twice"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,7 @@ class _Compilation:
                     _("{row} compiled twice from one lock differs\n  {different}").format(
                         row=self._row.name, different="\n  ".join(different)
                     ),
-                    where=f"{first} and {second}",
+                    where=_("{first} and {second}").format(first=first, second=second),
                 )
             first.unlink()
             return self._result("the same twice", self._keep(second))
@@ -165,7 +171,9 @@ class _Compilation:
     @contextmanager
     def _alone(self) -> Iterator[Path]:
         folder = cache_path("compile", "work", self._row.inputs_sha256[:24])
-        with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.print_status):
+        with hold_lock(
+            folder / "lock", _("compilation of {name}").format(name=self._row.name), on_wait=self._app.print_status
+        ):
             yield folder
             for name in ("box", "again"):
                 remove_tree(folder / name)
@@ -191,7 +199,7 @@ class _Compilation:
         log = folder / "build.log"
         app.print_status(
             _("compiling {name} for {archs}, {jobs} at a time; log: {log}").format(
-                name=row.name, archs=", ".join(self._archs) or "no GPU", jobs=jobs, log=log
+                name=row.name, archs=", ".join(self._archs) or _("no GPU"), jobs=jobs, log=log
             )
         )
         began = time.monotonic()
@@ -346,9 +354,9 @@ def format_wheel_results(results: Sequence[WheelResult]) -> str:
         align_rows(
             (
                 one.inputs.name,
-                f"recipe {one.inputs.inputs_sha256[:12]}",
-                ", ".join(one.archs) or "no GPU",
-                one.state,
+                _("recipe {digest}").format(digest=one.inputs.inputs_sha256[:12]),
+                ", ".join(one.archs) or _("no GPU"),
+                _STATE_WORDS[one.state],
                 f"sha256 {one.wheel.sha256[:12]}  {decimal_size_text(one.wheel.size)}" if one.wheel else "",
             )
             for one in results

@@ -248,8 +248,9 @@ def find_image_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any])
     if labels.get(BUILD_LABEL) == compute_build_digest(list_hashed_context_entries(plan), plan.epoch):
         return None
     if labels.get(SPEC_LABEL) != plan.spec_checksum:
-        return "its spec has changed"
-    return "its lock has changed" if labels.get(LOCK_LABEL) != plan.lock_checksum else "rlbox or its fixes have changed"
+        return _("its spec has changed")
+    same_lock = labels.get(LOCK_LABEL) == plan.lock_checksum
+    return _("rlbox or its fixes have changed") if same_lock else _("its lock has changed")
 
 
 _INFO = f"rlbox-{__version__}.dist-info"

@@ -92,20 +92,23 @@ class BuildInputs:
     def report_dry_run_and_plan_request(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
-            with app.collecting_refusals_if_dry_run("store"):
+            with app.collecting_refusals_if_dry_run(_("store")):
                 self._refuse(missing)
         if missing and not self._options.hermetic:
-            with app.collecting_refusals_if_dry_run("store"):
+            with app.collecting_refusals_if_dry_run(_("store")):
                 require_disk_space(self._store, missing)
             size = decimal_size_text(sum(file.size for file in missing))
-            app.dry.steps_before.append(f"{len(missing)} files are fetched, {size}")
-            app.add_dry_run_unchecked("a dry run asks no network", f"sources {self._sources}")
+            app.dry.steps_before.append(_("{count} files are fetched, {size}").format(count=len(missing), size=size))
+            app.add_dry_run_unchecked(
+                _("a dry run asks no network"), _("sources {profile}").format(profile=self._sources)
+            )
         if plan.rootfs_checksum and not cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             with app.collecting_refusals_if_dry_run("mmdebstrap"):
                 require_mmdebstrap()
-            app.dry.steps_before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
+            text = _("the base is made from its {count} apt packages")
+            app.dry.steps_before.append(text.format(count=len(self._lock.debs)))
         base = None
-        with app.collecting_refusals_if_dry_run("engine"):
+        with app.collecting_refusals_if_dry_run(_("engine")):
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 

@@ -13,7 +13,7 @@ from rlbox.config.schema import did_you_mean_hint
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.names import (
     NO_PROJECT_TAG,
@@ -55,9 +55,11 @@ class EngineImage:
 
 
 def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
-    rows = [("image", "size", "state")]
+    rows: list[Sequence[str]] = [(_("image"), _("size"), _("state"))]
     for image in images:
-        state = f"{image.state}; container {image.containers[0]}" if image.containers else image.state
+        state = image.state
+        if image.containers:
+            state = _("{state}; container {container}").format(state=state, container=image.containers[0])
         rows.append((image.display_name, decimal_size_text(image.size), state))
     return align_rows(rows)
 
@@ -65,8 +67,9 @@ def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
 def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
     lines = []
     for image in images:
-        line = f"would remove {image.display_name}, {decimal_size_text(image.size)}"
-        lines.append(f"{line}: {image.state}" if image.spare else line)
+        text = _("would remove {image}, {size}: {state}") if image.spare else _("would remove {image}, {size}")
+        size = decimal_size_text(image.size)
+        lines.append(translate(text.format(image=image.display_name, size=size, state=image.state)))
     return lines
 
 
@@ -129,20 +132,21 @@ def _describe_image(
 ) -> EngineImage:
     target, of = parse_image_tag_or_empty(name)
     folder = find_recorded_project_dir_or_empty(of) if of else ""
-    spare = False
+    state, spare = "", False
     if name.startswith(_SUM):
-        state, spare = "replaced by a later build", True
+        state, spare = _("replaced by a later build"), True
     elif not target:
-        state = "a name that somebody gave it"
+        state = _("a name that somebody gave it")
     elif of == own:
         state, spare = _of_this_project(project, row, target)
     elif of == NO_PROJECT_TAG:
-        state = "of an rlbox that had one name for all projects"
+        state = _("of an rlbox that had one name for all projects")
     elif not folder:
-        state = f"of project {of}, of another user or machine"
+        state = _("of project {project}, of another user or machine").format(project=of)
     else:
         spare = not os.path.isdir(folder)
-        state = f"its project is gone: {folder}" if spare else f"of the project in {folder}"
+        text = _("its project is gone: {folder}") if spare else _("of the project in {folder}")
+        state = text.format(folder=folder)
     return EngineImage(
         name=name,
         identity=str(row["Id"]),
@@ -157,12 +161,10 @@ def _describe_image(
 
 def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tuple[str, bool]:
     if target not in project.target_files():
-        return (
-            f"there is no target {target} any more",
-            PROJECT_NAME_VARIABLE not in os.environ,
-        )  # a chosen name is of several folders
+        is_spare = PROJECT_NAME_VARIABLE not in os.environ  # a chosen name is of several folders
+        return _("there is no target {target} any more").format(target=target), is_spare
     try:
         why = find_image_outdated_reason(load_image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
     except RlboxError as error:
-        return f"target {target} cannot be read: {error.what}", False
-    return (f"outdated: {why}" if why else "as its specs say"), False
+        return _("target {target} cannot be read: {what}").format(target=target, what=error.what), False
+    return (_("outdated: {why}").format(why=why) if why else _("as its specs say")), False

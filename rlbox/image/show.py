@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import decimal_size_text
+from rlbox.amounts import decimal_size_text, pad_to_columns
 from rlbox.app import App
 from rlbox.artifacts.relock import get_version_commit_or_empty, list_lock_changes, map_groups_to_image_entries
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.i18n import _
+from rlbox.i18n import _, translate
 from rlbox.image.plan import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
 from rlbox.values import LOCK_IN_IMAGE
@@ -60,7 +60,14 @@ def list_image_layers(
 _WIDTH = 100
 _UNBREAKABLE_SPACE = "\xa0"
 _TARGET = "rlbox.target"
-_LABELS = (_TARGET, SPEC_LABEL, LOCK_LABEL, "rlbox.build", "rlbox.fixes", "rlbox.patches")
+_LABELS = {
+    _TARGET: _("target"),
+    SPEC_LABEL: _("spec"),
+    LOCK_LABEL: _("lock"),
+    "rlbox.build": _("build"),
+    "rlbox.fixes": _("fixes"),
+    "rlbox.patches": _("patches"),
+}
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
@@ -80,7 +87,7 @@ def show_engine_image_or_raise_if_image_like(app: App, reference: str) -> bool:
             raise
         return False
     if image is None and looks_so:
-        next_step = f"docker pull {reference}, or rlbox load FILE"
+        next_step = _("docker pull {image}, or rlbox load FILE").format(image=reference)
         raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
     if image is None:
         return False
@@ -130,7 +137,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
 def _read_lock(image_id: str) -> tuple[Lock | None, str | None]:
     text = connect_engine().read_image_file(image_id, LOCK_IN_IMAGE)
     if text is None:
-        return None, f"{LOCK_IN_IMAGE} is missing in it"
+        return None, _("{path} is missing in it").format(path=LOCK_IN_IMAGE)
     try:
         return parse_lock(text, LOCK_IN_IMAGE, ""), None
     except SpecError as error:
@@ -143,52 +150,58 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     `spec` is `same`, `differs`, or why nothing can be said; `lock` is `same`, `differs`, `missing`, or empty.
     """
     name = labels[_TARGET]
-    status = {"target": name, "spec": "there is no such target", "lock": "", "changes": []}
+    status = {"target": name, "spec": _("there is no such target"), "lock": "", "changes": []}
     if name not in app.project.target_files():
         return status
     try:
         target = load_target_with_fix_apt_packages(app.project, name).target
         current = load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
-        return {**status, "spec": f"cannot be read: {error.what.splitlines()[0]}"}
+        what = error.what.splitlines()[0] if "\n" in error.what else error.what
+        return {**status, "spec": _("cannot be read: {what}").format(what=what)}
     same_spec = labels.get(SPEC_LABEL) == compute_image_spec_checksum(target)
     same_lock = current is not None and labels.get(LOCK_LABEL) == current.checksum()
     return {
         "target": name,
-        "spec": "same" if same_spec else "differs",
-        "lock": "missing" if current is None else "same" if same_lock else "differs",
+        "spec": _("same") if same_spec else _("differs"),
+        "lock": _("missing") if current is None else _("same") if same_lock else _("differs"),
         "changes": list_lock_changes(lock, current) if lock and current and not same_lock else (),
     }
 
 
 def _format(image: Mapping[str, Any]) -> Iterator[str]:
     labels, standing = image["labels"], image["standing"]
-    yield f"# image {image['name']}"
-    yield f"title    {labels.get('org.opencontainers.image.title', '')}"
-    yield from (f"{label.removeprefix('rlbox.'):<8} {labels.get(label, '') or 'none'}" for label in _LABELS)
+    yield translate(_("# image {name}").format(name=image["name"]))
+    yield _row(_("title"), labels.get("org.opencontainers.image.title", ""))
+    yield from (_row(word, labels.get(label, "") or _("none")) for label, word in _LABELS.items())
     if forced := labels.get(FORCED_LABEL):
-        yield f"forced   its stack contradicts itself: {forced}"
-    yield f"digest   {image['digest'] or 'none: this engine keeps no manifest of it'}"
-    yield f"id       {image['id']}"
-    yield f"tags     {', '.join(image['tags']) or 'none'}"
-    yield f"created  {image['created']}"
-    yield f"size     {decimal_size_text(image['size'])}"
+        yield _row(_("forced"), _("its stack contradicts itself: {conflict}").format(conflict=forced))
+    yield _row(_("digest"), image["digest"] or _("none: this engine keeps no manifest of it"))
+    yield _row("id", image["id"])
+    yield _row(_("tags"), ", ".join(image["tags"]) or _("none"))
+    yield _row(_("created"), image["created"])
+    yield _row(_("size"), decimal_size_text(image["size"]))
     yield ""
-    yield f"# {len(image['layers'])} layers, unpacked, the lowest first"
+    yield translate(_("# {count} layers, unpacked, the lowest first").format(count=len(image["layers"])))
     for layer in image["layers"]:
         yield f"{decimal_size_text(layer['size']):>9}  {layer['part'] or layer['command'][:_WIDTH]}"
     yield ""
-    yield f"# packages: not known, {image['note']}" if image["note"] else "# packages by group"
+    packages = _("# packages: not known, {note}") if image["note"] else _("# packages by group")
+    yield translate(packages.format(note=image["note"]))
     for group in image["groups"]:
         yield from _format_group(group)
     yield ""
-    yield f"# beside the target {standing['target']} of this project"
-    yield f"spec     {standing['spec']}"
+    yield translate(_("# beside the target {target} of this project").format(target=standing["target"]))
+    yield _row(_("spec"), standing["spec"])
     if standing["lock"]:
-        yield f"lock     {standing['lock']}"
-    yield from (f"  {change}" for change in standing["changes"])
+        yield _row(_("lock"), standing["lock"])
+    yield from (f"  {translate(str(change))}" for change in standing["changes"])
     if "differs" in (standing["spec"], standing["lock"]):
-        yield f"next: rlbox build {standing['target']}"
+        yield translate(_("next: {command}").format(command=f"rlbox build {standing['target']}"))
+
+
+def _row(label: str, value: str) -> str:
+    return f"{pad_to_columns(label, 8)} {translate(value)}"
 
 
 def _format_group(group: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
+from rlbox.i18n import _, join
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
@@ -48,7 +49,7 @@ class DriftRule(Matcher):
     """One defect, the versions that have it, and the form that works."""
 
     id: Name
-    what: SingleLine = Field(description="what is wrong; {name}, {value} and other fields of the finding are put in")
+    what: SingleLine = Field(description="what is wrong; {name}, {value} and other fields are put in, a brace is {{")
     next: SingleLine = Field(description="the form that works; the same fields are put in")
     severity: Severity = "error"
     also: tuple[Matcher, ...] = Field((), description="what else has the defect")
@@ -82,12 +83,16 @@ class DriftRule(Matcher):
 
     def format_version_ranges_or_empty(self, pinned_versions: Mapping[str, str]) -> str:
         """Return in which versions it works, as far as that decides."""
-        ranges = {"not with": self.fails, "works with": self.works, "with a warning,": self.works and self.warns}
-        ranges["still accepted by"] = "" if self.works else self.warns
-        parts = [f"{how} {self.package} {text}" for how, text in ranges.items() if text]
+        ranges = {
+            _("not with {package} {versions}"): self.fails,
+            _("works with {package} {versions}"): self.works,
+            _("with a warning, {package} {versions}"): self.works and self.warns,
+            _("still accepted by {package} {versions}"): "" if self.works else self.warns,
+        }
+        parts = [text.format(package=self.package, versions=found) for text, found in ranges.items() if found]
         if parts and self.package in pinned_versions:
-            parts.append(f"and here it is {pinned_versions[self.package]}")
-        return f" ({', '.join(parts)})" if parts else ""
+            parts.append(_("and here it is {version}").format(version=pinned_versions[self.package]))
+        return _(" ({parts})").format(parts=join(", ", parts)) if parts else ""
 
 
 @cache

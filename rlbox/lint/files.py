@@ -35,9 +35,8 @@ def read_texts_noting_problems(names: Sequence[str], problems: list[str]) -> Ite
             data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == "-" else _read(path)
             if len(data) > LARGEST:
                 size = decimal_size_text(LARGEST)
-                problems.append(
-                    _("{file}: is larger than {largest}, so it is not a script").format(file=shown, largest=size)
-                )
+                text = _("{file}: is larger than {largest}, so it is not a script")
+                problems.append(text.format(file=shown, largest=size))
             elif b"\0" in data:
                 problems.append(_("{file}: is a binary file, it holds NUL bytes").format(file=shown))
             else:
@@ -52,9 +51,8 @@ def _scripts_below(directory: Path) -> Iterator[Path]:
         for path in (Path(parent, name) for name in files):
             if path.is_file() and os.access(path, os.R_OK) and b"\0" not in (data := _read(path)):
                 is_script = not path.suffix and data[:2] == b"#!"
-                if is_script or (
-                    guess_format_from_file_name(path.name) and path.suffix != ".json"
-                ):  # JSON is data, unless named
+                is_json = path.suffix == ".json"  # data, unless named
+                if is_script or (guess_format_from_file_name(path.name) and not is_json):
                     yield path
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from rlbox.foreign import parse_digits
+from rlbox.i18n import _
 from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, Setting
@@ -112,9 +113,8 @@ def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[
     if matcher.word:
         for word in call.words if not call.outer else ():
             if match := re.search(matcher.word, word.raw):
-                yield _make_hit_at_call(
-                    call, word.position, **{"name": call.program, "value": word.text, **match.groupdict()}
-                )
+                fields = {"name": call.program, "value": word.text, **match.groupdict()}
+                yield _make_hit_at_call(call, word.position, **fields)
     elif not (matcher.names or matcher.name or matcher.renamed):
         groups = {name: text for name, text in statement.groupdict().items() if text is not None}
         position = source.position_at(statement.start("value")) if "value" in groups else None
@@ -129,7 +129,7 @@ def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iter
         if is_named or (matcher.name and re.fullmatch(matcher.name, argument.name)):
             value = document.expand_variables(argument.value, argument.position)
             if match := re.search(matcher.value, value):
-                new = matcher.renamed.get(argument.name, "--help lists the options")
+                new = matcher.renamed.get(argument.name, _("--help lists the options"))
                 fields = {"name": argument.name, "value": value, "new": new} | match.groupdict()
                 yield _make_hit_at_call(call, argument.position, **fields)
 
@@ -155,11 +155,8 @@ def lint_text(
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[_Hit]:
     is_ruled_out = rule.unless and document.has_regex_match_ignoring_case(rule.unless)
-    if (
-        rule.judge_pinned_version(versions) != "works"
-        and document.has_regex_match_ignoring_case(rule.says)
-        and not is_ruled_out
-    ):
+    is_here = rule.judge_pinned_version(versions) != "works" and document.has_regex_match_ignoring_case(rule.says)
+    if is_here and not is_ruled_out:
         for matcher in (rule, *rule.also):
             check = CHECKS.get(matcher.check)
             yield from check(document, rule, versions) if check else _find_hits(matcher, document)
@@ -168,20 +165,19 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
     severity = hit.severity or severities.get(rule.judge_pinned_version(versions), rule.severity)
+    what = _fill(rule.what, hit.fields) + rule.format_version_ranges_or_empty(versions)
+    (line, column), next_step = hit.position, _fill(rule.next, hit.fields)
     return LintFinding(
-        file=document.name,
-        line=hit.position.line,
-        column=hit.position.column,
-        rule=rule.id,
-        severity=severity,
-        what=_fill(rule.what, hit.fields) + rule.format_version_ranges_or_empty(versions),
-        next_step=_fill(rule.next, hit.fields),
+        file=document.name, line=line, column=column, rule=rule.id, severity=severity, what=what, next_step=next_step
     )
 
 
 def _fill(text: str, fields: Mapping[str, str]) -> str:
     """Return the text with the fields put in, each on one line."""
-    return re.sub(r"\{(\w+)\}", lambda match: shorten(fields.get(match[1], match[0]), 80, placeholder="…"), text)
+    given = {name: fields.get(name, f"{{{name}}}") for name in re.findall(r"\{(\w+)\}", text)}
+    plain = {name: shorten(one, 80, placeholder="…") for name, one in given.items() if type(one) is str}
+    message = _(text)
+    return message.format(**given | plain)
 
 
 _OTHER_NAMES = {"python -m vllm.entrypoints.openai.api_server": "vllm serve"}
@@ -197,9 +193,8 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
         if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_first_argument(*_CONSTRAINED):
             continue
         names = rule.name + ("|ray" if call.find_first_argument("-U", "--upgrade", "--force-reinstall") else "")
-        loose = [
-            word for word in call.words if re.fullmatch(rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?", word.text, re.I)
-        ]
+        unpinned = rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?"
+        loose = [word for word in call.words if re.fullmatch(unpinned, word.text, re.I)]
         if any(value.startswith("torch==") for value in call.word_texts):
             loose = [word for word in loose if not word.text.startswith("torch")]
         reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
@@ -241,7 +236,7 @@ class _KnownNames:
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
-        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), "--help lists what there is")
+        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), _("--help lists what there is"))
 
 
 def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
@@ -261,7 +256,9 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     new = known.suggest(call.program)
-                    yield _make_hit_at_call(call, name=call.program, value="the CLI", versions=known.versions, new=new)
+                    yield _make_hit_at_call(
+                        call, name=call.program, value=_("the CLI"), versions=known.versions, new=new
+                    )
 
 
 def _arguments(call: Call) -> Iterator[Argument]:

@@ -73,7 +73,7 @@ def hold_lock(
             raise held
         if waited_s > _QUIET_S and not told:
             told = True
-            on_wait(f"waiting: {held.what}")
+            on_wait(_("waiting: {what}").format(what=held.what))
         time.sleep(_PAUSE_S)
     with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
