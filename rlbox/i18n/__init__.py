@@ -38,8 +38,9 @@ class EnglishMessage(str):
         return join("", (other, self))
 
     def format(self, *values: object, **parameters: object) -> EnglishMessage:
-        """Fill the parameters in; one that is a message is translated with this one."""
-        kept = {name: str(value) if isinstance(value, Exception) else value for name, value in parameters.items()}
+        """Fill the parameters in, beside those that are filled in already; one that is a message is translated with it."""
+        given = {**self.parameters, **parameters}
+        kept = {name: str(value) if isinstance(value, Exception) else value for name, value in given.items()}
         return EnglishMessage(self.msgid.format(*values, **kept), self.msgid, kept)
 
 

@@ -42,6 +42,10 @@ def test_a_message_is_english_and_is_translated() -> None:
     assert json.dumps({"what": message}) == '{"what": "no target x"}'
 
 
+def test_a_message_that_is_filled_in_keeps_its_values() -> None:
+    assert _("job {job} has no stage").format(job="sft").format(count=2) == "job sft has no stage"
+
+
 def test_messages_in_messages_are_translated() -> None:
     message = _("{what} is {state:.1f}").format(what=_("the file"), state=2)
     assert translate(join("; ", ("{}", message + " (x)"))) == "{}; 该文件 为 2.0 (x)"
