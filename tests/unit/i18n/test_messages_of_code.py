@@ -35,7 +35,7 @@ def test_messages_are_given_the_values_they_name() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         for line, named, given in formatted_messages(ast.parse(path.read_text("utf-8"))):
             found += 1
-            if named != given:
+            if named != given and "" not in given:  # of `**values` nothing is known here
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {sorted(named ^ given)}")
     assert found > 500
     assert wrong == []
