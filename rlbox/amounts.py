@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from unicodedata import east_asian_width
+
+from rlbox.i18n import translate
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -88,10 +91,21 @@ def counted(count: int, singular: str, plural: str) -> str:
 
 
 def align_rows(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
-    lines = list(rows)
-    widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)][:-1]
-    return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]
+    """Return rows of texts, translated, as the lines of a table; every column but the last is as wide as its widest."""
+    lines = [[translate(text) for text in row] for row in rows]
+    widths = [max(map(count_columns, column)) for column in zip(*lines, strict=True)][:-1]
+    return ["  ".join([*map(pad_to_columns, line, widths), line[-1]]).rstrip() for line in lines]
+
+
+def pad_to_columns(text: str, columns: int) -> str:
+    """Return a text, translated, filled up with spaces to columns of a terminal."""
+    shown = translate(text)
+    return shown + " " * (columns - count_columns(shown))
+
+
+def count_columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: a Chinese character takes two."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(one) in ("F", "W")) for one in text)
 
 
 def utc_now() -> str:

@@ -1,7 +1,7 @@
 """Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
 
-Extracts every `_()` of `rlbox/`, the texts of doctor's findings, the help of the commands, and what click says, into
-the .po file. `--check` writes
+Extracts every `_()` of `rlbox/`, the texts of doctor's findings, of compat.toml and egress.toml, the help of the
+commands, and what click says, into the .po file. `--check` writes
 nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters or options than
 its msgid.
 """
@@ -24,14 +24,17 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
 
-from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402 - from this checkout
+from rlbox.artifacts.profile import load_implicitly_contacted_hosts  # noqa: E402 - from this checkout
+from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 from rlbox.cluster.checks import load_finding_texts as load_cluster_finding_texts  # noqa: E402
+from rlbox.config.toml_files import load_toml  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
+from rlbox.planner.stack_facts import COMPAT  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 OPTION = re.compile(r"--[a-z][\w-]+")
-KEYWORDS = {"_": None, "ngettext": (1, 2)}
+KEYWORDS = {"_": None, "ngettext": (1, 2), "collecting_refusals_if_dry_run": None}
 CLICK = ("core.py", "decorators.py", "exceptions.py", "formatting.py", "parser.py", "types.py")
 
 
@@ -63,6 +66,12 @@ def extract() -> Catalog:
     for row in (*load_finding_texts().values(), *load_cluster_finding_texts().values()):
         for key in TRANSLATED_KEYS & row.keys():
             catalog.add(row[key])
+    for fact in load_toml(COMPAT)["fact"]:
+        if "says" in fact:
+            catalog.add(fact["says"])
+    for host in load_implicitly_contacted_hosts():
+        catalog.add(host.why)
+        catalog.add(host.rule)
     for name in CLICK:
         for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
             catalog.add(text)
