@@ -13,7 +13,7 @@ from typing import Any
 from rlbox.config.project import Project
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
 from rlbox.foreign import parse_untrusted_json
-from rlbox.i18n import _, get_language, translate
+from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.terminal import sanitize_for_terminal
 
 
@@ -51,15 +51,24 @@ class DryRunOutcome:
 
     def format_comments(self, would_do: str) -> list[str]:
         """Return it for people, as comments of a shell; the last line is the verdict."""
-        found = [f"# first: {text}" for text in self.steps_before]
-        found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked_by_reason.items()]
-        found += [f"# {line}" for error in self.refusals for line in f"refused: {error}".splitlines()]
-        count = len(self.refusals)
-        no = f"this would be refused: 1 refusal, exit code {self.expected_exit_code}"
-        no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.expected_exit_code}"
-        yes = f"this would {would_do}" + ", as far as it is checked" * bool(self.unchecked_by_reason)
-        yes += f"; exit code {self.expected_exit_code}" if self.expected_exit_code else ""
-        return [*found, f"# verdict: {no if self.refusals else yes}"]
+        code, count = self.expected_exit_code, len(self.refusals)
+        found = [_("# first: {step}").format(step=text) for text in self.steps_before]
+        found += [
+            _("# not checked: {subjects}: {reason}").format(subjects=join(", ", map(_, what)), reason=why)
+            for why, what in self.unchecked_by_reason.items()
+        ]
+        refusals = [translate(_("refused: {error}").format(error=error)) for error in self.refusals]
+        found += [f"# {line}" for text in refusals for line in text.splitlines()]
+        verdict = _("this would {action}").format(action=would_do)
+        verdict += _(", as far as it is checked") if self.unchecked_by_reason else ""
+        verdict += _("; exit code {code}").format(code=code) if code else ""
+        if self.refusals:
+            verdict = ngettext(
+                "this would be refused: {count} refusal, exit code {code}",
+                "this would be refused: {count} refusals, exit code {code}",
+                count,
+            ).format(count=count, code=code)
+        return [*found, _("# verdict: {verdict}").format(verdict=verdict)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +126,8 @@ class App:
             print_json_with_schema_version({**data, "verdict": self.dry.verdict_to_json(would_do)})
             return self.dry.expected_exit_code
         if text:
-            self.print_stdout(f"{text}\n")
-        self.print_stdout("\n".join(self.dry.format_comments(would_do)))
+            self.print_stdout(text + "\n")
+        self.print_stdout(join("\n", self.dry.format_comments(would_do)))
         return self.dry.expected_exit_code
 
     def output(self, data: Mapping[str, Any], text: str) -> None:

@@ -1,8 +1,8 @@
 """Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
 
-Extracts every `_()` of `rlbox/`, the texts of doctor's findings and of lint's rules, the help of the commands, and
-what click says, into the .po file. `--check` writes nothing; it exits 1 where it would, or where a translation is
-missing, fuzzy, or has other parameters or options than its msgid.
+Extracts every `_()` of `rlbox/`, the texts of doctor's findings, of lint's rules, of compat.toml and egress.toml, the
+help of the commands, and what click says, into the .po file. `--check` writes nothing; it exits 1 where it would, or
+where a translation is missing, fuzzy, or has other parameters or options than its msgid.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
 
-from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402 - from this checkout
+from rlbox.artifacts.profile import load_implicitly_contacted_hosts  # noqa: E402 - from this checkout
+from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 from rlbox.cluster.checks import load_finding_texts as load_cluster_finding_texts  # noqa: E402
+from rlbox.config.toml_files import load_toml  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
 from rlbox.lint.drift import load_drift_rules  # noqa: E402
+from rlbox.planner.stack_facts import COMPAT  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 OPTION = re.compile(r"--[a-z][\w-]+")
-KEYWORDS = {"_": None, "ngettext": (1, 2)}
+KEYWORDS = {"_": None, "ngettext": (1, 2), "collecting_refusals_if_dry_run": None}
 CLICK = ("core.py", "decorators.py", "exceptions.py", "formatting.py", "parser.py", "types.py")
 
 
@@ -60,18 +63,26 @@ def extract() -> Catalog:
     catalog = Catalog(locale="zh")
     for _file, _line, text, _comments, _context in extract_from_dir(CHECKOUT / "rlbox", keywords=KEYWORDS):
         catalog.add(text)
-    for row in (*load_finding_texts().values(), *load_cluster_finding_texts().values()):
-        for key in TRANSLATED_KEYS & row.keys():
-            catalog.add(row[key])
-    for rule in load_drift_rules():
-        catalog.add(rule.what)
-        catalog.add(rule.next)
+    for text in data_texts():
+        catalog.add(text)
     for name in CLICK:
         for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
             catalog.add(text)
     for text in (*COMMANDS.values(), *SECTIONS, *help_texts(root, click.Context(root))):
         catalog.add(text)
     return catalog
+
+
+def data_texts() -> Iterator[str]:
+    """Yield the texts of data files that are shown."""
+    for row in (*load_finding_texts().values(), *load_cluster_finding_texts().values()):
+        yield from (row[key] for key in TRANSLATED_KEYS & row.keys())
+    for rule in load_drift_rules():
+        yield from (rule.what, rule.next)
+    for fact in load_toml(COMPAT)["fact"]:
+        yield from (fact["says"],) if "says" in fact else ()
+    for host in load_implicitly_contacted_hosts():
+        yield from (host.why, host.rule)
 
 
 def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:

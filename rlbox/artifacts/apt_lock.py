@@ -120,7 +120,7 @@ def parse_print_uris(apt_output: str, archive_name_by_url: Mapping[str, str]) ->
 
 
 _APT_FILES = ("etc/apt", "usr/share/keyrings", "var/lib/dpkg/status")
-_LOOK = "look at base.packages and at `rlbox mirrors probe`"
+_LOOK = _("look at base.packages and at `rlbox mirrors probe`")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -150,7 +150,7 @@ def resolve_bootstrapped_base_debs(
         for name, text in {"var/lib/dpkg/status": "", "etc/apt/sources.list": "".join(lines)}.items():
             (root / name).parent.mkdir(parents=True)
             (root / name).write_text(text)
-        archives = f"its archives ({', '.join(sorted(names))})"
+        archives = _("its archives ({names})").format(names=", ".join(sorted(names)))
         output = _run_apt(base, root, platform, pinned_versions, ca_bundle, archives)
     return parse_print_uris(output, names)
 
@@ -178,7 +178,8 @@ def resolve_debs_onto_stored_image(
         replaced = rewrite_source_lists(texts, url_by_apt_archive, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
-        output = _run_apt(base, root, platform, pinned_versions, ca_bundle, f"the archives of {base.image}")
+        archives = _("the archives of {image}").format(image=base.image)
+        output = _run_apt(base, root, platform, pinned_versions, ca_bundle, archives)
     return parse_print_uris(output, map_urls_to_mirrored_name_or_url(replaced.values(), SHARED_ARCHIVES))
 
 
@@ -194,7 +195,8 @@ def _run_apt(
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C", **({"SSL_CERT_FILE": ca_bundle} if ca_bundle else {})}
     update = ("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
     install = ("apt-get", "install", "--yes", "--print-uris", "-qq", *list_bootstrap_and_base_packages(base))
-    run_command_or_raise(Command(argv=update, env=env, timeout_s=600), f"apt cannot read {archives}", next_step=_LOOK)
+    what = _("apt cannot read {archives}").format(archives=archives)
+    run_command_or_raise(Command(argv=update, env=env, timeout_s=600), what, next_step=_LOOK)
     what = _("apt finds no set of packages for the base")
     outcome = run_command_or_raise(Command(argv=install, env=env, timeout_s=120), what, next_step=_LOOK)
     if "W: " in outcome.stderr and not outcome.stdout:

@@ -131,7 +131,9 @@ class Downloader:
                 if partial.digest == artifact.sha256:
                     partial.commit()
                     return
-                reason = f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…"
+                reason = _("wrong bytes: sha256 {found}…, locked is {locked}…").format(
+                    found=partial.digest[:12], locked=artifact.sha256[:12]
+                )
                 raise _LinkFailed(reason, spoils_partial=True)
             except _LinkFailed as error:
                 if error.spoils_partial:
@@ -149,11 +151,13 @@ class Downloader:
                 if self._stop.is_set():
                     raise Interrupted(_("stopped"))
                 if artifact.size and partial.size + len(block) > artifact.size:
-                    raise _LinkFailed(f"has more than the locked {artifact.size} bytes", spoils_partial=True)
+                    reason = _("has more than the locked {size} bytes").format(size=artifact.size)
+                    raise _LinkFailed(reason, spoils_partial=True)
                 partial.write(block)
                 tell(link.mirror, len(block))
         if partial.size < artifact.size:
-            raise _LinkFailed(f"ends after {partial.size} of {artifact.size} bytes", transient=True)
+            reason = _("ends after {count} of {size} bytes").format(count=partial.size, size=artifact.size)
+            raise _LinkFailed(reason, transient=True)
 
     def _remote_blocks(self, artifact: Artifact, link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
@@ -166,7 +170,8 @@ class Downloader:
                     yield block
         except NoFullResponseError as error:
             if began and error.kind == "cut":
-                raise _LinkFailed(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
+                reason = _("cut after {count} of {size} bytes").format(count=partial.size, size=artifact.size)
+                raise _LinkFailed(reason, transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
             why = mask_url_and_header_credentials(describe_response_error(error))
             if count == _SHY_AFTER:
@@ -180,9 +185,9 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
     if status == 206 and partial.size:
         if answer.headers.get("content-range", "").startswith(f"bytes {partial.size}-"):
             return
-        raise _LinkFailed("answers with another range than was asked for", spoils_partial=True)
+        raise _LinkFailed(_("answers with another range than was asked for"), spoils_partial=True)
     if status == 416 and partial.size:
-        raise _LinkFailed("has no such range", spoils_partial=True)
+        raise _LinkFailed(_("has no such range"), spoils_partial=True)
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := explain_bad_response(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)

@@ -24,11 +24,12 @@ from rlbox.artifacts.mirrors import (
 )
 from rlbox.artifacts.profile import EnvCondition, HiddenHost, Phase, Profile
 from rlbox.engine.reference import parse_reference
+from rlbox.i18n import _, join
 from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client
 from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
-UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
+UNKNOWN_DEFAULT_INDEX = _("default of the client (not asked: no network)")
 PHASES: tuple[Phase, ...] = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
 
@@ -153,7 +154,7 @@ def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
     for name, value in sorted(machine.network_settings.proxy_env.items()):
         host = _parse_host(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
-            why = f"{name.upper()}: what follows goes through it"
+            why = _("{name}: what follows goes through it").format(name=name.upper())
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
@@ -163,21 +164,22 @@ def _address_contacts(
     source = address.file_url
     host = _parse_host(source.url)
     behind = redirect_hosts_by_url.get(source.url)
-    unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
+    is_known = behind is not None or address.kind in ("git", "oci")
+    unknown = "" if is_known else _(" (not asked where it leads: no network)")
 
     def contact(where: str, why: str) -> HostContact:
         return HostContact(
             host=where, kind=address.kind, phases=_GETTING, declared=source.named_by, why=why, rule=_rule(address.kind)
         )
 
-    yield contact(host, source.mirror + unknown if source.mirror != host else f"mirror{unknown}")
+    yield contact(host, (source.mirror if source.mirror != host else _("mirror")) + unknown)
     for further in behind or ():
         if further != host:
-            yield contact(further, f"{host} leads there")
+            yield contact(further, _("{host} leads there").format(host=host))
 
 
 def _rule(kind: str) -> str:
-    return f"a rule of kind {kind!r} in a sources profile"
+    return _("a rule of kind {kind!r} in a sources profile").format(kind=kind)
 
 
 def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[SourceUrl]) -> Iterator[HostContact]:
@@ -203,12 +205,18 @@ def _hidden_contacts(
         if row.when and not any(env_condition_holds(condition, target.env) for condition in row.when):
             continue
         closed = next((condition for condition in row.unless if env_condition_holds(condition, target.env)), "")
-        host, why = row.host, row.why
+        host, why = row.host, _(row.why)
         if row.replaced_by and (value := target.env.get(row.replaced_by)):
-            host, why = _parse_host(value) if "://" in value else "", f"{why} ({row.replaced_by})"
-        shown = f"{', '.join(mine)}: {why}" if mine else why
+            host, why = _parse_host(value) if "://" in value else "", why + f" ({row.replaced_by})"
+        shown = join(": ", (", ".join(mine), why)) if mine else why
         yield HostContact(
-            host=host, kind=row.kind, phases=(row.phase,), declared="hidden", why=shown, rule=row.rule, closed_by=closed
+            host=host,
+            kind=row.kind,
+            phases=(row.phase,),
+            declared="hidden",
+            why=shown,
+            rule=_(row.rule),
+            closed_by=closed,
         )
 
 

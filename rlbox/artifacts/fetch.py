@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import decimal_size_text
+from rlbox.amounts import count_columns, decimal_size_text, pad_to_columns
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
@@ -17,7 +17,7 @@ from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.i18n import _, join, ngettext
+from rlbox.i18n import _, join, ngettext, translate
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
@@ -221,7 +221,9 @@ def refuse_missing_compiled_wheels(missing: Sequence[Artifact], store: ObjectSto
 
 def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, fetch_arguments: str) -> WorkFailed:
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
-    names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    names = ", ".join(map(str, shown))
+    if missing[5:]:
+        names = _("{names} and {count} more").format(names=names, count=len(missing) - 5)
     return WorkFailed(
         _("the store lacks {count} files of the lock: {names}").format(count=len(missing), names=names),
         where=str(store.root),
@@ -322,8 +324,18 @@ def _measure(group: str, files: Sequence[Artifact], is_present: Callable[[str], 
 
 
 def format_group_sizes(groups: Sequence[GroupSize]) -> str:
-    lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
+    rows = [tuple(map(translate, (_("group"), _("files"), _("size"), _("present"), _("missing"))))]
     for row in groups:
         sizes = (decimal_size_text(size) for size in (row.bytes, row.present_bytes, row.missing_bytes))
-        lines.append(f"{row.group:<16} {row.files:>6} " + " ".join(f"{size:>10}" for size in sizes))
-    return "\n".join(lines)
+        group = translate(_("total")) if row is groups[-1] else row.group
+        rows.append((group, str(row.files), *sizes))
+    widths = (6, 10, 10, 10)
+    return "\n".join(
+        " ".join(
+            [
+                pad_to_columns(group, 16),
+                *(" " * (w - count_columns(text)) + text for text, w in zip(rest, widths, strict=True)),
+            ]
+        )
+        for group, *rest in rows
+    )

@@ -115,7 +115,8 @@ def fetch_and_commit_git_tree(
             if partial.digest == artifact.sha256:
                 partial.commit()
                 return place.mirror
-            tries.append(FailedAttempt(mirror=place.mirror, reason=f"another tree: sha256 {partial.digest[:12]}…"))
+            reason = _("another tree: sha256 {digest}…").format(digest=partial.digest[:12])
+            tries.append(FailedAttempt(mirror=place.mirror, reason=reason))
         except (_NotThere, RlboxError) as error:
             tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_and_header_credentials(str(error))))
     partial.truncate()

@@ -35,7 +35,7 @@ from rlbox.artifacts.mirrors import (
     plan_package_indexes,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
@@ -215,7 +215,8 @@ class MirrorUrlFinder:
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.record_and_report_skipped_mirror(
-                    source.mirror, f"lists {artifact.file} with another sha256 than the lock"
+                    source.mirror,
+                    _("lists {file} with another sha256 than the lock").format(file=artifact.file),
                 )
             else:
                 yield replace(source, url=file.url, page_at_url="")
@@ -339,7 +340,7 @@ def _find_fault_of_file(
         if link.url.startswith("file:") or not (reason := _find_fault(http, link.url, artifact)):
             return None
         reasons.append(reason)
-    return "; ".join(reasons) or "no address is known"
+    return join("; ", reasons) or _("no address is known")
 
 
 def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | None:
@@ -347,7 +348,8 @@ def _find_fault(http: HttpClient, url: str, artifact: Artifact | None) -> str | 
     try:
         with http.stream("GET", url) as answer:
             if artifact is None:
-                return f"answered {answer.status} for {urlsplit(url).path}" if answer.status >= 500 else None
+                why = _("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path)
+                return why if answer.status >= 500 else None
             content_type = answer.headers.get("content-type", "")
             return explain_bad_response(answer.status, content_type, answer.content_length, artifact)
     except NoFullResponseError as error:
@@ -361,7 +363,7 @@ def list_unavailable_source_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
 
 def format_probes(probes: Iterable[MirrorProbe]) -> str:
     rows = [
-        (one.kind, one.mirror, "dead", one.fault)
+        (one.kind, one.mirror, _("dead"), one.fault)
         if one.fault
         else (one.kind, one.mirror, duration_text_precise_below_minute(one.seconds), one.file)
         for one in probes

@@ -132,7 +132,7 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
             for rule in profile.rules_or_machine_default_for("apt"):
                 base = build_apt_url_or_empty(rule, artifact.origin, machine)
                 if base:
-                    title = "this machine's apt sources" if rule.protocol == "direct" else rule.display_name
+                    title = _("this machine's apt sources") if rule.protocol == "direct" else rule.display_name
                     yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
@@ -206,13 +206,13 @@ def _machine_indexes(
 ) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
     site = machine.network_settings
     if artifact.kind == "torch-wheels":
-        yield "the torch wheel index", f"{TORCH_WHEEL_INDEX_URL}/{artifact.origin}", "default"
+        yield _("the torch wheel index"), f"{TORCH_WHEEL_INDEX_URL}/{artifact.origin}", "default"
     elif site.index_url:
-        yield "this machine's index", site.index_url, "machine"
+        yield _("this machine's index"), site.index_url, "machine"
     elif machine.default_index:
-        yield "uv's default index", machine.default_index, "default"
+        yield _("uv's default index"), machine.default_index, "default"
     for url in _remote_extra_indexes(site):
-        yield "an extra index of this machine", url, "machine"
+        yield _("an extra index of this machine"), url, "machine"
 
 
 def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:

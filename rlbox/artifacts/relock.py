@@ -35,7 +35,7 @@ from rlbox.artifacts.python_lock import (
 )
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.system.files import write_atomic
 from rlbox.system.http import NoFullResponseError, create_netrc_client, describe_response_error
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
@@ -270,9 +270,11 @@ class LockChange:
 
     def __str__(self) -> str:
         if not self.before:
-            return f"{self.group}: {self.name} {self.after} was added"
+            added = _("{group}: {name} {version} was added")
+            return added.format(group=self.group, name=self.name, version=self.after)
         if not self.after:
-            return f"{self.group}: {self.name} {self.before} was removed"
+            removed = _("{group}: {name} {version} was removed")
+            return removed.format(group=self.group, name=self.name, version=self.before)
         return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
@@ -321,7 +323,7 @@ def require_identical_lock_text(target: str, previous_lock: Lock | None, lock: L
     names = sorted({change.name for change in changes if change.group != "target"})
     raise WorkFailed(
         _("the lock of target {target} drifted: its sources no longer offer the locked files\n{lock_diff}").format(
-            target=target, lock_diff="\n".join(f"  {change}" for change in changes)
+            target=target, lock_diff=join("\n", ("  " + str(change) for change in changes))
         ),
         next_step=f"rlbox lock {target} --upgrade {' '.join(names) if len(names) <= _MOST_NAMED else ''}".rstrip(),
     )

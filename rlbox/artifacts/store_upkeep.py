@@ -18,6 +18,7 @@ from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_er
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
+from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_non_directories
@@ -82,7 +83,7 @@ def map_sha256_to_recorded_file(store: ObjectStore) -> dict[str, RecordedFile]:
 
 def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
     if artifact is None:
-        return "unknown: no lock that was fetched names it"
+        return _("unknown: no lock that was fetched names it")
     return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
 
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 import click
 
-from rlbox.amounts import counted, decimal_size_text, duration_text
+from rlbox.amounts import decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.doctor.data_check import check_training_data, write_first_rows
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_checkpoint_series, find_checkpoints_by_parent, format_checkpoint_series
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext, translate
 from rlbox.run.data_disk import require_named_store_or_exec_remotely
 from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import show_byte_progress
@@ -103,12 +103,16 @@ def list_or_check_checkpoints(
     found = {directory: rows for root in roots for directory, rows in find_checkpoints_by_parent(root).items()}
     series = [analyze_checkpoint_series(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.has_no_problems]
-    text = format_checkpoint_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
+    text = format_checkpoint_series(shown, show_removable=action == "ls") if series else _("no checkpoint yet")
     app.output({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
-    count = counted(total, "checkpoint", "checkpoints")
-    app.print_status(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
+    summary = (
+        ngettext("ckpt: {count} checkpoint, {torn} torn", "ckpt: {count} checkpoints, {torn} torn", total)
+        if torn
+        else ngettext("ckpt: {count} checkpoint, none torn", "ckpt: {count} checkpoints, none torn", total)
+    )
+    app.print_status(summary.format(count=total, torn=torn))
     return WorkFailed.exit_code if action == "check" and not all(one.has_no_problems for one in series) else 0
 
 
@@ -128,18 +132,20 @@ def read_files_into_page_cache(app: App, paths: tuple[Path, ...]) -> int:
     files = _find_files(paths)
     total = sum(files.values())
     data = {"size": total, "files": [{"path": str(path), "size": size} for path, size in files.items()]}
-    text = f"{counted(len(files), 'file', 'files')}, {decimal_size_text(total)}"
+    size = decimal_size_text(total)
+    text = ngettext("{count} file, {size}", "{count} files, {size}", len(files)).format(count=len(files), size=size)
     with app.collecting_refusals_if_dry_run("memory"):
         _require_free_memory(files, get_available_memory_bytes())
     if app.dry_run:
-        return app.print_dry_run(data, text, f"read {decimal_size_text(total)} into memory")
+        return app.print_dry_run(data, text, _("read {size} into memory").format(size=size))
     began = time.monotonic()
-    with show_byte_progress(app, "into memory", total) as on_bytes:
+    with show_byte_progress(app, translate(_("into memory")), total) as on_bytes:
         _read_into_page_cache(files, on_bytes)
     seconds = max(time.monotonic() - began, 1e-6)
     speed = decimal_size_text(total / seconds)
+    read = _("{files}: read into memory in {time} ({speed}/s)")
     app.output(
-        {**data, "seconds": round(seconds, 6)}, f"{text}: read into memory in {duration_text(seconds)} ({speed}/s)"
+        {**data, "seconds": round(seconds, 6)}, read.format(files=text, time=duration_text(seconds), speed=speed)
     )
     return 0
 
@@ -171,7 +177,9 @@ def _require_free_memory(files: dict[Path, int], available: int) -> None:
         _("{size} do not stay in memory: the page cache can have {room} here").format(
             size=decimal_size_text(total), room=decimal_size_text(available)
         ),
-        where=str(first) if len(files) == 1 else f"{len(files)} files from {first} on",
+        where=str(first)
+        if len(files) == 1
+        else _("{count} files from {first} on").format(count=len(files), first=first),
         next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
     )
 

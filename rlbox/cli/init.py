@@ -20,7 +20,7 @@ from rlbox.config.schema import NAME_PATTERN, did_you_mean_hint
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import TEXT_KEYS, Fix
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.image.templates import render_template
 from rlbox.job.job import Job
 from rlbox.system.files import write_atomic
@@ -114,9 +114,9 @@ def create_missing_target_and_job_files(
     _require_usable_name(app.project, name)
     states = {path: _write_new_file(app, path, text) for path, text in _render_first_files(name, chosen).items()}
     data = {"name": name, "machine": chosen["name"], "includes": chosen["target"], "files": states}
-    lines = "\n".join(f"{path}  {state}" for path, state in states.items())
+    lines = join("\n", (join("  ", row) for row in states.items()))
     if app.dry_run:
-        return app.print_dry_run(data, lines, "write these files")
+        return app.print_dry_run(data, lines, _("write these files"))
     app.output(data, lines)
     command = f"rlbox lock {name} && rlbox build {name} && rlbox run {name}"
     app.print_next(command)
@@ -145,11 +145,11 @@ def _write_new_file(app: App, path: str, text: str) -> str:
     file = app.project.folder / path
     if file.exists():
         same = file.is_file() and file.read_bytes() == text.encode()
-        return "unchanged" if same else "already there, left as it is"
+        return _("unchanged") if same else _("already there, left as it is")
     if app.dry_run:
-        return "to be written"
+        return _("to be written")
     overwrite_project_file(app.project, path, text)
-    return "written"
+    return _("written")
 
 
 SpecKind = Literal["target", "job", "profile", "fix"]

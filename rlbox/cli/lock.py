@@ -47,7 +47,7 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import list_stack_package_versions_or_empty
 from rlbox.fixes.render import select_and_render_fixes
-from rlbox.i18n import _
+from rlbox.i18n import _, join, translate
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict_unless_forced
@@ -107,7 +107,7 @@ def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
         )
     if not offline:
         require_identical_lock_text(name, *_relock(app, name, UpgradeRequest(), sources_profile, again=True))
-    app.output({"target": name, "lock": "current"}, f"{name}  lock is current")
+    app.output({"target": name, "lock": "current"}, _("{name}  lock is current").format(name=name))
     return 0
 
 
@@ -133,14 +133,18 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
     counts = {name: len(sizes) for name, sizes in groups.items() if sizes or name in ("os", "runtime")}
     sizes = {name: sum(sizes) for name, sizes in groups.items()}
     lines = [
-        f"{group.ljust(12)} {count:>4} packages {decimal_size_text(sizes[group]):>9}" for group, count in counts.items()
+        _("{group} {count} packages {size}").format(
+            group=group.ljust(12), count=f"{count:>4}", size=f"{decimal_size_text(sizes[group]):>9}"
+        )
+        for group, count in counts.items()
     ]
     data = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.own_lock_file_to_write(lock.target)
     if app.dry_run:
-        would = f"write {path}" if changed else f"leave {path.name} as it is"
-        return app.print_dry_run(data, "\n".join(lines), would)
-    app.output(data, "\n".join([*lines, f"{path.name} {'written' if changed else 'unchanged'}"]))
+        keep = _("leave {name} as it is").format(name=path.name)
+        would = _("write {path}").format(path=path) if changed else keep
+        return app.print_dry_run(data, join("\n", lines), would)
+    app.output(data, join("\n", [*lines, join(" ", (path.name, _("written") if changed else _("unchanged")))]))
     app.print_next(f"rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
@@ -216,20 +220,29 @@ def load_target_with_fix_env_and_lock_artifacts(
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 
+_DECLARED = {
+    "default": _("default"),
+    "hidden": _("hidden"),
+    "machine": _("machine"),
+    "profile": _("profile"),
+    "target": _("target"),
+}
+
+
 def _format_contacts(unsorted: Sequence[HostContact]) -> str:
     contacts = sorted(unsorted, key=lambda contact: (PHASES.index(contact.phases[0]), contact.kind, contact.host))
     rows = []
     for contact in contacts:
-        mark = f"  [closed by {contact.closed_by}]" if contact.closed_by else ""
-        phases = "+".join(map(str, contact.phases))
-        rows.append((contact.host or "?", str(contact.kind), phases, contact.declared, contact.why + mark))
+        mark = _("  [closed by {setting}]").format(setting=contact.closed_by) if contact.closed_by else ""
+        phases, declared = "+".join(map(str, contact.phases)), _DECLARED[contact.declared]
+        rows.append((contact.host or "?", str(contact.kind), phases, declared, contact.why + mark))
     width = max((len(row[0]) for row in rows), default=0)
     lines = []
     for line, contact in zip(align_rows(rows), contacts, strict=True):
         lines.append(line)
         if contact.rule and contact.declared == "hidden":
-            lines.append(f"{'':{width}}    -> {contact.rule}")
-    return "\n".join(lines) or "no host is contacted"
+            lines.append(f"{'':{width}}    -> {translate(contact.rule)}")
+    return "\n".join(lines) or _("no host is contacted")
 
 
 @click.command("mirrors")
@@ -273,12 +286,13 @@ def _list_mirrors(app: App, profile: Profile) -> int:
                 "match": rule.match,
                 "checked": rule.checked.isoformat() if rule.checked else "",
                 "expires": rule.expires.isoformat() if rule.expires else "",
-                "state": f"expired {rule.expires}: read it up again" if is_expired else "",
+                "state": _("expired {date}: read it up again").format(date=rule.expires) if is_expired else "",
             }
         )
     lines = align_rows((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
-    text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
-    app.output({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
+    none = _("no rules: files come from wherever this machine's own clients are set to get them")
+    text = join("\n", [f"# {profile.title}", *(lines or [none])])
+    app.output({"sources": profile.name, "title": profile.title, "rules": rows}, text)
     app.print_next(f"rlbox mirrors probe --sources {profile.name}")
     return 0
 

@@ -213,7 +213,7 @@ def write_html_file_or_stdout(
     for gap in left_out_notes:
         app.print_status(_("left out: {gap}").format(gap=gap))
     if app.dry_run:
-        return app.print_dry_run(json_result, "", f"write {path}")
+        return app.print_dry_run(json_result, "", _("write {path}").format(path=path))
     write_atomic(path, data)
     app.output(json_result, str(path))
     return 0

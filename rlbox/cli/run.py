@@ -21,7 +21,7 @@ from rlbox.cli.options import (
 )
 from rlbox.cli.runs import make_run_state_summary_json
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins
 from rlbox.planner.fit import RunCommand, print_needs_and_require_fit
@@ -157,28 +157,31 @@ def stop_run_and_kill_after_grace(app: App, name: str | None, grace: int, target
     going = [*reconciled.alive, *([owner.run] if owner and owner.run else [])]
     if name is None and not going:
         nothing = {"run": "", "state": "", "stopped": False, "data": str(run_store.data_dir)}
-        return _print_nothing_to_stop(app, nothing, f"no run is in progress on {run_store.data_dir}")
+        text = _("no run is in progress on {data_dir}").format(data_dir=run_store.data_dir)
+        return _print_nothing_to_stop(app, nothing, text)
     run_dir = run_store.find_run_dir_or_latest(going[0] if name is None else name)
     if run_dir.name not in going:
         row = make_run_state_summary_json(run_store, run_dir, reconciled)
         app.print_status(_("run {run} has already ended: there is nothing to stop").format(run=row["run"]))
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
-        return _print_nothing_to_stop(app, ended, f"{row['run']} {row['state']}")
+        return _print_nothing_to_stop(app, ended, join(" ", (row["run"], _(row["state"]))))
     if app.dry_run:
         data_json = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
-        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
+        would = _("ask run {run} to stop, and kill what is left of it after {grace}").format(
+            run=run_dir.name, grace=exact_duration_text(grace)
+        )
         return app.print_dry_run(data_json, "", would)
     app.print_status(_("stopping run {run}").format(run=run_dir.name))
     run_plan = run_store.load_plan_preferring_host_record(run_dir)
     stop_or_kill_run(run_store, run_dir, run_plan, user=get_user_name_or_uid(), via="rlbox stop", grace_s=grace)
     row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
-    app.output({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
+    app.output({"run": row["run"], "state": row["state"], "stopped": True}, join(" ", (row["run"], _(row["state"]))))
     return 0
 
 
 def _print_nothing_to_stop(app: App, data: dict[str, Any], text: str) -> int:
     if app.dry_run:
-        return app.print_dry_run(data, text, "stop nothing")
+        return app.print_dry_run(data, text, _("stop nothing"))
     app.output(data, text)
     return 0
 

@@ -19,7 +19,7 @@ from rlbox.artifacts.store_upkeep import (
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import confirm_unless_yes, dry_run_option, pass_app_with_shared_options, yes_option
 from rlbox.errors import EngineError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.image.prune import (
     EngineImage,
     format_would_remove_lines,
@@ -51,12 +51,14 @@ def list_store_objects(app: App) -> None:
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {decimal_size_text(size):>10}  {describe_object(file, targets)}")
+        lines.append(f"{digest[:12]} {decimal_size_text(size):>10}  " + describe_object(file, targets))
         total += size
     partials = {path.name: store.count_partial_bytes(path.name) for path in store.list_partials()}
-    lines += [f"{digest[:12]} {decimal_size_text(size):>10}  half written" for digest, size in partials.items()]
-    lines.append(f"{len(rows)} objects, {decimal_size_text(total)} in {store.root}")
-    app.output({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
+    lines += [f"{digest[:12]} {decimal_size_text(size):>10}  " + _("half written") for digest, size in partials.items()]
+    lines.append(
+        _("{count} objects, {size} in {store}").format(count=len(rows), size=decimal_size_text(total), store=store.root)
+    )
+    app.output({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, join("\n", lines))
 
 
 @store.command("verify")
@@ -67,19 +69,21 @@ def verify_store_objects(app: App, removes: bool) -> None:
     store = ObjectStore(resolve_store_dir(None))
     damaged, known = find_damaged_digests(store), map_sha256_to_recorded_file(store)
     count = len(list(store.list_digests()))
-    lines = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in damaged]
+    lines = [f"{digest[:12]}  " + describe_object(*known.get(digest, (None, ()))) for digest in damaged]
     if damaged and not removes:
         raise WorkFailed(
             _("{count} of {count2} objects are damaged\n{lines}").format(
-                count=len(damaged), count2=count, lines="\n".join(f"  {line}" for line in lines)
+                count=len(damaged), count2=count, lines=join("\n", ("  " + line for line in lines))
             ),
             where=str(store.root),
-            next_step="rlbox store verify --fix, then rlbox fetch TARGET",
+            next_step=_("rlbox store verify --fix, then rlbox fetch TARGET"),
         )
     for digest in damaged:
         store.remove(digest)
     data = {"store": str(store.root), "objects": count, "removed": damaged}
-    app.output(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are intact"]))
+    text = [_("removed {line}").format(line=line) for line in lines]
+    text.append(_("{count} objects are intact").format(count=count - len(damaged)))
+    app.output(data, join("\n", text))
 
 
 UNUSED_S = 30 * 86_400.0
@@ -106,25 +110,30 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
     lines = format_would_remove_lines(images)
     if objects:
-        lines.append(f"would remove {len(objects)} files of {store.root}, {decimal_size_text(object_bytes)}")
+        line = _("would remove {count} files of {store}, {size}")
+        lines.append(line.format(count=len(objects), store=store.root, size=decimal_size_text(object_bytes)))
     if caches:
-        lines.append(f"would remove {len(caches)} caches not used for 30 days, {decimal_size_text(cache_bytes)}")
+        line = _("would remove {count} caches not used for 30 days, {size}")
+        lines.append(line.format(count=len(caches), size=decimal_size_text(cache_bytes)))
     size = sum_bytes_of_distinct_images(images) + object_bytes + cache_bytes
     freed = decimal_size_text(size)
     names = [image.name for image in images]
     data = {"images": names, "files": len(objects), "caches": len(caches), "bytes": size}
     if app.dry_run:
-        text = "\n".join([*lines, f"would free up to {freed}"])
-        return app.print_dry_run(data, text, f"free up to {freed}" if lines else "remove nothing")
+        text = join("\n", [*lines, _("would free up to {freed}").format(freed=freed)])
+        would = _("free up to {freed}").format(freed=freed) if lines else _("remove nothing")
+        return app.print_dry_run(data, text, would)
     if lines:
         for line in lines:
             app.print_status(line)
-        counts = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
+        counts = _("{images} images, {files} files and {caches} caches").format(
+            images=len(images), files=len(objects), caches=len(caches)
+        )
         confirm_unless_yes(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
         remove_rlbox_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_gone_lock_records(store, objects)
-    app.output(data | {"removed": True}, f"freed up to {freed}")
+    app.output(data | {"removed": True}, _("freed up to {freed}").format(freed=freed))
     return 0
 
 

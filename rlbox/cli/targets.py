@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rlbox.amounts import pad_to_columns
 from rlbox.app import App
 from rlbox.cli.init import SpecKind, create_spec_json_schema, overwrite_project_file
 from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_shared_options
@@ -16,7 +17,7 @@ from rlbox.config.schema import did_you_mean_hint
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.i18n import _
+from rlbox.i18n import _, join, translate
 from rlbox.image.buildkit import BuildOptions
 from rlbox.image.context import require_replaceable_context_dir
 from rlbox.image.inputs import BuildInputs
@@ -67,8 +68,9 @@ def _test_status(app: App, name: str) -> str | None:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    status = f" ({row['status']})" if row["status"] else ""
-    return f"{row['kind']:<7} {row['name'].ljust(width)}  {row['title'] or row['problem']}{status}"
+    kind = pad_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
+    status = f" ({translate(row['status'])})" if row["status"] else ""
+    return f"{kind} {row['name'].ljust(width)}  {row['title'] or translate(row['problem'])}{status}"
 
 
 @click.command("show")
@@ -94,13 +96,13 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
     targets, jobs = app.project.target_files(), app.project.job_files()
     if name in targets:
         data = load_target_with_fix_apt_packages(app.project, name).target.model_dump(mode="json")
-        app.output({"target": data}, "\n".join([f"# target {name}", *_lines(data)]))
+        app.output({"target": data}, join("\n", [_("# target {name}").format(name=name), *_lines(data)]))
     elif name in jobs:
         job = load_job(app.project, name)
         data = job.model_dump(mode="json")
         rest = {key: value for key, value in data.items() if key != "params"}
-        lines = [f"# job {name}", *format_declared_param_lines(job), *_lines(rest)]
-        app.output({"job": data}, "\n".join(lines))
+        lines = [_("# job {name}").format(name=name), *format_declared_param_lines(job), *_lines(rest)]
+        app.output({"job": data}, join("\n", lines))
     elif not show_engine_image_or_raise_if_image_like(app, name):
         known = [*targets, *jobs]
         raise SpecError(
@@ -149,11 +151,12 @@ def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: s
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
-    written = "stale" if app.dry_run else "written"
-    text = "\n".join(f"{name}  {written if name in stale else 'unchanged'}" for name in files)
+    written = _("stale") if app.dry_run else _("written")
+    text = join("\n", (join("  ", (name, written if name in stale else _("unchanged"))) for name in files))
     if app.dry_run:
-        would = [*sorted(stale), *([f"the build context to {context}"] if context else [])]
-        return app.print_dry_run(data, text, f"write {', '.join(would) or 'nothing'}")
+        parts = sorted(stale) + ([_("the build context to {folder}").format(folder=context)] if context else [])
+        would = _("write {path}").format(path=join(", ", parts)) if parts else _("write nothing")
+        return app.print_dry_run(data, text, would)
     app.output(data, text)
     return 0
 

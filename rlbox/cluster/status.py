@@ -115,9 +115,6 @@ class ClusterStatus:
         return "\n".join(map(translate, [head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures]))
 
 
-# ---- what happened to nodes
-
-
 class Failure(NamedTuple):
     """What happened to a node; `since` in seconds since 1970, 0 where nothing tells.
 

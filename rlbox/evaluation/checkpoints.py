@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from rlbox.amounts import align_rows, decimal_size_text
 from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.gate.files import find_safetensors_problem
+from rlbox.i18n import _, join, translate
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_non_directories
 
 TRACKER_FILES = ("latest_checkpointed_iteration.txt", "latest")
@@ -188,9 +189,10 @@ def analyze_checkpoint_series(directory: Path, checkpoints: Sequence[CheckpointD
     analyzed = tuple(_analyze(checkpoint, tracker) for checkpoint in ordered)
     problems = []
     if tracker is not None and not any(checkpoint.is_named_by_tracker for checkpoint in analyzed):
-        problems.append(f"the tracker names {tracker!r}, which is not there: nothing can be resumed")
+        missing = _("the tracker names {step!r}, which is not there: nothing can be resumed")
+        problems.append(missing.format(step=tracker))
     if tracker is None and any(checkpoint.framework == "megatron" for checkpoint in analyzed):
-        problems.append(f"{TRACKER_FILES[0]} is missing: Megatron loads nothing without it")
+        problems.append(_("{file} is missing: Megatron loads nothing without it").format(file=TRACKER_FILES[0]))
     return CheckpointSeries(
         path=str(directory),
         checkpoints=analyzed,
@@ -209,7 +211,7 @@ def _analyze(directory: CheckpointDirectory, tracker: str | None) -> Checkpoint:
     problems = list(_find_problems(framework, files))
     tracked_step = parse_digits(tracker or "")
     if framework in ("verl", "megatron") and tracked_step is not None and (step or 0) > tracked_step:
-        problems.append(f"it was never finished: the tracker names step {tracker}")
+        problems.append(_("it was never finished: the tracker names step {step}").format(step=tracker))
     return Checkpoint(
         path=str(path),
         framework=framework,
@@ -234,7 +236,7 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
         if checkpoint is kept or checkpoint.is_named_by_tracker or checkpoint.may_be_in_progress:
             continue
         if not checkpoint.is_complete:
-            reason = f"it is torn, and step {kept.step} is whole"
+            reason = _("it is torn, and step {step} is whole").format(step=kept.step)
             yield RemovablePathPattern(checkpoint.path, checkpoint.size, reason)
         elif checkpoint.has_hf_weights:
             yield from _list_optimizer(checkpoint)
@@ -251,31 +253,32 @@ def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePathPattern]:
                 parts = [*directories, f"{name.partition('_rank_')[0]}*"]
             sizes["/".join(parts)] = sizes.get("/".join(parts), 0) + file.size
     for below, size in sizes.items():
-        reason = "the optimizer of a step that no run resumes from"
+        reason = _("the optimizer of a step that no run resumes from")
         yield RemovablePathPattern(f"{checkpoint.path}/{below}", size, reason)
 
 
 def _find_problems(framework: Framework, files: Sequence[_CheckpointFile]) -> Iterator[str]:
     if not files:
-        yield "it is empty"
+        yield _("it is empty")
         return
     names = {file.path for file in files}
-    yield from (f"{file.path}: {file.problem}" for file in files if file.problem)
+    yield from (join(": ", (file.path, file.problem)) for file in files if file.problem)
     yield from _find_missing_ranks(files)
     for file in files:
         missing = [name for name in file.listed_files if _join(file.directory, name) not in names]
         if missing:
-            yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
+            shown = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
+            yield _("{file} names {files}: {count} missing").format(file=file.path, files=shown, count=len(missing))
     yield from _find_missing_shards(names)
     exports = {file.directory for file in files if file.is_hf_weights_file(framework)}
     if not exports and (framework == "hf" or all(file.part != "model" for file in files)):
-        yield "it holds no weights"
+        yield _("it holds no weights")
     for directory in sorted(exports):
         if not names & {_join(directory, "config.json"), _join(directory, "adapter_config.json")}:
-            yield f"{_join(directory, 'config.json')} is missing"
+            yield _("{file} is missing").format(file=_join(directory, "config.json"))
     for directory in sorted({file.directory for file in files if file.path.endswith(".distcp")}):
         if _join(directory, ".metadata") not in names:
-            yield f"{_join(directory, '.metadata')} is missing, which is written last"
+            yield _WRITTEN_LAST.format(file=_join(directory, ".metadata"))
 
 
 def _find_missing_ranks(files: Sequence[_CheckpointFile]) -> Iterator[str]:
@@ -289,15 +292,16 @@ def _find_missing_ranks(files: Sequence[_CheckpointFile]) -> Iterator[str]:
         elif match := _ZERO_RANK.fullmatch(file.path):
             zero.setdefault(match[3], set()).add(int(match[1]))
     for (name, count), ranks in fsdp.items():
-        yield from _report_missing(f"{name}*.pt: ranks", count, ranks)
+        yield from _report_missing(_RANKS, f"{name}*.pt", count, ranks)
     for directory, counts in sorted(world_sizes.items()):
         if len(counts) > 1:
             *smaller, largest = sorted(counts)
-            owner = f"files of {directory}" if directory else "its files"
-            yield f"{owner} are of {', '.join(map(str, smaller))} and of {largest} ranks"
+            mixed = _("files of {folder} are of {few} and of {many} ranks")
+            mixed = mixed if directory else _("its files are of {few} and of {many} ranks")
+            yield mixed.format(folder=directory, few=", ".join(map(str, smaller)), many=largest)
     count = max(set().union(*zero.values()), default=-1) + 1
     for part, ranks in sorted(zero.items()):
-        yield from _report_missing(f"zero_pp_rank_*_{part}_states.pt: ranks", count, ranks)
+        yield from _report_missing(_RANKS, f"zero_pp_rank_*_{part}_states.pt", count, ranks)
 
 
 def _find_missing_shards(names: set[str]) -> Iterator[str]:
@@ -310,17 +314,22 @@ def _find_missing_shards(names: set[str]) -> Iterator[str]:
         index = f"{stem}.{suffix}.index.json"
         if index in names:
             continue  # which names all of them
-        problems = list(_report_missing(f"{stem}: shards", count, shards, first=1))
-        yield from problems or [f"{index} is missing, which is written last"]
+        problems = list(_report_missing(_SHARDS, stem, count, shards, first=1))
+        yield from problems or [_WRITTEN_LAST.format(file=index)]
 
 
-def _report_missing(label: str, count: int, present: set[int], first: int = 0) -> Iterator[str]:
+_WRITTEN_LAST = _("{file} is missing, which is written last")
+_RANKS = _("{file}: ranks missing: {numbers} (of {count})")
+_SHARDS = _("{file}: shards missing: {numbers} (of {count})")
+
+
+def _report_missing(message: str, file: str, count: int, present: set[int], first: int = 0) -> Iterator[str]:
     # a file's name may make the count as great as it likes
     numbers = (number for number in range(first, first + count) if number not in present)
     missing = list(itertools.islice(numbers, _MAX_NUMBERS + 1))
     if missing:
         shown = ", ".join(map(str, missing[:_MAX_NUMBERS])) + (" …" if missing[_MAX_NUMBERS:] else "")
-        yield f"{label} missing: {shown} (of {count})"
+        yield message.format(file=file, numbers=shown, count=count)
 
 
 def _join(directory: str, name: str) -> str:
@@ -398,24 +407,24 @@ def _inspect(path: Path, name: str, now: float) -> _CheckpointFile:
 def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str, ...]]:
     """Return why a file is not complete (empty: nothing is wrong), and the files that it lists."""
     if not stat.S_ISREG(status.st_mode):
-        return "it is no regular file", ()
+        return _("it is no regular file"), ()
     if not status.st_size:
-        return "it is empty", ()
+        return _("it is empty"), ()
     if path.name.endswith(".safetensors"):
         problem = find_safetensors_problem(path)
-        return f"it {problem}" if problem else "", ()
+        return _("it {problem}").format(problem=problem) if problem else "", ()
     if path.name.endswith((".pt", ".pth", ".bin")):
         with open_regular_file(
             path, follow_links=True
         ) as file:  # torch.save: a ZIP archive, whose directory is at its end
             is_archive = file.read(4) == b"PK\x03\x04"  # the form before PyTorch 1.6 is not
-            return "its end is missing" if is_archive and not zipfile.is_zipfile(file) else "", ()
+            return _("its end is missing") if is_archive and not zipfile.is_zipfile(file) else "", ()
     if status.st_size > _MAX_LIST_BYTES:
         return "", ()
     if path.name.endswith(".index.json"):
-        return _read_list(path, "weight_map", "it is no index of weights")
+        return _read_list(path, "weight_map", _("it is no index of weights"))
     if path.name == MANIFEST_FILE:
-        return _read_list(path, "files", "it is no manifest")
+        return _read_list(path, "files", _("it is no manifest"))
     if path.name == ".metadata":
         names = _DISTRIBUTED_FILE.findall(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))
         return "", tuple(sorted({name.decode() for name in names}))
@@ -433,31 +442,33 @@ def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]
 
 
 def format_checkpoint_series(all_series: Sequence[CheckpointSeries], *, show_removable: bool) -> str:
-    return "\n\n".join("\n".join(_format_one(series, show_removable)) for series in all_series)
+    return "\n\n".join("\n".join(map(translate, _format_one(series, show_removable))) for series in all_series)
 
 
 def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]:
-    head = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
+    head = (_("step"), _("kind"), _("state"), _("size"), _("model"), _("optimizer"), _("hf export"))
     yield series.path
     yield from (f"  {line}" for line in align_rows([head, *map(_format_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
-        yield from (f"  {name}: {problem}" for problem in checkpoint.problems)
-    yield from (f"  {problem}" for problem in series.problems)
+        yield from (f"  {name}: {translate(problem)}" for problem in checkpoint.problems)
+    yield from (f"  {translate(problem)}" for problem in series.problems)
     if show_removable and series.removable:
-        yield f"  can be removed, {decimal_size_text(sum(row.size for row in series.removable))}:"
-        yield from (f"    {decimal_size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.removable)
+        size = decimal_size_text(sum(row.size for row in series.removable))
+        yield _("  can be removed, {size}:").format(size=size)
+        for row in series.removable:
+            yield f"    {decimal_size_text(row.size):>9}  {row.path}  ({translate(row.why)})"
 
 
 def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
-    state = "torn, or being written" if checkpoint.may_be_in_progress else "torn"
-    state = "whole" if checkpoint.is_complete else state
+    state = _("torn, or being written") if checkpoint.may_be_in_progress else _("torn")
+    state = _("whole") if checkpoint.is_complete else state
     sizes = {part: decimal_size_text(size) for part, size in checkpoint.bytes_by_part.items() if size}
-    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.has_optimizer_state else "-"
+    optimizer = _("with the model") if checkpoint.framework == "megatron" and checkpoint.has_optimizer_state else "-"
     return (
         "-" if checkpoint.step is None else str(checkpoint.step),
         checkpoint.framework,
-        state + (", latest" if checkpoint.is_named_by_tracker else ""),
+        state + (_(", latest") if checkpoint.is_named_by_tracker else ""),
         decimal_size_text(checkpoint.size),
         sizes.get("model", "-"),
         sizes.get("optimizer", optimizer),

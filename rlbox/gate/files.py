@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from rlbox.amounts import decimal_size_text
 from rlbox.foreign import parse_untrusted_json
+from rlbox.i18n import _
 from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_non_directories
@@ -258,18 +259,19 @@ def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            return f"is no whole safetensors file: {size} bytes do not hold its header"
+            return _("is no whole safetensors file: {size} bytes do not hold its header").format(size=size)
         text = file.read(length)
         try:
             end = _find_end_of_tensors(parse_untrusted_json(text)) if text[:1] == b"{" else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             end = None
         if end is None:
-            return "is no safetensors file: its header cannot be read"
+            return _("is no safetensors file: its header cannot be read")
         if size != (due := 8 + length + end):
-            return f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
+            wrong = _("is truncated: {size} of {due} bytes") if size < due else _("is too long: {size} of {due} bytes")
+            return wrong.format(size=size, due=due)
         if not end:
-            return "holds no tensor that has a byte"
+            return _("holds no tensor that has a byte")
         return _find_fill_problem(file, 8 + length, size)
 
 
@@ -297,4 +299,4 @@ def _find_fill_problem(file: BinaryIO, begin: int, end: int) -> ProblemOrEmpty:
     places = range(begin, end, max(1, (end - begin) // _SPOTS))
     spots = [os.pread(file.fileno(), min(_SPOT_BYTES, end - at), at) for at in places]
     filled = sum(bool(spot.strip(b"\0")) for spot in spots)
-    return "holds hardly anything but zeros" if filled < _FILLED_SHARE * len(spots) else ""
+    return _("holds hardly anything but zeros") if filled < _FILLED_SHARE * len(spots) else ""

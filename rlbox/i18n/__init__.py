@@ -38,7 +38,7 @@ class EnglishMessage(str):
         return join("", (other, self))
 
     def format(self, *values: object, **parameters: object) -> EnglishMessage:
-        """Fill the parameters in, beside those that are filled in already; one that is a message is translated with it."""
+        """Fill the parameters in, beside those given before; one that is a message is translated with this one."""
         given = {**self.parameters, **parameters}
         kept = {name: str(value) if isinstance(value, Exception) else value for name, value in given.items()}
         return EnglishMessage(self.msgid.format(*values, **kept), self.msgid, kept)

@@ -18,7 +18,7 @@ from rlbox.artifacts.fetch import (
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.errors import WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_artifacts_without_os_and_runtime, list_install_artifacts
@@ -80,23 +80,28 @@ class _TargetFetch:
         files = (*base, *self._files)
         rows = measure_groups_and_total(files, store.is_present_and_intact)
         if unknown := self._has_base_image and not base:
-            app.add_dry_run_unchecked("its manifest is not in the store", f"files of the base image {lock.base}")
+            app.add_dry_run_unchecked(
+                _("its manifest is not in the store"), _("files of the base image {image}").format(image=lock.base)
+            )
         missing = [file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
         if options.import_dir:
-            would = f"import {options.import_dir}"
+            would = _("import {folder}").format(folder=options.import_dir)
             with app.collecting_refusals_if_dry_run("export"):
                 _open_export(options.import_dir)
         else:
-            would = f"fetch {len(missing)} files" + " and the base image" * unknown
+            would = _("fetch {count} files and the base image") if unknown else _("fetch {count} files")
+            would = would.format(count=len(missing))
             with app.collecting_refusals_if_dry_run("store"):
                 refuse_missing_compiled_wheels(missing, store, lock.target)
         with app.collecting_refusals_if_dry_run("store"):
             require_disk_space(store, missing)
         if not missing and not unknown:
-            would = "fetch nothing: the store holds it all"
+            would = _("fetch nothing: the store holds it all")
         elif not options.import_dir:
-            app.add_dry_run_unchecked("a dry run asks no network", f"sources {self._profile}")
-        would += f", and export it to {options.export_dir}" if options.export_dir else ""
+            profile = _("sources {profile}").format(profile=self._profile)
+            app.add_dry_run_unchecked(_("a dry run asks no network"), profile)
+        if options.export_dir:
+            would = _("{action}, and export it to {folder}").format(action=would, folder=options.export_dir)
         data = [asdict(row) for row in rows]
         facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
         return app.print_dry_run(facts, format_group_sizes(rows), would)
@@ -117,14 +122,23 @@ class _TargetFetch:
                     store.link_object(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
-            f"{lock.target}  {result.present + result.fetched} files, {size}: "
-            f"{result.present} present, {result.fetched} fetched ({decimal_size_text(result.fetched_bytes)})"
+            _("{target}  {count} files, {size}: {present} present, {fetched} fetched ({fetched_size})").format(
+                target=lock.target,
+                count=result.present + result.fetched,
+                size=size,
+                present=result.present,
+                fetched=result.fetched,
+                fetched_size=decimal_size_text(result.fetched_bytes),
+            )
         ]
-        lines += [f"  {decimal_size_text(count):>9} from {mirror}" for mirror, count in result.by_mirror.items()]
-        lines += [f"exported to {export_dir}"] if export_dir else []
+        lines += [
+            _("  {size} from {mirror}").format(size=f"{decimal_size_text(count):>9}", mirror=mirror)
+            for mirror, count in result.by_mirror.items()
+        ]
+        lines += [_("exported to {folder}").format(folder=export_dir)] if export_dir else []
         exported = str(export_dir) if export_dir else None
         data = {"target": lock.target, "store": str(store.root), **asdict(result), "exported": exported}
-        app.output(data, "\n".join(lines))
+        app.output(data, join("\n", lines))
         self._print_next_step()
 
     def import_files(self, directory: Path) -> None:
@@ -161,13 +175,16 @@ class _TargetFetch:
                 ),
             )
         data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
-        self._app.output(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
+        text = _("{target}  {count} files: {present} present, {imported} imported").format(
+            target=lock.target, count=present + imported, present=present, imported=imported
+        )
+        self._app.output(data, text)
         self._print_next_step()
 
     def _print_next_step(self) -> None:
         target = self._lock.target
-        inplace = f"next: rlbox apply {target} --offline"
-        self._app.print_status(inplace if self._options.inplace_only else f"next: rlbox build {target} --hermetic")
+        inplace = f"rlbox apply {target} --offline"
+        self._app.print_next(inplace if self._options.inplace_only else f"rlbox build {target} --hermetic")
 
 
 def _open_export(directory: Path) -> ObjectStore:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError
-from rlbox.i18n import _, join
+from rlbox.i18n import _, join, translate
 from rlbox.job.job import Job
 from rlbox.job.param import (
     Param,
@@ -217,23 +217,23 @@ def _describe_param(param: Param) -> str:
         if param.argument_unit not in ("", "fraction")
         else ""
     )
-    parts = [f"{param.effective_type}{unit}"]
+    parts = [param.effective_type + unit]
     if param.choices:
         parts = [_("one of {choices}").format(choices=", ".join(map(str, param.choices)))]
     if param.at_least is not None or param.at_most is not None:
         low = "" if param.at_least is None else _("at least {at_least}").format(at_least=param.at_least)
         high = "" if param.at_most is None else _("at most {at_most}").format(at_most=param.at_most)
-        parts.append(" and ".join(filter(None, (low, high))))
-    return ", ".join([*parts, *(["required"] if param.required else [])])
+        parts.append(_("{low} and {high}").format(low=low, high=high) if low and high else low or high)
+    return join(", ", [*parts, *([_("required")] if param.required else [])])
 
 
 def format_declared_param_lines(job: Job) -> list[str]:
     if not job.params:
         return []
     width = max(map(len, job.params))
-    lines = ["# parameters: --set NAME=VALUE"]
+    lines = [translate(_("# parameters: --set NAME=VALUE"))]
     for name, param in job.params.items():
         value = "" if param.default is None else format_scalar(param.default)
         told = f"{name:<{width}} = {value:<10}"
-        lines.append(f"{told} # {param.help} ({_describe_param(param)})")
+        lines.append(f"{told} # {param.help} ({translate(_describe_param(param))})")
     return [*lines, ""]

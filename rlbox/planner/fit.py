@@ -15,7 +15,7 @@ from rlbox.amounts import GIB, align_rows, decimal_size_text, gpu_gib_or_mib_tex
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
-from rlbox.i18n import _, join
+from rlbox.i18n import _, join, translate
 from rlbox.job.fits import Fits, StageFits
 from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
@@ -39,7 +39,7 @@ from rlbox.system.gpu import query_gpus_or_empty
 from rlbox.system.limits import get_machine_total_memory_bytes
 from rlbox.target.target import Target, load_target
 
-_SOURCES = {"target": "the target", "measured": "this machine", "command_line": "--machine"}
+_SOURCES = {"target": _("the target"), "measured": _("this machine"), "command_line": "--machine"}
 _SHOWN = 0.05 * GIB
 """Bytes of a part that is shown: less reads 0.0 GiB."""
 
@@ -56,15 +56,16 @@ def needs_to_json(needs: RunNeeds, capacity: Capacity, shortages: Sequence[Short
 
 
 def format_needs_lines(needs: RunNeeds, capacity: Capacity) -> list[str]:
-    rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
+    rows = [(_("stage"), _("nodes x GPUs"), _("a GPU"), _("host memory"), _("disk"))]
     for row in needs.stages:
         if row.gpus or row.card or row.host or row.disk:
             sizes = _format_sizes(row.needed_bytes_per_gpu, row.needed_host_bytes, sum(row.disk.values()))
             rows.append((row.stage, f"{row.nodes} x {row.gpus}" if row.gpus else "-", *sizes))
-    gpus = "all" if capacity.gpus_per_node < 0 else str(capacity.gpus_per_node)
+    gpus = _("all") if capacity.gpus_per_node < 0 else str(capacity.gpus_per_node)
     sizes = _format_sizes(capacity.bytes_per_gpu, capacity.host_bytes_per_node, capacity.disk_bytes)
-    rows.append((_SOURCES[capacity.source], f"{capacity.nodes} x {gpus}", *sizes))
-    return [*align_rows(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, capacity))]
+    rows.append((_SOURCES[capacity.source], join(" x ", (capacity.nodes, gpus)), *sizes))
+    unchecked = (_("not judged: {text}").format(text=text) for text in describe_unchecked_needs(needs, capacity))
+    return [*align_rows(rows), *map(translate, unchecked)]
 
 
 def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
@@ -77,9 +78,9 @@ def _part_lines(needs: RunNeeds) -> list[str]:
         (row.stage, kind, format_size(size), name.replace("_", " "))
         for row in needs.stages
         for kind, parts, format_size in (
-            ("a GPU", row.card, gpu_gib_or_mib_text),
-            ("host", row.host, decimal_size_text),
-            ("disk", row.disk, decimal_size_text),
+            (_("a GPU"), row.card, gpu_gib_or_mib_text),
+            (_("host"), row.host, decimal_size_text),
+            (_("disk"), row.disk, decimal_size_text),
         )
         for name, size in parts.items()
         if size >= _SHOWN
@@ -233,7 +234,7 @@ def replace_memory_and_disk_by_measured(
     limit = load_target(app.project, target).target.run.memory_gib * GIB
     return replace(
         declared,
-        source_label=f"this machine, {data_dir}",
+        source_label=_("this machine, {data_dir}").format(data_dir=data_dir),
         source="measured",
         bytes_per_gpu=float(fullest.total_bytes if fullest else declared.bytes_per_gpu),
         used_bytes_of_fullest_gpu=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
@@ -345,7 +346,7 @@ def parse_price_range(text: str) -> HourlyPrice:
 
 def get_vast_max_price(target: Target) -> HourlyPrice | None:
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
-    return HourlyPrice(most, most, "the target's ceiling, disk included") if most else None
+    return HourlyPrice(most, most, _("the target's ceiling, disk included")) if most else None
 
 
 def estimate_stage_hours(
@@ -370,13 +371,14 @@ def estimate_stage_hours(
         for run in passed_stages_newest_first:
             if run.stage == stage and has_same_params(run):
                 hours = run.seconds / 3600
-                return StageHours(stage=stage, low=hours, high=hours, basis=f"measured, run {run.run}", measured=True)
+                basis = _("measured, run {run}").format(run=run.run)
+                return StageHours(stage=stage, low=hours, high=hours, basis=basis, measured=True)
         if table.hours:
             low, high = (
                 formulas.evaluate_number_zero_if_text(f"stages.{stage}.hours", formula) for formula in table.hours
             )
-            return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
-        return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
+            return StageHours(stage=stage, low=low, high=high, basis=_("an assumption of the job, not measured"))
+        return StageHours(stage=stage, low=None, high=None, basis=_("not known: no run of it on this data disk passed"))
 
     return tuple(estimate(stage.name) for stage in select_stages(job, values.profile))
 
@@ -395,18 +397,25 @@ def budget_to_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> di
 
 
 def format_budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
-    rows = [("stage", "hours", "source")]
+    rows = [(_("stage"), _("hours"), _("source"))]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     low, high = sum_known_hours(hours)
     if not high:
-        return [*align_rows(rows), "total hours: not known; run the job once"]
+        return [*align_rows(rows), translate(_("total hours: not known; run the job once"))]
     unknown = [row.stage for row in hours if row.low is None]
-    total = f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
-    if price is None:
-        return [*align_rows(rows), total, "cost: no price is known; pass dollars per hour: --price 1.60-2.40"]
-    hourly = _range(price.low_usd, price.high_usd)
-    cost = f"cost: ${_range(low * price.low_usd, high * price.high_usd)} at ${hourly} an hour ({price.basis})"
-    return [*align_rows(rows), total, cost]
+    total = (
+        _("total hours: {hours}, without {stages}").format(hours=_range(low, high), stages=", ".join(unknown))
+        if unknown
+        else _("total hours: {hours}").format(hours=_range(low, high))
+    )
+    cost = _("cost: no price is known; pass dollars per hour: --price 1.60-2.40")
+    if price:
+        cost = _("cost: ${cost} at ${hourly} an hour ({basis})").format(
+            cost=_range(low * price.low_usd, high * price.high_usd),
+            hourly=_range(price.low_usd, price.high_usd),
+            basis=price.basis,
+        )
+    return [*align_rows(rows), translate(total), translate(cost)]
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -437,8 +446,8 @@ def print_needs_and_require_fit(
     price = parse_price_range(hourly_price) if hourly_price else get_vast_max_price(spec)
     time, time_text = budget_to_json(hours, price), "\n".join(format_budget_lines(hours, price))
     if fit is None:
-        silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
-        app.output({"needs": None, "time": time}, f"{silent}\n\n{time_text}")
+        silent = _("job {name} does not say what it needs: [fits] in jobs/{name}.toml").format(name=job_name)
+        app.output({"needs": None, "time": time}, f"{translate(silent)}\n\n{time_text}")
         app.print_next(f"rlbox run {job_name} --dry-run")
         return 0
     text = "\n".join([*format_needs_lines(fit.needs, capacity), "", *_part_lines(fit.needs)]).rstrip()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rlbox.amounts import GIB, counted, decimal_size_text, gpu_gib_or_mib_text
+from rlbox.amounts import GIB, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, ngettext
 from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, Fits
 from rlbox.job.job import Job
@@ -232,9 +232,13 @@ def _check_model_sizes(fits: Fits, values: ParamValues) -> tuple[list[str], list
         in_name = [float(found) for found in _SIZE_IN_NAME.findall(name)]  # `Qwen2.5-Coder-7B` for 7.6
         is_in_name = any(abs(other - billions) <= _SIZE_TOLERANCE * billions for other in in_name)
         if not billions:
-            unsized.append(f"{size} = 0: nobody says how large {name} is")
+            unsized.append(_("{size} = 0: nobody says how large {name} is").format(size=size, name=name))
         elif origin != DEFAULT and size_origin == DEFAULT and not is_in_name:
-            wrong.append(f"{size} is still {billions:g}, which nobody says of {name} ({model}, {origin})")
+            wrong.append(
+                _("{size} is still {billions}, which nobody says of {name} ({model}, {origin})").format(
+                    size=size, billions=f"{billions:g}", name=name, model=model, origin=origin
+                )
+            )
     return unsized, wrong
 
 
@@ -259,12 +263,14 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
 
 def describe_unchecked_needs(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
     kinds = {
-        "memory of a GPU": (room.bytes_per_gpu, any(row.needed_bytes_per_gpu for row in needs.stages)),
-        "host memory": (room.host_bytes_per_node, any(row.needed_host_bytes for row in needs.stages)),
-        "data disk": (room.disk_bytes, needs.total_disk_bytes),
+        _("memory of a GPU"): (room.bytes_per_gpu, any(row.needed_bytes_per_gpu for row in needs.stages)),
+        _("host memory"): (room.host_bytes_per_node, any(row.needed_host_bytes for row in needs.stages)),
+        _("data disk"): (room.disk_bytes, needs.total_disk_bytes),
     }
     unknown = [
-        f"{kind}: {room.source_label} does not say it" for kind, (have, asked) in kinds.items() if asked and not have
+        _("{kind}: {source} does not say it").format(kind=kind, source=room.source_label)
+        for kind, (have, asked) in kinds.items()
+        if asked and not have
     ]
     return (*unknown, *needs.unsized_models)
 
@@ -275,15 +281,27 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
         text = _("{nodes} nodes, there are {room_nodes}").format(nodes=row.nodes, room_nodes=room.nodes)
         yield Shortage("nodes", row.stage, text)
     if 0 <= room.gpus_per_node < row.gpus:
-        text = f"{counted(row.gpus, 'GPU', 'GPUs')} of a machine, there are {room.gpus_per_node}"
-        text += "" if room.gpus_per_node else "; the target names none: hardware.gpu, or --gpus"
+        text = ngettext(
+            "{count} GPU of a machine, there are {room_gpus}",
+            "{count} GPUs of a machine, there are {room_gpus}",
+            row.gpus,
+        ).format(count=row.gpus, room_gpus=room.gpus_per_node)
+        text += "" if room.gpus_per_node else _("; the target names none: hardware.gpu, or --gpus")
         yield Shortage("gpus", row.stage, text)
     free = room.bytes_per_gpu - CONTEXT - room.used_bytes_of_fullest_gpu
     if room.bytes_per_gpu and row.needed_bytes_per_gpu and row.needed_bytes_per_gpu > free:
         total, context, others = map(gpu_gib_or_mib_text, (room.bytes_per_gpu, CONTEXT, room.used_bytes_of_fullest_gpu))
-        held = f" and {others} that other processes hold" if room.used_bytes_of_fullest_gpu else ""
         text = _describe_lack(_("a GPU"), row.card, max(0.0, free), gpu_gib_or_mib_text)
-        yield Shortage("card", row.stage, f"{text} ({total}, less {context} for CUDA's context and NCCL{held})")
+        text = (
+            _(
+                "{text} ({total}, less {context} for CUDA's context and NCCL and {others} that other processes hold)"
+            ).format(text=text, total=total, context=context, others=others)
+            if room.used_bytes_of_fullest_gpu
+            else _("{text} ({total}, less {context} for CUDA's context and NCCL)").format(
+                text=text, total=total, context=context
+            )
+        )
+        yield Shortage("card", row.stage, text)
     if room.host_bytes_per_node and row.needed_host_bytes > room.host_bytes_per_node:
         text = _describe_lack(_("host memory"), row.host, room.host_bytes_per_node, decimal_size_text)
         yield Shortage("host", row.stage, text)

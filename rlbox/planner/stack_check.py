@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rlbox.amounts import pad_to_columns
 from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, get_main_docs_url
-from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat_table
+from rlbox.i18n import _, join, translate
+from rlbox.planner.stack_facts import (
+    MACHINE,
+    Constraint,
+    StackProblem,
+    build_stack_problem,
+    load_compat_table,
+)
 from rlbox.planner.stack_solver import CompatFact, solve
 
 if TYPE_CHECKING:
@@ -146,15 +154,15 @@ _MAX_SHOWN = 9
 
 _TITLES = {
     "abi": "C++11 ABI",
-    "arch": "GPU architecture",
-    "cuda": "CUDA of torch",
-    "cuda-compat": "forward compatibility",
-    "datacenter": "data-centre GPU",
-    "default": "torch of the package index",
-    "driver": "driver branch",
+    "arch": _("GPU architecture"),
+    "cuda": _("CUDA of torch"),
+    "cuda-compat": _("forward compatibility"),
+    "datacenter": _("data-centre GPU"),
+    "default": _("torch of the package index"),
+    "driver": _("driver branch"),
     "glibc": "glibc",
     "nccl": "NCCL",
-    "nvcc": "CUDA compiler",
+    "nvcc": _("CUDA compiler"),
     "python": "Python",
 }
 
@@ -173,27 +181,35 @@ def stack_to_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any
 
 
 def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, is_without_lock: bool) -> str:
-    unknown = [f"  {line}" for line in format_unknown_version_lines(problem)]
+    unknown = ["  " + line for line in format_unknown_version_lines(problem)]
     if not verdict.is_consistent:
-        head = f"{target_name}  no solution, because these contradict each other:"
-        change = f"nearest change: {format_advice_to_resolve_conflict(target_name, verdict)}"
-        return "\n".join([head, *format_conflict_lines(verdict), *unknown, change])
+        head = _("{target}  no solution, because these contradict each other:").format(target=target_name)
+        change = format_advice_to_resolve_conflict(target_name, verdict)
+        change = _("nearest change: {change}").format(change=change)
+        return join("\n", [head, *format_conflict_lines(verdict), *unknown, change])
     facts = _list_facts_in_force(problem, verdict)
     where = {one.name: one.where for one in problem.constraints}
     shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
     rows = [
-        f"  {_TITLES.get(name, name).ljust(28)} {version:<16} {where.get(name, 'follows')}"
+        f"  {pad_to_columns(_TITLES.get(name, name), 28)} {version:<16} " + translate(where.get(name, _("follows")))
         for name, version in verdict.versions.items()
         if version and name in shown
     ]
-    said = f"{'a set that fits' if is_without_lock else 'fits together'}, as far as {len(facts)} facts say"
-    said = "nothing contradicts, but not all versions are known" if unknown else said
-    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in facts]
-    return "\n".join([f"{target_name}  {said}", *unknown, *rows, "facts:", *kept])
+    said = _("fits together, as far as {count} facts say").format(count=len(facts))
+    if is_without_lock:
+        said = _("a set that fits, as far as {count} facts say").format(count=len(facts))
+    said = _("nothing contradicts, but not all versions are known") if unknown else said
+    kept = [join("", ("  ", _sentence(fact), "  [", fact.source, "]")) for fact in facts]
+    return join("\n", [f"{target_name}  {translate(said)}", *unknown, *rows, _("facts:"), *kept])
 
 
 def format_unknown_version_lines(problem: StackProblem) -> list[str]:
-    return [f"not known: {one.name} {one.version} (known: {', '.join(_shorten(one.known))})" for one in problem.unknown]
+    return [
+        _("not known: {name} {version} (known: {known})").format(
+            name=one.name, version=one.version, known=", ".join(_shorten(one.known))
+        )
+        for one in problem.unknown
+    ]
 
 
 def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
@@ -201,8 +217,13 @@ def _shorten(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def format_conflict_lines(verdict: StackVerdict) -> list[str]:
-    said = [f"{_TITLES.get(w.name, w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
-    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
+    said: list[str] = [
+        join("", (_TITLES.get(one.name, one.name), " ", one.range or _("none"), "  (", one.where, ")"))
+        for one in verdict.conflicting_constraints
+    ]
+    return said + [
+        _sentence(fact) + join("", (f"  [{fact.id}: ", fact.source, "]")) for fact in verdict.conflicting_facts
+    ]
 
 
 def format_advice_to_resolve_conflict(target_name: str, verdict: StackVerdict) -> str:
@@ -211,11 +232,15 @@ def format_advice_to_resolve_conflict(target_name: str, verdict: StackVerdict) -
         facts=facts
     )
     changes = [
-        ", and ".join(_describe_change(name, version) for name, version in versions)
+        reduce(
+            lambda one, other: _("{one}, and {other}").format(one=one, other=other),
+            (_describe_change(name, version) for name, version in versions),
+        )
         for versions in verdict.proposed_changes[:3]
     ]
     if changes:
-        return f"{'; or else '.join(changes)}; {off}"
+        change = reduce(lambda one, other: _("{one}; or else {other}").format(one=one, other=other), changes)
+        return join("; ", (change, off))
     return _(
         "no change of two versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
     ).format(name=target_name, off=off)
@@ -225,38 +250,48 @@ def _describe_change(name: str, version: str) -> str:
     match name:
         case "default" | "cuda":
             channel = f"cu{version.replace('.', '')}"
-            return (
-                f'take torch from a channel of the torch wheel index (source = "torch-wheels", channel = "{channel}")'
-            )
+            return _(
+                'take torch from a channel of the torch wheel index (source = "torch-wheels", channel = "{channel}")'
+            ).format(channel=channel)
         case "nvcc":
-            return _compiler(version) if version else "take the CUDA compiler out"
+            return _compiler(version) if version else _("take the CUDA compiler out")
         case "flashinfer-jit-cache" if version:
-            return f"add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
+            return _(
+                "add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
+            ).format(version=version)
         case "driver":
-            return f"take a machine with driver {version} or newer, and set hardware.cuda_driver to what it takes"
+            return _(
+                "take a machine with driver {version} or newer, and set hardware.cuda_driver to what it takes"
+            ).format(version=version)
         case "cuda-compat" if version:
-            return f"put cuda-compat-{version.replace('.', '-')} into base.packages"
+            return _("put {package} into base.packages").format(package=f"cuda-compat-{version.replace('.', '-')}")
         case _ if name.endswith("-compiled") and version:
             package, page = name.removesuffix("-compiled"), get_main_docs_url("compile")
-            return f"compile {package} beforehand ([[stack.compile]], {page})"
+            return _("compile {package} beforehand ([[stack.compile]], {page})").format(package=package, page=page)
         case _ if not version:
-            return f"leave out {name}"
+            return _("leave out {name}").format(name=name)
         case _:
-            return f"set {_TITLES.get(name, name)} to {version}"
+            return _("set {name} to {version}").format(name=_TITLES.get(name, name), version=version)
 
 
 def _compiler(cuda: str) -> str:
     if int(cuda.split(".")[0]) < 13:  # its wheel has ptxas alone
-        return (
-            f"take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as published "
+        return _(
+            "take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as published "
             "wheels by checksum ([[stack.wheels]])"
-        )
-    names = "nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-cuda-runtime"
-    return f"put {names} of CUDA {cuda} into a group of the stack: they are a whole compiler"
+        ).format(cuda=cuda)
+    return _(
+        "put nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-cuda-runtime of CUDA {cuda} "
+        "into a group of the stack: they are a whole compiler"
+    ).format(cuda=cuda)
 
 
 def _sentence(fact: CompatFact) -> str:
-    return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.alternatives[0]))}"
+    if fact.says:
+        return _(fact.says)
+    return _("{packages} wants {needed}").format(
+        packages=" + ".join(map(str, fact.when)), needed=", ".join(map(str, fact.alternatives[0]))
+    )
 
 
 def _list_facts_in_force(problem: StackProblem, verdict: StackVerdict) -> list[CompatFact]:
@@ -282,12 +317,13 @@ def require_no_conflict_unless_forced(app: App, target: Target, lock: Lock | Non
     if force:
         app.print_status(
             _("warning: the stack of target {name} contradicts itself: {reasons}").format(
-                name=target.name, reasons="; ".join(lines)
+                name=target.name, reasons=join("; ", lines)
             )
         )
         return "; ".join(map(str, lines))
+    head = _("the stack of target {name} contradicts itself:").format(name=target.name)
     raise SpecError(
-        "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),
+        join("\n  ", (head, *lines)),
         where=f"images/{target.name}/target.toml",
         next_step=format_advice_to_resolve_conflict(target.name, verdict),
     )

@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.config.toml_files import load_toml
 from rlbox.foreign import parse_untrusted_json
+from rlbox.i18n import _
 from rlbox.planner.stack_solver import CompatFact, VersionsByName, is_in_range, parse_condition
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target, Wheel
@@ -55,6 +56,7 @@ def load_compat_table() -> CompatTable:
     facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
     pinned = {one.name for fact in facts for one in fact.when if one.version_range.startswith("==")}
     without = metadata["versions_without_facts"]
+    declared = _("metadata of {date}").format(date=metadata["date"])
     return CompatTable(
         versions={**read, **own},
         versions_with_facts={
@@ -62,7 +64,7 @@ def load_compat_table() -> CompatTable:
             **{name: tuple(v for v in read[name] if v not in without[name].split()) for name in without},
         },
         driver_branch_by_cuda=table["branches"],
-        facts=(*facts, *(_parse_fact(row, f"{_METADATA}{metadata['date']}") for row in metadata["facts"])),
+        facts=(*facts, *(_parse_fact(row, declared) for row in metadata["facts"])),
     )
 
 
@@ -272,7 +274,7 @@ def _constrain_cuda_compiler(target: Target) -> Iterator[Constraint]:
             yield Constraint("nvcc", f"=={named[1]}.{named[2]}", "base.packages")
             return
     if target.base.bootstrap:
-        yield Constraint("nvcc", "", "base.packages and the stack")
+        yield Constraint("nvcc", "", _("base.packages and the stack"))
 
 
 def _constrain_by_wheel(wheel: Wheel, where: str) -> Iterator[Constraint]:
@@ -306,7 +308,7 @@ def _constrain_compiled(table: CompatTable, target: Target) -> Iterator[Constrai
 def _constrain_excluded(target: Target) -> Iterator[Constraint]:
     held = {str(canonicalize_name(name)) for name in target.base.holds}
     held |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
-    held |= {entry.distribution_name for _, entry in target.compile_entries}
+    held |= {entry.distribution_name for __, entry in target.compile_entries}
     for name in map(canonicalize_name, target.python.exclude):
         if name not in held:
             yield Constraint(name, "", _EXCLUDED)

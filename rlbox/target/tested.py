@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from rlbox.i18n import _
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
@@ -37,5 +38,6 @@ def describe_gpu_test_status(target: Target, lock: Lock | None) -> str | None:
         return None
     runs = _find_tested_runs(lock) if lock else []
     if runs:
-        return f"ran on {runs[-1].gpus} x {runs[-1].gpu}, {runs[-1].date}"
-    return f"untested on {target.hardware.gpu or 'GPUs'}"
+        last = runs[-1]
+        return _("ran on {gpus} x {gpu}, {date}").format(gpus=last.gpus, gpu=last.gpu, date=last.date)
+    return _("untested on {gpu}").format(gpu=target.hardware.gpu or _("GPUs"))
