@@ -70,7 +70,7 @@ IMAGE_GOALS = (
     ),
     Goal(
         key="17",
-        what="new bytes, a group made anew as it was",
+        what="new bytes, a group created again as it was",
         anchor="bytes of all its layers",
         gate=0.0,
         stretch=0.0,

@@ -50,7 +50,7 @@ def cold_cache(place: Place) -> Sample:
 
 
 def warm_cache(place: Place) -> Sample:
-    """uv's cache holds every wheel, as the cache mount does when a layer is made anew."""
+    """uv's cache holds every wheel, as the cache mount does when a layer is created again."""
     installs = place.kept.get(Installs)
     if installs.warm is None:
         installs.measure(place)

@@ -13,7 +13,7 @@ CHANGING = ("build", "compile", "fetch", "render", "run", "shell", "lock", "push
 
 
 def words_of(line: str) -> list[str]:
-    """Return the words after `rlbox` of a line: what changes something gets `--dry-run`, and no lock is made anew.
+    """Return the words after `rlbox` of a line: what changes something gets `--dry-run`, and no lock is created again.
 
     A run with `--build` is tried on a real engine.
     """

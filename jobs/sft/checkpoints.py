@@ -64,7 +64,7 @@ def _shard_problem(path: Path) -> str:
     except FileNotFoundError:
         return f"{path} is missing"
     except ValueError:
-        return f"{path} is no safetensors file"
+        return f"{path} is not a safetensors file"
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     if not ends or path.stat().st_size != 8 + length + max(ends):
         return f"{path} is cut: {path.stat().st_size} bytes"

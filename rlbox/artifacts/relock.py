@@ -390,7 +390,7 @@ def _load_lock_if_readable(app: App, name: str) -> Lock | None:
     try:
         return load_lock(app.project.own_or_shipped_lock_file(name))
     except SpecError as error:
-        app.print_status(_("{what}; it is made anew").format(what=error.what))
+        app.print_status(_("{what}; it is created again").format(what=error.what))
         return None
 
 

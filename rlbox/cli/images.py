@@ -162,7 +162,7 @@ def load_image_from_archive(app: App, file: Path) -> int:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.collecting_refusals_if_dry_run(_("engine")):
             connect_engine()
-        whole = _("{file} is whole: {tag}")
+        whole = _("{file} is complete: {tag}")
         text = "\n".join(translate(whole.format(file=file, tag=tag)) for tag in tags)
         return app.print_dry_run(data, text, _("load {tags}").format(tags=", ".join(tags)))
     with show_byte_progress(app, translate(_("loading")), size) as on_bytes:

@@ -95,7 +95,7 @@ def overwrite_project_file(project: Project, relative_path: str, content: str) -
 def create_missing_target_and_job_files(
     app: App, name: str, machine: str, arch: str | None, memory_gib: float | None, gpus: int | None
 ) -> int:
-    """Create a target and a job of your own in the project folder, named NAME or after the folder.
+    """Create your own target and job in the project folder, named NAME or after the folder.
 
     The target includes the shipped one that fits the machine, and begins with its lock. The job runs at once:
     replace its train.py by your training. Existing files are left as they are. A GPU that rlbox does not know is

@@ -31,7 +31,7 @@ COMPLETION = "_RLBOX_COMPLETE"
 
 SECTIONS = {
     "Start": {
-        "init": "create a target and a job of your own",
+        "init": "create your own target and job",
     },
     "Images: lock, build, inspect, publish": {
         "build": "build a target's image, unless nothing changed",

@@ -167,7 +167,7 @@ def stop_run_and_kill_after_grace(app: App, name: str | None, grace: int, target
         return _print_nothing_to_stop(app, ended, join(" ", (row["run"], _(row["state"]))))
     if app.dry_run:
         data_json = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
-        would = _("ask run {run} to stop, and kill what is left of it after {grace}").format(
+        would = _("ask run {run} to stop, and kill its remaining processes after {grace}").format(
             run=run_dir.name, grace=exact_duration_text(grace)
         )
         return app.print_dry_run(data_json, "", would)

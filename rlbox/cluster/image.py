@@ -76,7 +76,7 @@ def _pull(node: Node, name: str, target: str, tag: str) -> None:
     found = engine.find_image(str(reference)) or {}
     if (found.get("Config", {}).get("Labels") or {}).get(TARGET_LABEL) != target:
         raise SpecError(
-            _("{text} is no image of target {target}").format(text=name, target=target),
+            _("{text} is not an image of target {target}").format(text=name, target=target),
             next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
         )
     engine.tag_image(str(reference), parse_reference(tag))
@@ -138,7 +138,7 @@ def send_archive(
                 where=node.name,
                 next_step=_("free space there") if full else _("the same command again"),
             )
-        say(_("node {node} lacks layers of the image after all: it is sent whole").format(node=node.name))
+        say(_("node {node} lacks layers of the image after all: the complete image is sent").format(node=node.name))
 
 
 def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgress) -> Iterator[bytes]:

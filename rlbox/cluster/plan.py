@@ -125,7 +125,7 @@ class ClusterMember:
 class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
-    `id` is made anew with each cluster. `image_digest` is the checksum of the image's layers and configuration, the
+    `id` is created again with each cluster. `image_digest` is the checksum of the image's layers and configuration, the
     same in every engine, or that of its lock where no node has an engine; `ray` its version. `maker` typed `up` at
     `made` (UTC).
     """

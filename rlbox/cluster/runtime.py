@@ -250,5 +250,5 @@ def find_member_faults(plan: ClusterPlan, state: RayState, stale_ray_node_ids: C
         elif alive.total.get("GPU", 0) < member.gpus:
             missing[member.name] = _("{n:g} of {gpus} GPUs").format(n=alive.total.get("GPU", 0), gpus=member.gpus)
         elif any(node.alive for node in lives if node not in known):
-            missing[member.name] = _("Ray has not given up yet what was ended there")
+            missing[member.name] = _("Ray still counts the processes that ended there")
     return missing

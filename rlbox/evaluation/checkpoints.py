@@ -236,7 +236,7 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
         if checkpoint is kept or checkpoint.is_named_by_tracker or checkpoint.may_be_in_progress:
             continue
         if not checkpoint.is_complete:
-            reason = _("it is torn, and step {step} is whole").format(step=kept.step)
+            reason = _("it is truncated, and step {step} is complete").format(step=kept.step)
             yield RemovablePathPattern(checkpoint.path, checkpoint.size, reason)
         elif checkpoint.has_hf_weights:
             yield from _list_optimizer(checkpoint)
@@ -407,7 +407,7 @@ def _inspect(path: Path, name: str, now: float) -> _CheckpointFile:
 def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str, ...]]:
     """Return why a file is not complete (empty: nothing is wrong), and the files that it lists."""
     if not stat.S_ISREG(status.st_mode):
-        return _("it is no regular file"), ()
+        return _("it is not a regular file"), ()
     if not status.st_size:
         return _("it is empty"), ()
     if path.name.endswith(".safetensors"):
@@ -422,9 +422,9 @@ def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str,
     if status.st_size > _MAX_LIST_BYTES:
         return "", ()
     if path.name.endswith(".index.json"):
-        return _read_list(path, "weight_map", _("it is no index of weights"))
+        return _read_list(path, "weight_map", _("it is not an index of weights"))
     if path.name == MANIFEST_FILE:
-        return _read_list(path, "files", _("it is no manifest"))
+        return _read_list(path, "files", _("it is not a manifest"))
     if path.name == ".metadata":
         names = _DISTRIBUTED_FILE.findall(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))
         return "", tuple(sorted({name.decode() for name in names}))

@@ -259,14 +259,14 @@ def find_safetensors_problem(path: Path) -> ProblemOrEmpty:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            return _("is no whole safetensors file: {size} bytes do not hold its header").format(size=size)
+            return _("is a truncated safetensors file: {size} bytes do not hold its header").format(size=size)
         text = file.read(length)
         try:
             end = _find_end_of_tensors(parse_untrusted_json(text)) if text[:1] == b"{" else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             end = None
         if end is None:
-            return _("is no safetensors file: its header cannot be read")
+            return _("is not a safetensors file: its header cannot be read")
         if size != (due := 8 + length + end):
             wrong = _("is truncated: {size} of {due} bytes") if size < due else _("is too long: {size} of {due} bytes")
             return wrong.format(size=size, due=due)

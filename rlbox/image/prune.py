@@ -136,7 +136,7 @@ def _describe_image(
     if name.startswith(_SUM):
         state, spare = _("replaced by a later build"), True
     elif not target:
-        state = _("a name that somebody gave it")
+        state = _("a name that a user gave it")
     elif of == own:
         state, spare = _of_this_project(project, row, target)
     elif of == NO_PROJECT_TAG:

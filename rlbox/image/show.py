@@ -191,7 +191,7 @@ def _format(image: Mapping[str, Any]) -> Iterator[str]:
     for group in image["groups"]:
         yield from _format_group(group)
     yield ""
-    yield translate(_("# beside the target {target} of this project").format(target=standing["target"]))
+    yield translate(_("# next to the target {target} of this project").format(target=standing["target"]))
     yield _row(_("spec"), standing["spec"])
     if standing["lock"]:
         yield _row(_("lock"), standing["lock"])

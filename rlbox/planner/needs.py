@@ -232,7 +232,7 @@ def _check_model_sizes(fits: Fits, values: ParamValues) -> tuple[list[str], list
         in_name = [float(found) for found in _SIZE_IN_NAME.findall(name)]  # `Qwen2.5-Coder-7B` for 7.6
         is_in_name = any(abs(other - billions) <= _SIZE_TOLERANCE * billions for other in in_name)
         if not billions:
-            unsized.append(_("{size} = 0: nobody says how large {name} is").format(size=size, name=name))
+            unsized.append(_("{size} = 0: the size of {name} is not given").format(size=size, name=name))
         elif origin != DEFAULT and size_origin == DEFAULT and not is_in_name:
             wrong.append(
                 _("{size} is still {billions}, which nobody says of {name} ({model}, {origin})").format(

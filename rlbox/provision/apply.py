@@ -1,7 +1,7 @@
 """Bring a machine to a target's lock, or lay everything back. A record is written before each change.
 
 Killed at any moment, the same command goes on: what stood at a path is in the record before something of rlbox's takes
-its place, each file is put there whole, and an environment that was never finished is made anew.
+its place, each file is put there whole, and an environment that was never finished is created again.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class PathChange(NamedTuple):
     file: FileToInstall | None = None
 
     def describe(self) -> str:
-        kept = _("; what is there is kept") if self.keeps_backup else ""
+        kept = _("; existing files are kept") if self.keeps_backup else ""
         why = f" ({translate(self.reason)})" if self.reason else ""
         change = f"{translate(self.old_description)} -> {translate(self.new_description)}"
         return f"{pad_to_columns(_KINDS[self.kind], 11)} {self.path}: {change}{translate(kept)}{why}"
@@ -147,7 +147,7 @@ class ApplyPlan:
     steps: tuple[PathChange, ...]
     skipped: tuple[SkippedItem, ...]
     recreates_venv: bool = False
-    """Whether the environment is made anew rather than synced."""
+    """Whether the environment is created again rather than synced."""
 
     @property
     def step_kinds(self) -> frozenset[str]:
@@ -209,7 +209,7 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
     if facts.is_foreign_venv:
         old, reason = _("not one of rlbox"), ""
     elif facts.is_incomplete_venv:
-        old, reason = _("half made"), _("made anew")
+        old, reason = _("half made"), _("created again")
     elif not facts.venv_fingerprint:
         old, reason = _("nothing"), ""
     elif facts.venv_fingerprint != format_venv_fingerprint(desired):
@@ -217,7 +217,7 @@ def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> 
     elif drift:
         old, reason = _("not as the lock says"), drift
     elif patching:
-        old, reason = _("with other patches"), _("made anew")
+        old, reason = _("with other patches"), _("created again")
     else:
         return
     new = _("Python {version}, {count} packages of the lock")

@@ -164,7 +164,7 @@ def require_venv_python_or_version(target: Target, user_python: str) -> str:
     try:
         outcome = run_command(Command(argv=(path, "-I", "-c", script), timeout_s=60))
         version = outcome.stdout.strip() if outcome.ok else ""
-        fault = _("it is Python {version}").format(version=version) if version else _("it is no Python interpreter")
+        fault = _("it is Python {version}").format(version=version) if version else _("it is not a Python interpreter")
     except RlboxError as error:
         version, fault = "", error.what
     if version == wanted:

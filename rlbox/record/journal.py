@@ -46,7 +46,7 @@ class Journal:
         self._write_state()
 
     def was_run_dir_never_removed(self) -> bool:
-        """Whether the run directory was there all the time; one that is made anew may get the same inode."""
+        """Whether the run directory was there all the time; one that is created again may get the same inode."""
         self._there = self._there and _inode(self.run_dir) == self._inode
         return self._there
 

@@ -16,7 +16,7 @@ _FOLLOWED = ("run.json", "events.jsonl", "resources.jsonl")
 
 
 class LivePageServer(ThreadingHTTPServer):
-    """Serves what `render_page` makes of a run, made anew when the run's record has grown.
+    """Serves what `render_page` makes of a run, created again when the run's record has grown.
 
     Only names of this machine are answered: a page of somebody else's that a browser was led to (DNS rebinding) gets
     nothing. There is no route that changes anything.

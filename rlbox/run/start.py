@@ -253,7 +253,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
     if options.place == CLUSTER and not (head := create_backend(CLUSTER, options)).is_data_disk_local:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
-    with app.collecting_refusals_if_dry_run(f"run {run_name}"):
+    with app.collecting_refusals_if_dry_run(_("run {run}").format(run=run_name)):
         run_store = require_named_store_or_exec_remotely(app, target, options.data)
     if run_store is None:
         return app.print_dry_run({}, "", _("look for run {run}").format(run=run_name))

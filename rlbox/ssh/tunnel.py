@@ -57,7 +57,7 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         address, path = parse_ssh_url(url), urlsplit(url).path
     except ValueError as error:
         raise EngineError(
-            _("this is no address of an engine over ssh: {error}").format(error=error),
+            _("this is not an address of an engine over ssh: {error}").format(error=error),
             where=url,
             next_step="DOCKER_HOST=ssh://USER@HOST",
         ) from error

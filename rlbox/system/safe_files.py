@@ -46,7 +46,7 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if not follow_links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
         os.close(handle)
         raise OSError(errno.EMLINK, "it is a second name of a file that may lie elsewhere: remove it", str(path))

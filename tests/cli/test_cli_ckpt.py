@@ -219,7 +219,9 @@ def test_a_model(rlbox: Rlbox, tmp_path: Path) -> None:
     write(model, {"model.safetensors": b"\xff" * 20})
     said = rlbox("ckpt", "check", str(model))
     assert said.code == 1
-    assert "  Qwen: model.safetensors: it is no whole safetensors file: 20 bytes do not hold its header\n" in said.out
+    assert (
+        "  Qwen: model.safetensors: it is a truncated safetensors file: 20 bytes do not hold its header\n" in said.out
+    )
     assert said.err == "ckpt: 1 checkpoint, 1 torn\n"
 
 
@@ -239,4 +241,6 @@ def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.
     assert said.code == 1
     assert "  checkpoint: checkpoint.json names config.json: 1 missing\n" in said.out
     (folder / "checkpoint.json").write_text("[]")
-    assert "  checkpoint: checkpoint.json: it is no manifest\n" in rlbox("ckpt", "check", "--data", str(tmp_path)).out
+    assert (
+        "  checkpoint: checkpoint.json: it is not a manifest\n" in rlbox("ckpt", "check", "--data", str(tmp_path)).out
+    )

@@ -227,7 +227,7 @@ def test_a_lock_that_cannot_be_read_is_made_again(
     said.check_error(2, f"{path}: {message}")
     assert rlbox("build", "mine").err == said.err
     assert rlbox("lock", "mine") == Said(
-        code=0, out=WRITTEN.format("written"), err=f"{path}: {message}; it is made anew\n{NEXT}"
+        code=0, out=WRITTEN.format("written"), err=f"{path}: {message}; it is created again\n{NEXT}"
     )
     assert rlbox("lock", "mine", "--check").code == 0
 

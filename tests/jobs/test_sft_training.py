@@ -185,7 +185,7 @@ def test_what_an_export_lacks(tmp_path: Path) -> None:
         (folder / "model.safetensors").write_bytes(text)
         assert "is cut" in checkpoints.what_is_missing(folder)
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{x")
-    assert "is no safetensors file" in checkpoints.what_is_missing(folder)
+    assert "is not a safetensors file" in checkpoints.what_is_missing(folder)
     (folder / "model.safetensors").unlink()
     assert "is missing" in checkpoints.what_is_missing(folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "one", "b": "two"}}))

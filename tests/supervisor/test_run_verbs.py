@@ -66,7 +66,7 @@ def test_a_terminal_that_is_closed_and_one_that_is_interrupted(site: Site) -> No
     os.close(ours)
     os.killpg(window.pid, signal.SIGHUP)
     assert window.wait(60) == -signal.SIGHUP
-    would = f"ask run {site.run_dir().name} to stop, and kill what is left of it after 20 s"
+    would = f"ask run {site.run_dir().name} to stop, and kill its remaining processes after 20 s"
     assert site("stop", "--dry-run").out == f"# verdict: this would {would}\n"
     said = site("stop", "--json")
     assert (said.code, said.data["state"], said.data["stopped"]) == (0, "interrupted", True)

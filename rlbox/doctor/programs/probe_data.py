@@ -57,7 +57,7 @@ def _find_chat_problem(chat: Any, trains: bool) -> Message | None:
     if set(roles) - {"system", "user", "assistant", "tool"}:
         return _("unknown roles: {roles}", roles=", ".join(roles))
     if "user" not in roles:
-        return _("nobody asks: there is no turn of the user")
+        return _("there is no turn of the user")
     if trains and roles[-1] != "assistant":
         return _("it does not end with the assistant's answer")
     if not trains and roles[-1] == "assistant":

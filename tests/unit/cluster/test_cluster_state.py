@@ -39,7 +39,7 @@ def test_missing_nodes_say_what_lacks() -> None:
 def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
     """Ray calls one alive for half a minute after it was killed, and gives it work."""
     first, old, new = node("a", id="1"), node("b", id="2"), node("b", id="3")
-    leaving = {"b": "Ray has not given up yet what was ended there"}
+    leaving = {"b": "Ray still counts the processes that ended there"}
     assert find_member_faults(plan(), state(first, old), {"2"}) == {"b": "it has not joined"}
     assert find_member_faults(plan(), state(first, old, new), {"2"}) == leaving
     assert find_member_faults(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}

@@ -76,7 +76,7 @@ def test_layers_that_an_image_of_the_node_begins_with_are_not_sent(archive: Imag
 
 def test_an_engine_that_lacks_layers_after_all_is_sent_the_whole(archive: ImageArchive) -> None:
     engine = Engine(LAYERS[:1], answers=["content digest sha256:1: not found", ""])
-    assert send(engine, archive) == ["node b lacks layers of the image after all: it is sent whole"]
+    assert send(engine, archive) == ["node b lacks layers of the image after all: the complete image is sent"]
     assert engine.loaded == [b"23", b"123"]
 
 

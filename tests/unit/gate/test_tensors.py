@@ -58,10 +58,10 @@ def test_zeros_are_no_weights(tmp_path: Path) -> None:
 )
 def test_claims_that_do_not_fit(tmp_path: Path, rows: dict[str, object]) -> None:
     (tmp_path / "a").write_bytes(head(**rows) + b"x" * 16)
-    assert find_safetensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"
+    assert find_safetensors_problem(tmp_path / "a") == "is not a safetensors file: its header cannot be read"
 
 
 def test_headers_of_hostile_making(tmp_path: Path) -> None:
     for text in (b"[" * 200_000, b'{"a": ' + b"1" * 10_000 + b"}", b"[]", b"\xff", b'{"w": {}, "w": {}}'):
         (tmp_path / "a").write_bytes(len(text).to_bytes(8, "little") + text)
-        assert find_safetensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"
+        assert find_safetensors_problem(tmp_path / "a") == "is not a safetensors file: its header cannot be read"

@@ -1,4 +1,4 @@
-"""The page that follows a run: made anew when the record grew, told to this machine alone, changing nothing."""
+"""The page that follows a run: created again when the record grew, told to this machine alone, changing nothing."""
 
 from __future__ import annotations
 
