@@ -132,7 +132,7 @@ def test_what_is_torn_is_named_and_can_go(rlbox: Rlbox, sft: Path, damage: str, 
     torn = [row for row in series["checkpoints"] if not row["whole"]]
     assert [(row["step"], row["problems"]) for row in torn] == [(200, [problem])]
     assert [row["why"] for row in series["removable"] if row["path"] == str(step)] == [
-        "it is torn, and step 378 is whole"
+        "it is truncated, and step 378 is complete"
     ]
 
 

@@ -128,7 +128,7 @@ def test_what_differs_from_the_target_now_is_named(rlbox: Rlbox, mine: Folder, b
         python="3.12",
     )
     mine.target("mine", ON_IMAGE + 'create = true\n[env]\nA = "1"\n'.replace("create = true\n", ""))
-    assert rlbox("show", TAG).out.partition("# beside the target")[2] == (
+    assert rlbox("show", TAG).out.partition("# next to the target")[2] == (
         " mine of this project\nspec     differs\nlock     differs\n"
         "  target: python 3.11 → 3.12\n"
         f"  runtime: uv {uv.sha256[:12]} → {'f' * 12}\n"

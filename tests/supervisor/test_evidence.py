@@ -22,8 +22,9 @@ for number in range(500): print("shutting down", number)
 raise SystemExit(1)
 """
 FLAKY_SERVER = """
-import http.server, sys
+import http.server, sys, time
 print("RuntimeError: warm-up of the kernel failed, another is used", flush=True)
+time.sleep(1)  # the line is read before the service answers, also on busy cores
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         good = self.path == "/"

@@ -132,7 +132,7 @@ def test_the_size_of_another_model_must_be_said() -> None:
     assert find_shortages(needs("sft", model="me/mine", billions=3), room) == ()
     unknown = needs("sft", model="me/mine", billions=0)
     assert find_shortages(unknown, replace(room, bytes_per_gpu=CARD)) == ()
-    assert "billions = 0: nobody says how large me/mine is" in describe_unchecked_needs(unknown, room)
+    assert "billions = 0: the size of me/mine is not given" in describe_unchecked_needs(unknown, room)
 
 
 def test_fewer_gpus_than_the_job_wants() -> None:
