@@ -127,7 +127,7 @@ def _crossing() -> Iterator[Attack]:
         yield _tried(f"cross {name}", code)
     patches = {
         "peer": "p = sys.modules['peer']\np.Peer._decode = lambda s, v: 'wanted'\np.Remote.__eq__ = lambda s, o: True",
-        "wire of the checker": "w = sys.modules['wire']\nw.decode = lambda v, f: True",
+        "wire of the checker": "w = sys.modules['wire']\nw.decode_value = lambda v, f: True",
         "at exit": "import atexit\natexit.register(lambda: os.write(1, b'0 passed'))\natexit.register(os._exit, 0)",
         "questions": "import gc\nc = next(o for o in gc.get_objects() if type(o).__name__ == '_Candidate')\nc.questions.put(None)",
         "neighbours": "import signal\nfor n in range(1, 99):\n    try: os.kill(os.getpid() - n, 9)\n    except OSError: pass",
@@ -177,7 +177,7 @@ def _liars() -> Iterator[Attack]:
         "excepthook": "sys.excepthook = lambda *a: os._exit(0)",
         "trace": "sys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)",
         "main": "m = sys.modules['__main__']\nm.check = lambda c: None\nm._judge = lambda g: 'passed'",
-        "wire": "w = sys.modules['wire']\nw.receive = lambda fd: os._exit(0)\nw.encode = lambda v, k: {'k': 'x'}",
+        "wire": "w = sys.modules['wire']\nw.receive_message = lambda fd: os._exit(0)\nw.encode_value = lambda v, k: {'k': 'x'}",
         "json": "import json\njson.dumps = lambda *a: '{\"value\": true}'",
         "memory": "a = id('check')\nctypes.memset(a, 0, 4)",
         "optimise": "sys.flags = type('F', (), {'optimize': 2})",
