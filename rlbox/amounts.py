@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from unicodedata import east_asian_width
 
 from rlbox.i18n import translate
 
@@ -105,7 +104,9 @@ def pad_to_columns(text: str, columns: int) -> str:
 
 def count_columns(text: str) -> int:
     """Return how many columns of a terminal a text takes: a Chinese character takes two."""
-    return len(text) if text.isascii() else sum(1 + (east_asian_width(one) in ("F", "W")) for one in text)
+    from rich.cells import cell_len  # when it is wanted: most commands print no table
+
+    return cell_len(text)
 
 
 def utc_now() -> str:
