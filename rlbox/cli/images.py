@@ -120,10 +120,10 @@ def save_image_to_archive(app: App, name: str, file: Path) -> int:
     """
     tag = load_image_plan(app.project, name).tag
     file = Path(os.path.abspath(file))
-    with app.collecting_refusals_if_dry_run(_("file")):
+    with app.collecting_refusals_if_dry_run("file"):
         require_replaceable_or_creatable_file(file, "FILE")
     image: dict[str, Any] = {}
-    with app.collecting_refusals_if_dry_run(_("image")):
+    with app.collecting_refusals_if_dry_run("image"):
         image = require_image(tag, name)
     if app.dry_run:
         text = translate(_("write {tag} to {file}").format(tag=tag, file=file))
@@ -160,7 +160,7 @@ def load_image_from_archive(app: App, file: Path) -> int:
     tags = [map_archive_tag_or_keep_foreign(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
-        with app.collecting_refusals_if_dry_run(_("engine")):
+        with app.collecting_refusals_if_dry_run("engine"):
             connect_engine()
         whole = _("{file} is complete: {tag}")
         text = "\n".join(translate(whole.format(file=file, tag=tag)) for tag in tags)
@@ -199,7 +199,7 @@ def push_image_to_registry(app: App, name: str, destination: str, plain_http: bo
     forced = require_consistent_stack_or_forced_conflict(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
-    with app.collecting_refusals_if_dry_run(_("image")):
+    with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
     return push_and_verify_image(
         app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced

@@ -392,7 +392,7 @@ def destroy_fetched_instances_after_confirmation(app: App, ids: tuple[int, ...],
     """
     chosen = require_rlbox_instances(list(dict.fromkeys(ids)))
     for instance in chosen if not unfetched else ():
-        with app.collecting_refusals_if_dry_run(_("what is on the disk")):
+        with app.collecting_refusals_if_dry_run("what is on the disk"):
             _require_fetched(app, instance)
     line = _("{number}  {label}  {status}  ${price} an hour")
     lines = [line.format(number=row.id, label=row.label, status=row.status, price=f"{row.price:.3f}") for row in chosen]

@@ -57,7 +57,7 @@ def ensure_usable_data_dir_creating_default(
 
     `required_free_gib`: None: what the target asks for.
     """
-    with app.collecting_refusals_if_dry_run(_("data disk")):
+    with app.collecting_refusals_if_dry_run("data disk"):
         if would_create_default_data_dir(directory, defaults):
             _make(app, directory)
         elif not os.path.lexists(directory):

@@ -46,11 +46,11 @@ _CHECKS_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a mac
 def build_unless_current_and_report(app: App, target_name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
     plan = load_image_plan(app.project, target_name)
-    with app.collecting_refusals_if_dry_run(_("lock")):
+    with app.collecting_refusals_if_dry_run("lock"):
         plan.require_current_lock()
     app.project.require_sources_profile_file(options.sources_profile or plan.sources_profile)
     asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
-    with app.collecting_refusals_if_dry_run(_("image")):
+    with app.collecting_refusals_if_dry_run("image"):
         image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
         why = find_image_outdated_reason(plan, image) if image and not asked else None
     if image and not asked and not why and not app.dry.refusals:
@@ -74,7 +74,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         if why or not image:
             _build(app, plan, options, why)
         return
-    with app.collecting_refusals_if_dry_run(_("lock")):
+    with app.collecting_refusals_if_dry_run("lock"):
         plan.require_current_lock()
         try:
             image = find_image(plan.tag)
@@ -148,13 +148,13 @@ def _check_engine(app: App, options: BuildOptions) -> None:
 def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | None) -> int:
     buildx = "docker-buildx"
     argv: tuple[str, ...] = ()
-    with app.collecting_refusals_if_dry_run(_("engine")):
+    with app.collecting_refusals_if_dry_run("engine"):
         _check_engine(app, options)
-    with app.collecting_refusals_if_dry_run(_("docker client")):
+    with app.collecting_refusals_if_dry_run("docker client"):
         buildx = find_buildx_path_or_raise()
-    with app.collecting_refusals_if_dry_run(_("other builds")):
+    with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
-    with app.collecting_refusals_if_dry_run(_("lock")):
+    with app.collecting_refusals_if_dry_run("lock"):
         request = BuildInputs(app, plan, options).report_dry_run_and_plan_request()
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), translate(_BY_HAND.format(target=plan.target))] if argv else []

@@ -92,10 +92,10 @@ class BuildInputs:
     def report_dry_run_and_plan_request(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
-            with app.collecting_refusals_if_dry_run(_("store")):
+            with app.collecting_refusals_if_dry_run("store"):
                 self._refuse(missing)
         if missing and not self._options.hermetic:
-            with app.collecting_refusals_if_dry_run(_("store")):
+            with app.collecting_refusals_if_dry_run("store"):
                 require_disk_space(self._store, missing)
             size = decimal_size_text(sum(file.size for file in missing))
             app.dry.steps_before.append(_("{count} files are fetched, {size}").format(count=len(missing), size=size))
@@ -108,7 +108,7 @@ class BuildInputs:
             text = _("the base is made from its {count} apt packages")
             app.dry.steps_before.append(text.format(count=len(self._lock.debs)))
         base = None
-        with app.collecting_refusals_if_dry_run(_("engine")):
+        with app.collecting_refusals_if_dry_run("engine"):
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 

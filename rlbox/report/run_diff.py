@@ -15,8 +15,15 @@ from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.report.read import RunRecord
 
 TOLD = (
-    *(_("run"), _("parameters"), _("source"), _("job file"), _("target spec")),
-    *(_("lock"), _("environment"), _("secrets"), _("commands")),
+    _("run"),
+    _("parameters"),
+    _("source"),
+    _("job file"),
+    _("target spec"),
+    _("lock"),
+    _("environment"),
+    _("secrets"),
+    _("commands"),
 )
 OUTCOME = (_("gates"), _("outcome"), _("metrics"))
 DURATIONS = _("durations")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 READ = {
     "RLBOX_PROJECT": "folder with your `images/`, `jobs/` and `sources/`; as `--project`",
-    "RLBOX_LANG": "`en` or `zh`: language of help, errors and findings; as `--lang`",
+    "RLBOX_LANG": "`en` or `zh`: language of help, messages and tables; as `--lang`",
     "RLBOX_DATA": "data disk on the host; as `--data`",
     "RLBOX_STORE": "folder of [downloaded files](store.md); as `--store`",
     "RLBOX_SOURCES": "[mirror profile](sources.md) for every target, for example `cn`; as `--sources`",
@@ -46,8 +46,8 @@ $ rlbox --lang zh --help     # Chinese messages for one command; for all: export
 ...
 ```
 
-Without `RLBOX_LANG`, the language follows `LC_ALL`, `LC_MESSAGES` and `LANG`. Reports, logs, tables of results and
-`--json` stay English.
+Without `RLBOX_LANG`, the language follows `LC_ALL`, `LC_MESSAGES` and `LANG`. Reports, logs and `--json` stay
+English.
 """
 
 
