@@ -90,7 +90,7 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
     else:
         return _report_bug(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
-        _print(translate_usage_message(error))
+        _print(error.message)
     else:
         _print(_("rlbox: error: {error}").format(error=failure))
     if _wants_json(words):

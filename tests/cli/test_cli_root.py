@@ -43,6 +43,12 @@ def test_help_and_version(rlbox: Rlbox) -> None:
     assert rlbox().code == 0
 
 
+@pytest.mark.parametrize("group", ["cluster", "eval", "store", "vast"])
+def test_group_without_a_command_prints_its_help(rlbox: Rlbox, group: str) -> None:
+    said = rlbox(group)
+    assert (said.code, said.err) == (2, rlbox(group, "--help").out)
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
