@@ -1,4 +1,4 @@
-"""Write rlbox/lint/options.json: options, keys and variables that releases know, out of their unpacked wheels.
+"""Write rlbox/lint/options.json.xz: options, keys and variables that releases know, out of their unpacked wheels.
 
     python scripts/lint_options.py WHEELS    # a directory with a folder NAME-VERSION for each wheel
 
@@ -12,6 +12,7 @@ import ast
 import contextlib
 import io
 import json
+import lzma
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-OUT = Path(__file__).parents[1] / "rlbox/lint/options.json"
+OUT = Path(__file__).parents[1] / "rlbox/lint/options.json.xz"
 RELEASES = {
     "ray": ("2.55.0", "2.60.0"),
     "vllm": ("0.24.0", "0.32.0"),
@@ -159,7 +160,7 @@ def main() -> None:
     for package, releases in RELEASES.items():
         known = [globals()[f"read_{package}"](wheels / f"{package}-{release}") for release in releases]
         packages[package] = group_programs(releases, known)
-    OUT.write_text(json.dumps(packages, indent=1) + "\n", "utf-8")
+    OUT.write_bytes(lzma.compress(json.dumps(packages, indent=1).encode(), preset=9))
 
 
 def group_programs(releases: Sequence[str], known: Sequence[Names]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position
 
 _LONGEST_STATEMENT = 8_000  # characters
+_OPTIONS = Path(__file__).with_name("options.json.xz")
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -208,7 +210,7 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
 def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
     programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
-    for package, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
+    for package, record in json.loads(lzma.decompress(_OPTIONS.read_bytes())).items():
         releases, common = record["releases"], set(_expand(record["common"]))
         for program, options in record["programs"].items():
             names = {release: set(common) for release in releases}

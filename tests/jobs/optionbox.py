@@ -7,6 +7,7 @@ behind `=`, the only values; a switch stands alone. The first lines say how the 
 from __future__ import annotations
 
 import argparse
+import lzma
 import re
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser_of(path: Path) -> argparse.ArgumentParser:
-    """Return the parser of a list; options may not be abbreviated."""
+    """Return the parser of a list, which may be compressed; options may not be abbreviated."""
+    text = (lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()).decode()
     parser = _Parser(allow_abbrev=False, add_help=False)
-    for line in path.read_text("utf-8").splitlines():
+    for line in text.splitlines():
         if line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)

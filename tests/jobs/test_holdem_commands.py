@@ -16,7 +16,7 @@ from rlbox.job.job import load_job
 from rlbox.job.plan import RunPlan, StagePlan, replan_stages_for_resume
 from rlbox.target.target import load_target
 
-OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")
+OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt.xz")
 PROFILES = ("", "smoke", "full", "resume")
 
 

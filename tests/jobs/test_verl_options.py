@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from jobplan import overrides, plan_of, settings_of, stage_of
 
 VERL = "0.9.1"
-KEYS = Path(__file__).with_name(f"verl-{VERL}-keys.txt")
+KEYS = Path(__file__).with_name(f"verl-{VERL}-keys.txt.xz")
 CASES = [
     ("sft", "smoke", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
     ("sft", "train", "verl.trainer.sft_trainer", "sft_trainer_engine", ("", "low-memory", "rtx-6000-pro-x2", "tiny")),
@@ -31,7 +32,7 @@ with initialize_config_dir(config_dir=sys.argv[1], version_base=None):
 
 def known_keys(config: str) -> set[str]:
     found: dict[str, set[str]] = {}
-    for line in KEYS.read_text().splitlines():
+    for line in lzma.decompress(KEYS.read_bytes()).decode().splitlines():
         if line.startswith("["):
             keys = found.setdefault(line[1 : line.index("]")], set())
         elif not line.startswith("#"):
